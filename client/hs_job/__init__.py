@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hs_job.handed import State
     from hs_job.layout import Strategy
 
-__all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "state", "step", "strategy"]
+__all__ = ["accumulation_steps", "attach", "batch_per_gpu", "install", "should_yield", "state", "step", "strategy"]
 
 
 def state(
@@ -37,6 +37,13 @@ def state(
         raise TypeError(_nameless(unnamed))
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **others}
     return handed.hand_over({name: thing for name, thing in named.items() if thing is not None}, loader)
+
+
+def attach(trainer: Any) -> None:
+    """For a training loop that is a library's (the `Trainer` of transformers or Lightning): hands over what `state` would be given. Call it before the training begins."""
+    from hs_job import trainers
+
+    trainers.attach(trainer)
 
 
 def _nameless(things: Sequence[object]) -> str:

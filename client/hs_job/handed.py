@@ -9,7 +9,7 @@ import copy
 import os
 import sys
 import threading
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional
 
 from hs_job import gradients, rng, runtime
 from hs_job.inject import hook_torch
@@ -40,9 +40,12 @@ class State:
     @property
     def epoch(self) -> int:
         """Iterations of the loader completed before this process. Reading it says: my loop starts there."""
+        self.starts_at_epoch()
+        return self._epoch
+
+    def starts_at_epoch(self) -> None:
         if self._handed is not None and self._handed.data is not None:
             self._handed.data.starts_at_epoch = True
-        return self._epoch
 
     @property
     def restored(self) -> bool:
@@ -59,9 +62,9 @@ class Handed:
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
         self._began: Optional[Dict[str, Any]] = None  # where the copy that this is began (hs_job.average)
         self._ready = False
-        self._fetched = 0
+        self._fetched = 0  # batches, of this epoch, that were trained on
+        self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
-        self._rounds = 0
 
     @property
     def passes_by(self) -> bool:
@@ -94,9 +97,11 @@ class Handed:
 
     def restore(self) -> None:
         rt = self._rt
-        if rt.keeper.restore < 0 or rt.keeper.folder is None:
+        found = rt.keeper.read()
+        rt.keeper.forget()
+        if found is None:
             return
-        content, generation, note = rt.keeper.folder.read(rt.keeper.restore, agree=self._agree)
+        content, generation, note = found
         if content is not None:
             self._check(content)
             self._content = content
@@ -112,24 +117,6 @@ class Handed:
                 self._content = {**content, "objects": {}}  # what is loaded need not be kept
                 self._draw_on()
         rt.tell_restored(rt.count, generation, note)
-
-    def _agree(self, generation: int) -> Tuple[int, bool]:
-        """The lowest that any rank has found whole, and whether all found that. By the ranks' store: a collective would need to know their devices."""
-        folder, torch = self._rt.keeper.folder, sys.modules.get("torch")
-        assert folder is not None
-        if folder.node.nodes <= 1:
-            return generation, True
-        if torch is None or not torch.distributed.is_initialized():
-            raise RuntimeError(
-                "hs_job.state in a job over several nodes: call torch.distributed.init_process_group first, "
-                "so that the nodes agree on a checkpoint"
-            )
-        store = torch.distributed.distributed_c10d._get_default_store()
-        self._rounds += 1
-        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        store.set(f"heteroshare/{self._rounds}/{rank}", str(generation))
-        found = {int(store.get(f"heteroshare/{self._rounds}/{each}")) for each in range(world)}
-        return min(found), len(found) == 1
 
     def _check(self, content: Dict[str, Any]) -> None:
         saved, here = set(content["objects"]), set(self.objects)
@@ -162,10 +149,12 @@ class Handed:
     def _draw_on(self) -> None:
         """But a rank that is new, as an elastic job's may be: it would draw what another one does, so it goes on with its script's own seeds."""
         assert self._content is not None
-        if self._content["rank"] != self._rt.rank:
-            return
+        if self._content["rank"] == self._rt.rank:
+            self._put_dice_back(self._content)
+
+    def _put_dice_back(self, content: Dict[str, Any]) -> None:
         own = self.data.generators if self.data is not None else []
-        rng.put_back(sys.modules.get("torch"), own, self._content["rng"])
+        rng.put_back(sys.modules.get("torch"), own, content["rng"])
 
     def begin_loop(self) -> None:
         """The script asks where to begin: what it drew since the restore does not count."""
@@ -178,13 +167,33 @@ class Handed:
     def before_fetch(self, iterator: Any) -> None:
         """At the loader's first real batch once more: epochs passed by in between may have moved a scheduler."""
         assert self.data is not None
-        self._fetched = iterator._num_yielded
+        self._fetched = self.data.trained(iterator)
         if self._content is not None:
             self._load()
             self._draw_on()
+            if self.data.ask_again():
+                self._drawn = self._content
             self._content = None
-        if not self._fetched:
+        if not iterator._num_yielded:
             self.data.begins()
+        self.data.is_asked()
+
+    def fetched(self) -> None:
+        """The batch has come."""
+        if self._drawn is not None:
+            self._put_dice_back(self._drawn)
+            self._drawn = None
+
+
+def found(rt: Runtime) -> Optional[Dict[str, Any]]:
+    """What `hand_over` is going to put back; None: this is a fresh run."""
+    hook_torch()
+    rt.start()
+    if not rt.live:
+        return None
+    rt.find_place()
+    read = rt.keeper.read()
+    return None if read is None else read[0]
 
 
 def apart(saved: Any, thing: Any) -> Any:

@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
 from hs_job import gradients, noise, runtime
 from hs_job.position import Data, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
+
+if TYPE_CHECKING:
+    from hs_job.handed import Handed
 
 _BETWEEN_STEPS_WITHIN_S = 10.0  # where a step takes longer, it is held amid its batches, but not saved
 
@@ -128,19 +131,20 @@ class Hooks:
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:
-            mine = rt.live and before(iterator)
+            mine = before(iterator) if rt.live else None
             batch = original(iterator)
-            if mine:  # not at the end of an epoch: there is no batch
+            if mine is not None:  # not at the end of an epoch: there is no batch
+                mine.fetched()
                 rt.batch.comes()
             return batch
 
         kind.__next__ = __next__
 
-    def _before_fetch(self, iterator: Any) -> bool:
-        """Whether it is one of the handed-over loader's, for training."""
+    def _before_fetch(self, iterator: Any) -> Optional[Handed]:
+        """What was handed over, where it is one of that loader's, for training."""
         rt = self._rt
         if threading.get_ident() != rt.trainer:
-            return False  # somebody fetches ahead; holding them would not hold training
+            return None  # somebody fetches ahead; holding them would not hold training
         handed = rt.keeper.handed
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
@@ -149,31 +153,34 @@ class Hooks:
             assert handed is not None
             handed.before_fetch(iterator)
         elif rt.by_hand:
-            return False
+            return None
         elif rt.world > 1 and (
             data is not None
             or not self._torch.is_grad_enabled()
             or (rt.count and self._fetched_by_others(trained))
         ):
             rt.batch.is_asked_for(trained, holds=False)
-            return False
+            return None
         rt.batch.is_asked_for(trained, holds=True)
-        adds_up = mine is not None and self._adds_up()
+        adds_up = mine is not None and self._adds_up(mine)
         if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
                 restorable=mine is not None and not adds_up,
                 ends=mine is not None and self._ends_here(mine, iterator),
             )
-        return mine is not None
+        return handed if mine is not None else None
 
     def _ends_here(self, mine: Data, iterator: Any) -> bool:
         """But copies are averaged where an epoch's last batch is done and its end not seen."""
         rt = self._rt
         return rt.is_due and not rt.is_copy and mine.is_done(iterator)
 
-    def _adds_up(self) -> bool:
-        """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them."""
-        return self._rt.batch.is_amid and any(
+    def _adds_up(self, mine: Data) -> bool:
+        """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them. Where a batch is fetched ahead,
+        only right after a step it is known which ones were trained on."""
+        if not self._rt.batch.is_amid:
+            return False
+        return mine.ahead > 0 or any(
             parameter.grad is not None
             for optimizer in self.optimizers
             for group in optimizer.param_groups

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
 from hs_job import place
 from hs_job.pack import PackError
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from hs_job.checkpoint import Folder
     from hs_job.handed import Handed
     from hs_job.stop import Stop
+
+
+Found = Tuple[Optional[Dict[str, Any]], int, str]
+"""Content, generation, and a note on those that could not be read; no content: it begins afresh."""
 
 
 class Keeper:
@@ -23,6 +28,8 @@ class Keeper:
         self.newest = -1  # generation that is in the folder, or that the agent asked for
         self.whole = -1  # newest one that all nodes are known to have
         self._environment = environment
+        self._read: Optional[Found] = None
+        self._rounds = 0  # in which nodes have agreed on what they take up
         self._unsavable = False  # what was handed over holds what no checkpoint can: trying again is no use
 
     @property
@@ -44,6 +51,34 @@ class Keeper:
         """Training begins."""
         if self.folder is not None:
             self.folder.claim()
+
+    def read(self) -> Optional[Found]:
+        """What this process is to take up, once for all who ask; None: nothing."""
+        if self._read is None and self.restore >= 0 and self.folder is not None:
+            self._read = self.folder.read(self.restore, agree=self._agree)
+        return self._read
+
+    def forget(self) -> None:
+        """Whoever has read it holds it now: it may be large."""
+        self._read = None
+
+    def _agree(self, generation: int) -> Tuple[int, bool]:
+        """The lowest that any rank has found whole, and whether all found that. By the ranks' store: a collective would need to know their devices."""
+        folder, torch = self.folder, sys.modules.get("torch")
+        assert folder is not None
+        if folder.node.nodes <= 1:
+            return generation, True
+        if torch is None or not torch.distributed.is_initialized():
+            raise RuntimeError(
+                "hs_job.state in a job over several nodes: call torch.distributed.init_process_group first, "
+                "so that the nodes agree on a checkpoint"
+            )
+        store = torch.distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way to it
+        self._rounds += 1
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        store.set(f"heteroshare/{self._rounds}/{rank}", str(generation))
+        found = {int(store.get(f"heteroshare/{self._rounds}/{each}")) for each in range(world)}
+        return min(found), len(found) == 1
 
     def can(self, by_hand: bool) -> bool:
         """`by_hand`: the script counts its steps itself."""

@@ -3,6 +3,9 @@ for a batch (torch's samplers draw only then), and batches fetched.
 
 Without workers the indices are skipped and nothing is loaded; with workers, or an iterable dataset, the batches are fetched again, since
 only that leaves the workers' own generators where they were.
+
+Behind a loader that looks a batch ahead (`wrapped`) the newest batch is not trained on yet when the next one is asked for: a new process fetches it
+again, with the numbers that were drawn for it.
 """
 # A DataLoader's iterator has no public position:
 # ruff: noqa: SLF001
@@ -12,7 +15,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from hs_job import rng
+from hs_job import rng, wrapped
 from hs_job.inject import say
 
 
@@ -28,8 +31,10 @@ class Data(Trained):
     trains = True
 
     def __init__(self, loader: Any) -> None:
-        self.loader = loader
-        self.generators = rng.generators(loader)
+        self._outer = loader
+        self.loader = wrapped.inner(loader)
+        self.ahead = wrapped.ahead(loader)  # batches that are fetched before the one in hand is trained on
+        self.generators = rng.generators(self.loader)
         self.starts_at_epoch = False  # the script's loop does (it read state.epoch)
         self._epoch = -1  # of the newest iterator
         self._made: Dict[str, Any] = {}
@@ -39,12 +44,16 @@ class Data(Trained):
         self._passed_by = 0
         self._own_dice = True
         self._gradients = False  # it has been gone through with gradients enabled
+        self._asked: Optional[Dict[str, Any]] = None  # dice when the newest batch was asked for …
+        self._asked_before: Optional[Dict[str, Any]] = None  # … and the one before, where a loader looks ahead
 
     def aim(self, position: Dict[str, Any], *, own_dice: bool) -> None:
         """`own_dice`: the generators of the position are this rank's."""
         self._goal = position
         self._own_dice = own_dice
         self._gradients = position["gradients"]
+        self._asked = position["asked"] if own_dice else None
+        wrapped.go_to(self._outer, position["epoch"])
 
     @property
     def epoch(self) -> int:
@@ -61,6 +70,7 @@ class Data(Trained):
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
             "gradients": self._gradients,
+            "asked": self._asked_before if fetched and self.ahead else None,
         }
 
     def is_training(self, *, gradients: bool) -> bool:
@@ -70,7 +80,29 @@ class Data(Trained):
 
     def is_done(self, iterator: Any) -> bool:
         """The next fetch ends the epoch: what the script does then belongs to the process that has trained on its batches."""
+        if self.ahead:
+            return False  # its last batch is in hand
         return not _iterable(self.loader.dataset) and 0 < _batches(self.loader) <= iterator._num_yielded
+
+    def is_of(self, loader: Any) -> bool:
+        return loader is self._outer
+
+    def trained(self, iterator: Any) -> int:
+        """Batches of this epoch, where the next one is asked for and an optimizer has stepped since the last one came."""
+        fetched: int = iterator._num_yielded
+        return max(0, fetched - self.ahead)
+
+    def is_asked(self) -> None:
+        """A batch is about to be fetched. Workers draw by themselves."""
+        if self.ahead and not self.loader.num_workers:
+            self._asked_before, self._asked = self._asked, self._dice()
+
+    def ask_again(self) -> bool:
+        """What comes next was fetched before: as it was then. False: it was not, or nobody draws."""
+        if self._asked is None:
+            return False
+        rng.put_back(sys.modules.get("torch"), self.generators, self._asked)
+        return True
 
     def _stride(self) -> int:
         """Examples that one batch takes from the order in which all ranks go through them; 0: not known."""
@@ -148,7 +180,9 @@ def _batches(loader: Any) -> int:
 def _in_order(loader: Any) -> bool:
     """Every epoch gives the same batches one after another."""
     torch = sys.modules["torch"]
-    return isinstance(getattr(loader, "sampler", None), torch.utils.data.SequentialSampler)
+    batches = loader.batch_sampler  # a loader that was given one says that its own sampler is sequential
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    return isinstance(sampler, torch.utils.data.SequentialSampler)
 
 
 def _iterable(dataset: Any) -> bool:

@@ -1,0 +1,117 @@
+"""The Trainer of Lightning: its loops' progress, its callbacks and the module are handed over beside optimizers, schedules and the loader, once its fit begins.
+
+Its loops resume as from a checkpoint of its own; the position in the data is the loader's, so they need not be wound forward.
+"""
+# What a library does not offer otherwise:
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any, Dict, List
+
+import hs_job
+from hs_job import rng, runtime
+
+_SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
+
+
+def attach(trainer: Any) -> None:
+    kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
+    if not kinds.isdisjoint(_SHARDED):
+        raise TypeError(
+            f"hs_job.attach: the trainer's strategy is a {type(trainer.strategy).__name__}; "
+            "expected one that leaves whole parameters, or DTensors, to torch's optimizers"
+        )
+    fit = trainer.fit_loop
+    run = fit.run
+
+    def begins() -> None:
+        if runtime.current().keeper.handed is None and trainer.optimizers:
+            _hand_over(trainer)
+        run()
+
+    fit.run = begins
+
+
+def _hand_over(trainer: Any) -> None:
+    """Its loaders are made, and the iterator of the first epoch anew, as the one of what was handed over; in a fresh run with the numbers that the first one drew."""
+    fit, torch = trainer.fit_loop, sys.modules["torch"]
+    made = fit._combined_loader is not None  # somebody has asked how many steps there will be
+    before = rng.capture(torch, [])
+    fit.setup_data()
+    after = rng.capture(torch, [])
+    loader = trainer.train_dataloader
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        raise TypeError(
+            f"hs_job.attach: the trainer trains on a {type(loader).__name__}; expected one torch.utils.data.DataLoader"
+        )
+    hs_job.state(loader=loader, **_objects(trainer)).starts_at_epoch()
+    handed, fetcher = runtime.current().keeper.handed, fit._data_fetcher
+    if handed is None:
+        return
+    assert handed.data is not None
+    if fetcher.length is None:
+        handed.data.ahead = max(handed.data.ahead, getattr(fetcher, "prefetch_batches", 0))
+    if not made:
+        rng.put_back(torch, [], before)
+    iter(fetcher)
+    if made:
+        rng.put_back(torch, [], after)
+
+
+def _objects(trainer: Any) -> Dict[str, Any]:
+    found: Dict[str, Any] = {"model": trainer.lightning_module, "progress": Progress(trainer)}
+    schedules = [each.scheduler for each in trainer.lr_scheduler_configs]
+    for name, things in (("optimizer", trainer.optimizers), ("scheduler", schedules)):
+        found.update({f"{name}{at or ''}": thing for at, thing in enumerate(things)})
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is not None:
+        found["scaler"] = scaler
+    return found
+
+
+class Progress:
+    """How far its loops are, and what its callbacks, its data module and the module's own hooks would put into a checkpoint."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._loaded = False
+
+    def state_dict(self) -> Dict[str, Any]:
+        trainer = self._trainer
+        data = trainer.datamodule.state_dict() if trainer.datamodule is not None else {}
+        return {
+            "loops": trainer.fit_loop.state_dict(),
+            "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
+            "callbacks": {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())},
+            "data": data,
+            "own": self._own(),
+        }
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        """The loops once, before they begin: they resume by what they are told there, and count one step for it."""
+        trainer = self._trainer
+        trainer.fit_loop.epoch_loop._batches_that_stepped = saved["stepped"]
+        if self._loaded:
+            return
+        self._loaded = True
+        trainer.fit_loop.load_state_dict(copy.deepcopy(saved["loops"]))
+        for each in self._callbacks():
+            if each.state_key in saved["callbacks"]:
+                each.load_state_dict(copy.deepcopy(saved["callbacks"][each.state_key]))
+        if trainer.datamodule is not None:
+            trainer.datamodule.load_state_dict(saved["data"])
+        module = trainer.lightning_module
+        module.on_load_checkpoint({"state_dict": module.state_dict(), **copy.deepcopy(saved["own"])})
+
+    def _callbacks(self) -> List[Any]:
+        return list(self._trainer.callbacks)
+
+    def _own(self) -> Dict[str, Any]:
+        """What the module's hook adds."""
+        module = self._trainer.lightning_module
+        given: Dict[str, Any] = {"state_dict": dict(module.state_dict())}
+        module.on_save_checkpoint(given)
+        return {name: value for name, value in given.items() if name != "state_dict"}

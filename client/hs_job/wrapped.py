@@ -1,0 +1,24 @@
+"""Loaders of accelerate, which transformers' Trainer trains with: around one of torch's, and a batch ahead of it, to see where the epoch ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LOOK_AHEAD = {"DataLoaderShard", "DataLoaderDispatcher"}
+
+
+def inner(loader: Any) -> Any:
+    """The one of torch's that it goes through."""
+    return getattr(loader, "base_dataloader", loader)
+
+
+def ahead(loader: Any) -> int:
+    """Batches that it has fetched beyond the one that it has given. By name: who has not imported accelerate need not."""
+    kinds = {kind.__name__ for kind in type(loader).__mro__}  # its `__class__` is torch's
+    return 0 if kinds.isdisjoint(_LOOK_AHEAD) else 1
+
+
+def go_to(loader: Any, epoch: int) -> None:
+    """It counts epochs itself, for samplers that are told."""
+    if ahead(loader) and hasattr(loader, "iteration"):
+        loader.iteration = epoch
