@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch  # noqa: F401 - what writes the files
 from job_stub import StubAgent
-from test_exact import let_go
+from moving import let_go
 from warm import Warm
 
 import hs_job

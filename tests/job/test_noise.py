@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from job_stub import StubAgent
-from test_exact import let_go
+from moving import let_go
 from warm import Warm
 
 from hs_core.events import JobProgressed

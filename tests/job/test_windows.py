@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from job_stub import StubAgent
-from test_exact import let_go
+from moving import let_go
 
 from hs_core.events import JobHeld, JobRestored
 from hs_core.reports import Tier

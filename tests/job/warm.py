@@ -56,15 +56,15 @@ class Forked:
 
 
 class Warm:
-    """The process that has imported torch, from outside. One thread at a time may ask it."""
+    """The process that has imported torch, and what else it is told to, from outside. One thread at a time may ask it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *also: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HS_", "PYTHON"))}
         environment = {**kept, "OMP_NUM_THREADS": "1", "TORCH_SHOW_CPP_STACKTRACES": "0"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", __file__, str(theirs.fileno())],
+                [sys.executable, "-u", __file__, str(theirs.fileno()), *also],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment,
             )  # fmt: skip
         self._alive: dict[int, Forked] = {}
@@ -184,6 +184,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str, ranks: int) -> None:
 
 if __name__ == "__main__":
     import gc
+    import importlib
     import runpy
 
     import numpy  # noqa: F401, ICN001
@@ -191,6 +192,8 @@ if __name__ == "__main__":
     import torch._dynamo  # what the first optimizer imports
     import torch.utils.data
 
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     torch.set_num_threads(1)
     gc.freeze()  # its pages stay shared
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))

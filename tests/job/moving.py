@@ -1,0 +1,66 @@
+"""A job of the tests suspended, and moved to a new process."""
+
+from job_stub import StubAgent
+
+from hs_core.events import JobHeld, JobReady, JobRestored, JobWentOn
+from hs_core.reports import Tier
+
+
+def lines(output: str) -> tuple[str, ...]:
+    return tuple(sorted(output.splitlines()))
+
+
+def let_go(agent: StubAgent, since: int = 0) -> JobReady:
+    ready = agent.wait(JobReady, since)
+    agent.resume()
+    return ready
+
+
+def suspend_and_resume(agent: StubAgent, tier: Tier) -> JobHeld:
+    since = agent.seen()
+    agent.suspend(tier)
+    held = agent.wait(JobHeld, since)
+    since = agent.seen()
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    return held
+
+
+def slow_down(agent: StubAgent, pace_s: float) -> None:
+    """Steps as long as on a slow device: what is ordered after a step's line is there before the next step is done."""
+    agent.kill()
+    agent._machine_args = {"pace_s": pace_s}
+    agent.start()
+
+
+def move(agent: StubAgent, argv: tuple[str, ...], at_step: int, *, looks_first: bool = False) -> str:
+    """Runs up to a step, takes the job to disk, restores it in a new process under a new agent. Its whole output.
+
+    `looks_first`: it is ready where it fetches other batches before it trains.
+    """
+    slow_down(agent, 0.03)
+    job = agent.run(*argv)
+    let_go(agent)
+    output = ""
+    assert job.stdout is not None
+    for line in job.stdout:
+        output += line
+        if line.startswith(f"0:{at_step} "):
+            break
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert held.tier is Tier.CHECKPOINT
+    rest, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    job = agent.run(*argv, env={"HS_RESTORE": str(held.generation)})
+    ready = let_go(agent, since)
+    assert ready.step == (0 if looks_first else held.step)
+    restored = agent.wait(JobRestored, since)
+    assert (restored.step, restored.generation, restored.note) == (held.step, held.generation, "")
+    end, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    return output + rest + end

@@ -1,0 +1,161 @@
+"""Training through libraries: prints one line `step loss` (repr) per mini-batch and a digest of the final weights. Not a test."""
+
+import hashlib
+import logging
+import os
+import random
+import sys
+import warnings
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import hs_job
+
+HOW, *MORE = sys.argv[1:]
+EPOCHS, PARTS = 3, 2 if "adds-up" in MORE else 1
+WORKERS = 1 if "worker" in MORE else 0
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+torch.manual_seed(1)
+random.seed(2)
+
+
+def say(step: int, what: object) -> None:
+    os.write(1, f"{os.environ.get('RANK', '0')}:{step} {what}\n".encode())
+
+
+class Noisy(Dataset):
+    """Eleven batches of eight, each time with other noise."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(88, 6, generator=torch.Generator().manual_seed(5))
+        self.y = (self.x.sum(1) > 0).long()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[i] + 0.01 * torch.randn(6) + 0.01 * random.random(), "labels": self.y[i]}
+
+
+class Stream(IterableDataset):
+    """Nobody knows how long."""
+
+    def __iter__(self):
+        data = Noisy()
+        for i in range(len(data)):
+            yield data[i]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+        self.last = 0.0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, **_: object) -> dict[str, torch.Tensor]:
+        loss = cross_entropy(self.layers(x), labels)
+        self.last = loss.item()
+        return {"loss": loss}
+
+
+def data(**more: object) -> DataLoader:
+    stream = "stream" in MORE
+    return DataLoader(
+        Stream() if stream else Noisy(), batch_size=8, shuffle=not stream, num_workers=WORKERS, **more
+    )
+
+
+def with_accelerate(net: Net) -> object:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    whole = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=PARTS,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler="seeded" in MORE),
+    )
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
+    model, optimizer, loader, schedule = whole.prepare(net, optimizer, data(), schedule)
+    state = hs_job.state(model=model, optimizer=optimizer, scheduler=schedule, loader=loader)
+    step = state.step
+    for _ in range(state.epoch if "plain" not in MORE else 0, EPOCHS):
+        for batch in loader:
+            with whole.accumulate(model):
+                whole.backward(model(**batch)["loss"])
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            step += whole.sync_gradients
+            say(step, repr(net.last))
+    return schedule.get_last_lr()
+
+
+def with_transformers(net: Net) -> object:
+    import transformers
+
+    class Tells(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **_: object) -> None:
+            say(state.global_step, repr(net.last))
+
+    trainer = transformers.Trainer(
+        model=net,
+        args=transformers.TrainingArguments(
+            output_dir="out", num_train_epochs=EPOCHS, per_device_train_batch_size=8, learning_rate=0.01,
+            gradient_accumulation_steps=PARTS, logging_steps=4, eval_strategy="epoch", save_strategy="no",
+            report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, dataloader_num_workers=WORKERS,
+        ),
+        train_dataset=Noisy(),
+        eval_dataset=Noisy(),
+        callbacks=[Tells()],
+    )  # fmt: skip
+    trainer.remove_callback(transformers.PrinterCallback)
+    hs_job.attach(trainer)
+    loss = trainer.train().training_loss
+    told = [(each["epoch"], each.get("loss"), each.get("eval_loss")) for each in trainer.state.log_history]
+    return loss, told
+
+
+def with_lightning(net: Net) -> object:
+    import lightning
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
+            return self.net(**batch)["loss"]
+
+        def on_train_batch_end(self, *_: object) -> None:
+            say(self.trainer.global_step, (self.trainer.fit_loop.epoch_loop.total_batch_idx, net.last))
+
+        def validation_step(self, batch: dict[str, torch.Tensor], _: int) -> None:
+            self.log("worth", self.net(**batch)["loss"])
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+    stops = EarlyStopping("worth", patience=5)
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[stops],
+    )  # fmt: skip
+    hs_job.attach(trainer)
+    trainer.fit(Module(), data(), DataLoader(Noisy(), batch_size=8))
+    return stops.best_score, stops.wait_count, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"]
+
+
+net = Net()
+told = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}[HOW](net)
+digest = hashlib.sha256()
+for tensor in net.state_dict().values():
+    digest.update(tensor.numpy().tobytes())
+say(-1, (told, digest.hexdigest()))
