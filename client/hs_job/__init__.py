@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from hs_job.handed import State
     from hs_job.layout import Strategy
 
-__all__ = ["accumulation_steps", "attach", "batch_per_gpu", "install", "should_yield", "state", "step", "strategy"]
+__all__ = [
+    "accumulation_steps",
+    "attach",
+    "batch_per_gpu",
+    "install",
+    "should_yield",
+    "state",
+    "step",
+    "strategy",
+]
 
 
 def state(

@@ -8,6 +8,7 @@ Its loops resume as from a checkpoint of its own; the position in the data is th
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from typing import Any, Dict, List
 
@@ -15,9 +16,12 @@ import hs_job
 from hs_job import rng, runtime
 
 _SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
+_SINCE = (2, 5)  # its loops resume amid an epoch without counting it twice
 
 
-def attach(trainer: Any) -> None:
+def attach(trainer: Any, version: str) -> None:
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _SINCE:
+        raise TypeError(f"hs_job.attach: this is Lightning {version}; expected 2.5 or newer")
     kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
     if not kinds.isdisjoint(_SHARDED):
         raise TypeError(
@@ -54,6 +58,9 @@ def _hand_over(trainer: Any) -> None:
     assert handed.data is not None
     if fetcher.length is None:
         handed.data.ahead = max(handed.data.ahead, getattr(fetcher, "prefetch_batches", 0))
+    for sampler in rng.samplers(loader):
+        if callable(tell := getattr(sampler, "set_epoch", None)):
+            tell(fit.epoch_progress.current.processed)  # it would, once the iterator is there
     if not made:
         rng.put_back(torch, [], before)
     iter(fetcher)

@@ -45,7 +45,9 @@ class Data(Trained):
         self._own_dice = True
         self._gradients = False  # it has been gone through with gradients enabled
         self._asked: Optional[Dict[str, Any]] = None  # dice when the newest batch was asked for …
-        self._asked_before: Optional[Dict[str, Any]] = None  # … and the one before, where a loader looks ahead
+        self._asked_before: Optional[Dict[str, Any]] = (
+            None  # … and the one before, where a loader looks ahead
+        )
 
     def aim(self, position: Dict[str, Any], *, own_dice: bool) -> None:
         """`own_dice`: the generators of the position are this rank's."""
@@ -179,10 +181,11 @@ def _batches(loader: Any) -> int:
 
 def _in_order(loader: Any) -> bool:
     """Every epoch gives the same batches one after another."""
-    torch = sys.modules["torch"]
-    batches = loader.batch_sampler  # a loader that was given one says that its own sampler is sequential
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    return isinstance(sampler, torch.utils.data.SequentialSampler)
+    sequential = sys.modules["torch"].utils.data.SequentialSampler
+    if loader.batch_sampler is None:
+        return isinstance(loader.sampler, sequential)
+    # A loader that was given a sampler of batches says that its own one is sequential.
+    return any(isinstance(each, sequential) for each in list(rng.samplers(loader))[1:])
 
 
 def _iterable(dataset: Any) -> bool:

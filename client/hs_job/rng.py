@@ -6,18 +6,27 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 
 def generators(loader: Any) -> List[Any]:
     """The torch generators that a DataLoader and its samplers were given, each once."""
     found: List[Any] = []
-    batches = getattr(loader, "batch_sampler", None)
-    for owner in (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+    for owner in (loader, *samplers(loader)):
         generator = getattr(owner, "generator", None)
         if hasattr(generator, "get_state") and not any(generator is each for each in found):
             found.append(generator)
     return found
+
+
+def samplers(loader: Any) -> Iterator[Any]:
+    """Its own, and those of its batches: a sampler of batches may be around another one."""
+    yield getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    while batches is not None:
+        yield batches
+        yield getattr(batches, "sampler", None)
+        batches = getattr(batches, "batch_sampler", None)
 
 
 def capture(torch: Any, own: List[Any]) -> Dict[str, Any]:

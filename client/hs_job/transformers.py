@@ -17,11 +17,13 @@ from typing import Any, Dict, List, Optional
 
 import hs_job
 from hs_job import handed, runtime
+from hs_job.inject import say
 from hs_job.position import Data
 
 STATE = "trainer_state.json"
-_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
-"""What its log lines are reckoned from, beside its state."""
+_SUMS = ("_total_loss_scalar", "current_flos")
+_SINCE_LOGGED = ("_tr_loss", "_globalstep_last_logged", "_initial_global_step")
+"""What its log lines are reckoned from, beside its state; before transformers 5 the losses since the last line are its loop's own, so the next one is of the steps since the move."""
 
 
 def attach(trainer: Any) -> None:
@@ -32,6 +34,11 @@ def attach(trainer: Any) -> None:
 
     def on_train_begin(_: Any, *__: Any, **given: Any) -> None:
         """All there is to hand over is there."""
+        if runtime.current().keeper.handed is not None:
+            say(
+                "this process trains a second time: a job that is moved would begin the first time again, so it is not moved from now on"
+            )
+            return
         begun = hs_job.state(
             model=given["model"],
             optimizer=given["optimizer"],
@@ -86,7 +93,8 @@ class Progress:
         state, callbacks = trainer.state, self._stateful()
         if callbacks is not None:
             state = dataclasses.replace(state, stateful_callbacks=callbacks)  # it asks each for its own
-        sums = {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)}
+        names = (*_SUMS, *_SINCE_LOGGED) if hasattr(trainer, _SINCE_LOGGED[0]) else _SUMS
+        sums = {name: getattr(trainer, name) for name in names}
         return {"state": json.dumps(dataclasses.asdict(state)), "sums": sums}
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
@@ -102,4 +110,6 @@ class Progress:
         if kind is None:
             return None
         trainer = self._trainer
-        return [each for each in (*trainer.callback_handler.callbacks, trainer.control) if isinstance(each, kind)]
+        return [
+            each for each in (*trainer.callback_handler.callbacks, trainer.control) if isinstance(each, kind)
+        ]

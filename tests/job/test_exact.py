@@ -15,8 +15,6 @@ from hs_core.events import (
     JobHeld,
     JobHooked,
     JobProgressed,
-    JobReady,
-    JobRestored,
     JobWentOn,
 )
 from hs_core.gang import GangMachine, Step

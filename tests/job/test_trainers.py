@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
-from moving import lines, move
+from moving import let_go, lines, move
 from warm import Warm
 
 SCRIPT = str(Path(__file__).parent / "trainers.py")
@@ -55,3 +55,67 @@ def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     """Lightning tries its validation out before it trains."""
     moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] == "lightning"))
     assert moved == alone(libraries, SCRIPT, *how)
+
+
+REFUSED = """
+import sys
+import hs_job
+import {library}
+
+class Trainer({library}.Trainer):
+    def __init__(self):
+        {mend}
+
+try:
+    hs_job.attach({what})
+except TypeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "mend", "what", "said"),
+    [
+        ("transformers", "pass", "hs_job", "trainer is a module; expected a Trainer of transformers or Lightning"),
+        ("transformers", "self.is_deepspeed_enabled = True", "Trainer()", "the trainer uses DeepSpeed; expected"),
+        ("lightning", "lightning.__version__ = '2.4.1'", "Trainer()", "this is Lightning 2.4.1; expected 2.5 or newer"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_attached_is_refused_by_name(
+    agent: StubAgent, library: str, mend: str, what: str, said: str
+) -> None:
+    script = agent.folder / "refused.py"
+    script.write_text(REFUSED.format(library=library, mend=mend, what=what))
+    output, errors = agent.run(str(script)).communicate()
+    assert (errors, output.startswith(f"hs_job.attach: {said}")) == ("", True), output
+
+
+TWICE = """
+import logging, torch, transformers, hs_job
+logging.disable(logging.CRITICAL)
+
+class Net(torch.nn.Linear):
+    def forward(self, x, labels, **_):
+        return {"loss": ((super().forward(x) - labels) ** 2).mean()}
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 8
+args = transformers.TrainingArguments(
+    "out", num_train_epochs=1, per_device_train_batch_size=4, save_strategy="no", report_to=[],
+    use_cpu=True, disable_tqdm=True, remove_unused_columns=False, logging_strategy="no",
+)
+trainer = transformers.Trainer(model=Net(2, 1), args=args, train_dataset=data)
+trainer.remove_callback(transformers.PrinterCallback)
+hs_job.attach(trainer)
+trainer.train()
+trainer.train()
+print(trainer.state.global_step)
+"""
+
+
+def test_a_script_that_trains_twice_runs_to_its_end(agent: StubAgent) -> None:
+    (agent.folder / "twice.py").write_text(TWICE)
+    job = agent.run(str(agent.folder / "twice.py"))
+    let_go(agent)
+    output, errors = job.communicate()
+    assert (job.returncode, output) == (0, "2\n")
+    assert "trains a second time" in errors

@@ -100,7 +100,7 @@ def with_transformers(net: Net) -> object:
     import transformers
 
     class Tells(transformers.TrainerCallback):
-        def on_step_end(self, args, state, control, **_: object) -> None:
+        def on_step_end(self, _: object, state, *__: object, **___: object) -> None:
             say(state.global_step, repr(net.last))
 
     trainer = transformers.Trainer(
@@ -150,11 +150,18 @@ def with_lightning(net: Net) -> object:
     )  # fmt: skip
     hs_job.attach(trainer)
     trainer.fit(Module(), data(), DataLoader(Noisy(), batch_size=8))
-    return stops.best_score, stops.wait_count, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"]
+    return (
+        stops.best_score,
+        stops.wait_count,
+        trainer.current_epoch,
+        trainer.optimizers[0].param_groups[0]["lr"],
+    )
 
 
 net = Net()
-told = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}[HOW](net)
+told = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}[HOW](
+    net
+)
 digest = hashlib.sha256()
 for tensor in net.state_dict().values():
     digest.update(tensor.numpy().tobytes())
