@@ -232,14 +232,28 @@ class Client:
         return list(self._call(self._stub.ListNodes, wire.ListNodesRequest()).nodes)
 
     def events(
-        self, *, job_id: int = 0, user: str = "", after_seq: int = 0, tail: int = 0, follow: bool = False
+        self,
+        *,
+        job_id: int = 0,
+        user: str = "",
+        after_seq: int = 0,
+        tail: int = 0,
+        follow: bool = False,
+        deeds: bool = False,
     ) -> Iterator[wire.Event]:
-        request = wire.EventsRequest(after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail)
+        """`deeds`: only what administrators did."""
+        request = wire.EventsRequest(
+            after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail, deeds=deeds
+        )
 
         def seen(event: wire.Event) -> None:
             request.after_seq = max(request.after_seq, event.seq)
 
         yield from self._stream(lambda: (self._stub.Events, request), seen, lambda: not follow, None)
+
+    def users(self, *, user: str = "") -> list[wire.UserView]:
+        """By name; to who is no administrator only the caller."""
+        return list(self._call(self._stub.ListUsers, wire.ListUsersRequest(user=user)).users)
 
     def set_user(
         self, name: str, *, tickets: float | None = None, run_as: str | None = None
@@ -247,6 +261,10 @@ class Client:
         return self._call(
             self._stub.SetUser, wire.SetUserRequest(key=new_key(), name=name, tickets=tickets, run_as=run_as)
         )
+
+    def remove_user(self, name: str) -> wire.RemoveUserReply:
+        """Who has no jobs under way; its tokens are revoked, what it received stays in `usage`."""
+        return self._call(self._stub.RemoveUser, wire.RemoveUserRequest(key=new_key(), name=name))
 
     def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
         """Those that stand, newest first; with `undone` those that no longer do, too."""

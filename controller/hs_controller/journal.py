@@ -159,6 +159,8 @@ class Journal:
         with self._write("committing") as db:
             upsert(db, JOBS, [job_row(job) for job in batch.jobs])
             upsert(db, USERS, [{"name": u.name, "doc": USER.dump_json(u).decode()} for u in batch.users])
+            for user in batch.gone_users:
+                db.execute(sa.delete(USERS).where(USERS.c.name == user))
             upsert(db, HOSTS, [{"name": h.name, "doc": HOST.dump_json(h).decode()} for h in batch.hosts])
             for name in batch.gone_hosts:
                 db.execute(sa.delete(HOSTS).where(HOSTS.c.name == name))
@@ -189,6 +191,7 @@ class Journal:
         self,
         *,
         events: int,
+        deeds: int,
         ended: int,
         awaited: AbstractSet[JobId],
         requests: int,
@@ -196,11 +199,19 @@ class Journal:
         fine_before_s: float,
         coarse_before_s: float,
     ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for."""
+        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for.
+
+        Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out.
+        """
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
-            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq))) or 0
-            db.execute(sa.delete(EVENTS).where(EVENTS.c.seq <= min(newest - events, oldest + 20_000)))
+            chatter = EVENTS.c.deed.is_(False)
+            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or 0
+            old = EVENTS.c.seq <= min(newest - events, oldest + 20_000)
+            db.execute(sa.delete(EVENTS).where(chatter, old))
+            done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= newest - events)
+            first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
+            db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first))
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
             spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
             db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
@@ -311,6 +322,7 @@ class Journal:
         job: int = 0,
         user: str = "",
         kind: str = "",
+        deeds: bool = False,
         limit: int = 1000,
         newest: bool = False,
     ) -> tuple[Event, ...]:
@@ -322,6 +334,8 @@ class Journal:
             query = query.where(EVENTS.c.user == user)
         if kind:
             query = query.where(EVENTS.c.kind == kind)
+        if deeds:
+            query = query.where(EVENTS.c.deed)
         query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()

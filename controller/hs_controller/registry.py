@@ -68,6 +68,9 @@ class Registry:
         self._used.clear()
         return used
 
+    def usable(self, now_s: float, user: str = "") -> list[UserToken]:
+        return [row for row in self.tokens(user) if not row.revoked and now_s < row.not_after_s]
+
     def tokens(self, user: str = "") -> list[UserToken]:
         found = [row for row in self._tokens.values() if user in {"", row.user}]
         return sorted(found, key=lambda row: (row.created_s, row.id))
@@ -80,7 +83,7 @@ class Registry:
         if row.digest in self._tokens:
             raise RefusedError("key: was used before for a token; use another one", Kind.CONFLICT)
         now_s, own = row.created_s, self.tokens(row.user)
-        live = [one for one in own if not one.revoked and one.not_after_s > now_s]
+        live = self.usable(now_s, row.user)
         if len(live) >= TOKENS_PER_USER:
             raise RefusedError(
                 f"{row.user} has {len(live)} tokens; revoke some first: hsctl token revoke", Kind.CONFLICT

@@ -141,8 +141,22 @@ def check_schema(engine: sa.Engine, file: Path) -> None:
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if verdict != "ok":
             raise StoreRefusedError(f"{file}: is corrupt ({verdict}); put it back from a backup")
-        missing = set(TABLES.tables) - set(sa.inspect(db).get_table_names())
+        seen = sa.inspect(db)
+        there = {
+            name: {column["name"] for column in seen.get_columns(name)} for name in seen.get_table_names()
+        }
+        missing = set(TABLES.tables) - set(there)
         if missing:
             raise StoreRefusedError(
                 f"{file}: lacks the tables {', '.join(sorted(missing))}; put it back from a backup"
+            )
+        lacking = [
+            f"{table.name}.{column.name}"
+            for table in TABLES.sorted_tables
+            for column in table.columns
+            if column.name not in there[table.name]
+        ]
+        if lacking:
+            raise StoreRefusedError(
+                f"{file}: lacks the columns {', '.join(lacking)}; put it back from a backup"
             )

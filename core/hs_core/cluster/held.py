@@ -35,7 +35,7 @@ class Held:
         self.settings = settings
         # durable
         self._backup = Backup(state.first_epoch, state.restored)
-        self._book = Book(as_restored(state), settings.keep_ended)
+        self._book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
         self._next_job_id = state.next_job_id
         self._term = state.term
         self._edges = Edges(settings.quantum_s, state.quantum)
@@ -111,11 +111,14 @@ class Held:
         user: UserName | None = None,
         host: HostName | None = None,
         data: dict[str, str | int | float] | None = None,
+        deed: bool = False,
     ) -> None:
         row = self._book.jobs.get(job) if job is not None else None
         if row is not None:
             user, host = row.user, host or row.host
-        fact = Fact(now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {})
+        fact = Fact(
+            now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {}, deed=deed
+        )
         self._event.facts.append(fact)
         if job is not None:
             story = self._stories.get(job)
