@@ -31,6 +31,7 @@ from hs_controller.rows import (
 from hs_controller.sqlite import (
     StoreRefusedError,
     check_schema,
+    clear_unfinished,
     create_schema,
     engine,
     locked,
@@ -101,6 +102,7 @@ class Journal:
             raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
         lock = locked(folder)
         try:
+            clear_unfinished(folder)
             return cls._opened(folder, lock)
         except BaseException:
             os.close(lock)

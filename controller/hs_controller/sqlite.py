@@ -1,5 +1,6 @@
 """The SQLite file itself: its lock, its connections, what it must look like, and what its errors mean."""
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -78,6 +79,17 @@ def locked(folder: Path) -> int:
 
 def wal(file: Path) -> Path:
     return file.with_name(file.name + "-wal")
+
+
+BACKUP, RESTORING = "backup.tmp", "journal.restoring"  # names of copies that are being made
+
+
+def clear_unfinished(folder: Path) -> None:
+    """What a process that was killed had not made to its end: each may be as large as the journal. The folder is locked."""
+    for name in (BACKUP, RESTORING):
+        for file in folder.glob(f"{name}*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def mark(marker: Path) -> None:
