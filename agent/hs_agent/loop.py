@@ -127,6 +127,7 @@ class Agent:
             self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted
         )
         await self._adopt(found.launching)
+        await asyncio.to_thread(self.launcher.sweep_groups)
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
             asyncio.create_task(self._tick()),
