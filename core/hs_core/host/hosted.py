@@ -303,6 +303,7 @@ class HostedJob:
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, host_memory_bytes=self.host_peak_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation, fallbacks=self.fallbacks,
+            checkpoint_fails=self.checkpoint_fails,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 
