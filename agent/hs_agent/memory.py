@@ -15,6 +15,7 @@ from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Launch
 from hs_core.host.plain import plain, revive
+from hs_daemon.owned import why_not_ours
 
 SYNC_EVERY_S = 1.0
 log = structlog.get_logger("memory")
@@ -72,6 +73,9 @@ class Memory:
 def lock(state_dir: Path) -> int:
     """Held as long as this process lives; the job's shims do not inherit it."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    why = why_not_ours(state_dir)
+    if why:
+        raise RefusedError(f"state_dir: {state_dir}: {why}", Kind.CONFLICT)
     fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

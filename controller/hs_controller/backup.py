@@ -120,7 +120,7 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
+        raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
     lock = locked(folder)
     fresh = folder / RESTORING
     try:

@@ -105,6 +105,8 @@ def load(file: Path) -> Config:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is not valid TOML: lists or tables in one another without end") from None
     return parse(table, file)
 
 

@@ -30,6 +30,8 @@ from hs_controller.rows import (
 )
 from hs_controller.sqlite import (
     StoreRefusedError,
+    check_ours,
+    check_private,
     check_schema,
     clear_unfinished,
     create_schema,
@@ -99,7 +101,8 @@ class Journal:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
+            raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
+        check_ours(folder)
         lock = locked(folder)
         try:
             clear_unfinished(folder)
@@ -121,9 +124,11 @@ class Journal:
         writer, reader = engine(file, "IMMEDIATE"), engine(file, "DEFERRED")
         try:
             if new:
-                file.touch(mode=0o600)
+                file.touch()
+                file.chmod(0o600)
                 create_schema(writer)
             check_schema(writer, file)
+            check_private(file)
             journal = cls(folder, lock, writer, reader)
         except sa.exc.DBAPIError as error:
             raise StoreRefusedError(f"{file}: {told(error.orig, 'cannot be used')}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from hs_controller.tables import TABLES, put_meta
+from hs_daemon.owned import why_not_ours
 
 SCHEMA = 1
 APPLICATION_ID = 0x48535348  # "HSSH": tells our file from any other SQLite file
@@ -54,6 +55,25 @@ def told(error: BaseException | None, doing: str) -> StoreError:
     if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
         return StoreUnavailableError(text)
     return StoreBrokenError(text)
+
+
+def check_ours(folder: Path) -> None:
+    """Whoever can change what is in the state folder has the cluster."""
+    try:
+        why = why_not_ours(folder)
+    except OSError as error:
+        why = f"cannot be looked at: {error.strerror}"
+    if why:
+        raise StoreRefusedError(f"state_dir: {folder}: {why}")
+
+
+def check_private(file: Path) -> None:
+    """Whoever can read the journal has what users put into their jobs' environment."""
+    passed, read = file.parent.stat().st_mode & 0o011, file.stat().st_mode & 0o077
+    if passed and read:
+        raise StoreRefusedError(
+            f"state_dir: {file}: can be read by others: chmod 600 it, or chmod 700 the folder"
+        )
 
 
 def locked(folder: Path) -> int:

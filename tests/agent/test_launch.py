@@ -409,6 +409,14 @@ def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     os.close(memory.lock(place))
 
 
+def test_a_state_folder_in_which_others_can_put_things_is_refused(place) -> None:
+    place.chmod(0o777)
+    with pytest.raises(RefusedError, match=r"state_dir: .*others can change what is in it \(mode 0777\)"):
+        memory.lock(place)
+    place.chmod(0o711)
+    os.close(memory.lock(place))
+
+
 def test_control_groups_that_cannot_be_used_are_a_warning(place) -> None:
     none = cgroup.probe(CgroupUse.AUTO, place, mounts="")
     assert not none.can_freeze

@@ -257,6 +257,33 @@ def test_a_table_that_lacks_a_column_is_refused_by_its_name(folder: Path) -> Non
         Journal.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("mode", "owner", "expected"),
+    [
+        (0o777, None, r"others can change what is in it \(mode 0777\): chmod go-w it"),
+        (0o770, None, "others can change"),
+        (0o755, None, "can be read by others: chmod 600 it"),
+        (0o700, 4242, "belongs to uid 4242, who can change what is in it: chown it to uid"),
+    ],
+)
+def test_a_state_folder_that_is_not_the_controllers_alone_is_refused(
+    folder: Path, mode: int, owner: int | None, expected: str
+) -> None:
+    Journal.open(folder).close()
+    (folder / "journal.db").chmod(0o644)
+    folder.chmod(mode)
+    if owner is not None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        os.chown(folder, owner, -1)
+    with pytest.raises(StoreRefusedError, match=f"state_dir: {folder}.*: {expected}"):
+        Journal.open(folder)
+    if owner is not None:
+        os.chown(folder, os.geteuid(), -1)
+    folder.chmod(0o700)
+    Journal.open(folder).close()  # nobody else gets as far as the file
+
+
 def test_another_programs_database_is_refused(folder: Path) -> None:
     folder.mkdir()
     with sqlite3.connect(folder / "journal.db") as db:
