@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -55,6 +56,18 @@ from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
 LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
+OF_THE_HOST = frozenset(  # that a start fails with: no job is to blame for them
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EAGAIN,
+    }
+)
 MEMORY_LOOK_S = 1.0  # between two looks at the host's memory …
 MEMORY_LOOK_PART = (
     50  # … or so many times as long as one takes: on a host of thousands of processes they cost little
@@ -300,7 +313,9 @@ class Agent:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            self._launch_failed(key, why)
+            self._launch_failed(
+                key, why, host_fault=isinstance(error, OSError) and error.errno in OF_THE_HOST
+            )
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)
             self._launch_failed(key, f"{type(error).__name__}: {error}")
@@ -308,9 +323,10 @@ class Agent:
             if runs:
                 self._launched(key)
 
-    def _launch_failed(self, key: Key, why: str) -> None:
+    def _launch_failed(self, key: Key, why: str, *, host_fault: bool = False) -> None:
         self._launched(key)
-        self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why))
+        failed = LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why, host_fault=host_fault)
+        self.post(failed)
 
     async def _start(self, key: Key, command: Launch) -> bool:
         """False: this agent stops, and it is one that was being launched, to the agent after it."""

@@ -1,5 +1,6 @@
 """`host.json`: what the agent's mind knows, for the agent after it; and the lock that keeps a second agent out."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -86,6 +87,7 @@ def lock(state_dir: Path) -> int:
             f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
             Kind.CONFLICT,
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the number is for people only
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

@@ -320,6 +320,7 @@ class JobExited(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailed(_JobAt):
     why: str
+    host_fault: bool = False  # there was no room on its disk, say: whatever the job is, it is not to blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

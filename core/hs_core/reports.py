@@ -100,6 +100,9 @@ UNSTOPPED = "does not stop"
 FOR_MEMORY = "waits for host memory"
 """How the note begins of one that is not started as its server has too little left."""
 
+CANNOT_START = "cannot be started on its server"
+"""How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""
+
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 

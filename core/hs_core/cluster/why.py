@@ -7,7 +7,7 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOR_MEMORY, UNSTOPPED, Exit, Phase
+from hs_core.reports import CANNOT_START, FOR_MEMORY, UNSTOPPED, Exit, Phase
 from hs_core.words import counted
 
 
@@ -327,8 +327,9 @@ def _for_turn(scene: Scene) -> Why:
 
 
 def _for_memory(job: Job, before: str = "") -> str:
-    """That its server has too little for its process; else nothing. Turns of those who have theirs come first, whatever shares say."""
-    said = next((part.note for part in job.reports.values() if part.note.startswith(FOR_MEMORY)), "")
+    """That its server has too little for its process, or no room to start it; else nothing. Turns of those who have theirs come first, whatever shares say."""
+    notes = (part.note for part in job.reports.values())
+    said = next((note for note in notes if note.startswith((FOR_MEMORY, CANNOT_START))), "")
     return f"{before}{said}" if said else ""
 
 
