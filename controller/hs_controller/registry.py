@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hs_controller.permissions import Caller
+from hs_controller.pki import LEAF_S
 from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserToken
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName, UserName
@@ -130,7 +131,13 @@ class Registry:
 
     def joined(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         """Whoever joins anew has a new key: what it had before no longer counts."""
-        return NodeIdentity(node=node, serials={serial: until_s}, refused_before_s=now_s)
+        return NodeIdentity(node=node, serials={serial: until_s}, refused_before_s=self._cut(node, now_s))
+
+    def _cut(self, node: HostName, now_s: float) -> float:
+        """After all that the node ever had, also where the wall clock was set back since."""
+        old = self._nodes.get(node, NodeIdentity(node=node))
+        given_out = (until_s - LEAF_S for until_s in old.serials.values())
+        return max(now_s, old.refused_before_s, *given_out)
 
     def renewed(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         old = self._nodes.get(node, NodeIdentity(node=node))
@@ -138,7 +145,7 @@ class Registry:
         return replace(old, serials={**live, serial: until_s})
 
     def removed(self, node: HostName, now_s: float) -> NodeIdentity:
-        return NodeIdentity(node=node, refused_before_s=now_s, removed=True)
+        return NodeIdentity(node=node, refused_before_s=self._cut(node, now_s), removed=True)
 
     def why_refused(self, who: Caller, now_s: float) -> str:
         """Why a certificate that our CA signed does not count; empty: it does."""
