@@ -38,6 +38,7 @@ class Limits:
     connections_per_uid: int = 128  # of one account, node, or address
     watchers: int = 256  # open WatchJob, Events and Logs streams
     queued_requests: int = 4096  # waiting for the next commit
+    request_bytes: int = 64 << 20  # of all that are being answered; one of those who ask has a quarter
     live_jobs: int = 20_000
     spec_bytes_per_user: int = 64 << 20  # of live jobs
     log_buffer_bytes: int = 1 << 20  # of a job's log, sent by its agent and not taken yet by who reads it
@@ -275,6 +276,7 @@ _LIMIT_KEYS: Mapping[str, _Reader] = {
     "connections_per_uid": _whole(1, 100_000),
     "watchers": _whole(1, 100_000),
     "queued_requests": _whole(1, 1_000_000),
+    "request_bytes": _whole(1 << 20, 1 << 40),
     "live_jobs": _whole(1, 10_000_000),
     "spec_bytes_per_user": _whole(256 << 10, 1 << 40),
     "log_buffer_bytes": _whole(128 << 10, 1 << 30),

@@ -7,15 +7,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 
+from hs_controller.bodies import Bodies
 from hs_controller.config import Config, ConfigUser
 from hs_controller.gate import CALLER
 from hs_controller.permissions import Caller, Role
+from hs_core.errors import RefusedError
 from hs_proto.v1 import controller_pb2 as pb
-from tests.controller.kit import CONFLICT, NOT_FOUND, FakeAgent, refused, spec, started
+from tests.controller.kit import CONFLICT, NOT_FOUND, FakeAgent, refused, spec, started, until
 
 ACCOUNT = pwd.getpwuid(os.geteuid()).pw_name
 PLAIN_ANN = Caller(name="ann", roles=frozenset({Role.USER}))
@@ -220,3 +223,45 @@ def test_who_else_changed_ones_jobs_is_among_the_deeds_once_for_each_request(las
             assert seen == ["jobs-cancelled", "carl"], "a job that was submitted is no deed"
 
     asyncio.run(story())
+
+
+def test_large_requests_of_one_user_have_a_quarter_of_the_room_and_others_have_theirs(
+    lasting: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(lasting, limits=replace(lasting.limits, request_bytes=1 << 20))
+    large = spec(env={"TEXT": "x" * (150 << 10)})
+
+    async def story() -> None:
+        async with started(config) as here:
+            goes, ask = asyncio.Event(), here.loop.ask
+
+            async def held(*args: Any) -> bytes:
+                await goes.wait()
+                return await ask(*args)
+
+            monkeypatch.setattr(here.loop, "ask", held)
+            first = asyncio.create_task(here.client.submit(large))
+            await until(lambda: here.controller._bodies._of[ACCOUNT] > 150 << 10)
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "at most 262144 were expected"):
+                await here.client.submit(large)
+            await here.client.stub.Info(pb.InfoRequest())  # small ones go on
+            goes.set()
+            await first
+            await here.client.submit(large)
+            assert not here.controller._bodies._of
+
+    asyncio.run(story())
+
+
+def test_there_is_room_for_any_one_request_and_for_all_together_no_more_than_was_said() -> None:
+    bodies = Bodies(100)
+    with bodies.held("ann", 1000):
+        with (
+            pytest.raises(RefusedError, match="ann has requests of 1000 bytes under way"),
+            bodies.held("ann", 1),
+        ):
+            pass
+        with pytest.raises(RefusedError, match="too many large requests"), bodies.held("bob", 1):
+            pass
+    with bodies.held("ann", 25), bodies.held("bob", 25), bodies.held("carl", 50), bodies.held("dora", 0):
+        pass
