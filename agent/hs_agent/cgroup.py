@@ -257,6 +257,16 @@ def tidy(found: Cgroups) -> None:
                 folder.rmdir()
 
 
+def names(found: Cgroups) -> set[str]:
+    """Of the groups that are there, whosever they were."""
+    there: set[str] = set()
+    for folder in (found.v2, *found.v1.values()):
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                there |= {entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)}
+    return there
+
+
 def reopen(found: Cgroups, name: str) -> JobCgroup:
     """The groups of a job that runs already (or of one that is gone: then they are empty)."""
     v2 = found.v2 / name if found.v2 and (found.v2 / name).exists() else None

@@ -21,6 +21,7 @@ from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+MOST_BYTES = 1 << 50
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 Word = TypeVar("Word", bound=StrEnum)
@@ -135,8 +136,8 @@ class _Table:
         self.known: set[str] = set()
 
     def refuse(self, key: str, expected: str, *, found: object = None) -> RefusedError:
-        value = found if found is not None else self.data.get(key)
-        return RefusedError(f"{self.file}: {self.where}{key} = {value!r}: expected {expected}")
+        shown = _shown(found if found is not None else self.data.get(key))
+        return RefusedError(f"{self.file}: {self.where}{key} = {shown}: expected {expected}")
 
     def missing(self, key: str, expected: str) -> RefusedError:
         """Looked at before unknown keys are: one of these may be it, mistyped."""
@@ -180,7 +181,7 @@ class _Table:
             raise self.refuse(key, "true or false")
         return value
 
-    def size(self, key: str, default: int, *, low: int = 0) -> int:
+    def size(self, key: str, default: int, *, low: int = 0, high: int = MOST_BYTES) -> int:
         value = self.raw(key)
         if value is None:
             return default
@@ -188,6 +189,8 @@ class _Table:
         if size is None or size < low:
             least = f" of at least {low} bytes" if low else ""
             raise self.refuse(key, f'a size{least} such as "64M" or "16G", or a number of bytes')
+        if size > high:
+            raise self.refuse(key, f"a size of at most {high} bytes")
         return size
 
     def word(self, key: str, kind: type[Word], default: Word) -> Word:
@@ -222,6 +225,11 @@ class _Table:
                 raise RefusedError(f"{self.file}: unknown key {self.where + key!r}{hint}")
 
 
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
 def parse_size(value: object) -> int | None:
     """Bytes of 1024 or "16G"; None: not a size."""
     if isinstance(value, bool):
@@ -242,6 +250,8 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RefusedError(f"{path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise RefusedError(f"{path}: is not TOML: lists or tables in one another without end") from None
     return parse(data | dict(overrides or {}), str(path))
 
 
@@ -270,7 +280,10 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
         preload=top.whole("preload", 2, low=0, high=64),
         host_memory_budget_bytes=top.size("host_memory_budget", memory_bytes() // 2),
-        host_memory_reserve_bytes=top.size("host_memory_reserve", memory_bytes() // 20),
+        # All of it left free would be no job that ever starts.
+        host_memory_reserve_bytes=top.size(
+            "host_memory_reserve", memory_bytes() // 20, high=memory_bytes() - 1
+        ),
         kill_grace_s=top.number("kill_grace_s", 10.0, low=0.0, high=3600.0),
         cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
         cgroup_root=_cgroup_root(top),
@@ -339,6 +352,8 @@ def _controller(top: _Table, *, dev: bool) -> str:
 
 def _token_file(top: _Table, controller: str, *, dev: bool) -> Path | None:
     value = top.text("token_file", "", "a file that holds the agent's token")
+    if value and not value.startswith("/"):
+        raise top.refuse("token_file", "the absolute path of a file that holds the agent's token")
     if value:
         return Path(value)
     if dev and not controller.startswith("unix:"):

@@ -377,19 +377,24 @@ class Keeper:
         self._controller = controller
         self._changed = changed
         self._now_s = now_s
+        self._unwritten = False  # the newest one is not on the disk yet
 
     async def run(self) -> None:
-        """Until cancelled. A controller that is away is asked again, sooner at first."""
+        """Until cancelled. A controller that is away is asked again, sooner at first; so is a disk that is full."""
         pause_s = RETRY_S[0]
         while True:
             left_s = self.identity.renew_at_s - self._now_s()
-            if left_s > 0:
+            if left_s > 0 and not self._unwritten:
                 await asyncio.sleep(min(left_s, 3600.0))  # the clock may be set meanwhile
                 continue
             try:
-                await self.renew()
-                pause_s = RETRY_S[0]
-                continue
+                if left_s <= 0:
+                    await self.renew()
+                else:
+                    await self._write()
+                if not self._unwritten:
+                    pause_s = RETRY_S[0]
+                    continue
             except RefusedError as refused:
                 log.warning("certificate not renewed", why=str(refused), ends_at_s=self.identity.not_after_s)
             except (
@@ -402,8 +407,8 @@ class Keeper:
     def look(self) -> None:
         """Takes up what `hs-agent join --replace` has put on the disk since. Raises RefusedError where it cannot be used."""
         found = load_identity(self.identity.folder)
-        if found is not None and found.node == self.identity.node and found != self.identity:
-            self.identity = found
+        if found is not None and found.node == self.identity.node and found.key_pem != self.identity.key_pem:
+            self.identity, self._unwritten = found, False
             log.info("joined anew", node=found.node, ends_at_s=found.not_after_s)
 
     def why_not_good(self) -> str:
@@ -412,6 +417,15 @@ class Keeper:
 
     async def renew(self) -> Identity:
         old = self.identity
+        new = _identity(old.folder, old.key_pem, await self._certified(old), old.ca_pem)
+        await asyncio.to_thread(_check_key, new)
+        self.identity, self._unwritten = new, True
+        log.info("certificate renewed", node=new.node, ends_at_s=new.not_after_s)
+        await self._write()
+        self._changed(new)
+        return new
+
+    async def _certified(self, old: Identity) -> bytes:
         key = serialization.load_pem_private_key(old.key_pem, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         options = [*_OPTIONS, expects_controller()]
@@ -422,23 +436,40 @@ class Keeper:
                 answer = await stub.Renew(request, timeout=CALL_S)
             except grpc.RpcError as error:
                 raise _refusal(error, self._controller) from None
-        new = _identity(old.folder, old.key_pem, answer.chain_pem, old.ca_pem)
-        await asyncio.to_thread(_put_certificate, new)
-        self.identity = new
-        log.info("certificate renewed", node=new.node, ends_at_s=new.not_after_s)
-        self._changed(new)
-        return new
+        return bytes(answer.chain_pem)
+
+    async def _write(self) -> None:
+        """What cannot be written is in force all the same: a full disk is to cut nobody off, nor the controller to be asked for one after the other."""
+        try:
+            await asyncio.to_thread(_put_certificate, self.identity)
+        except OSError as error:
+            file = self.identity.folder / CERTIFICATE
+            log.warning(
+                "certificate not written",
+                file=str(file),
+                why=error.strerror or str(error),
+                todo="make room: until then an agent that is started again has the one before",
+            )
+        else:
+            self._unwritten = False
+
+
+def _check_key(identity: Identity) -> None:
+    """Raises RefusedError."""
+    try:
+        key_pem = (identity.folder / KEY).read_bytes()
+    except OSError as error:
+        raise RefusedError(f"{identity.folder / KEY}: cannot be read: {error.strerror or error}") from None
+    if key_pem != identity.key_pem:
+        raise RefusedError(f"{identity.folder}: this host has joined anew meanwhile", Kind.CONFLICT)
 
 
 def _put_certificate(identity: Identity) -> None:
+    """Raises OSError, and RefusedError where that certificate is no longer this host's."""
     file = identity.folder / CERTIFICATE
     fresh = file.with_name(f".{CERTIFICATE}")
-    try:
-        if (identity.folder / KEY).read_bytes() != identity.key_pem:
-            raise RefusedError(f"{identity.folder}: this host has joined anew meanwhile", Kind.CONFLICT)
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        _write(fresh, identity.chain_pem)
-        fresh.rename(file)
-    except OSError as error:
-        raise RefusedError(f"{file}: cannot be written: {error.strerror or error}") from None
+    _check_key(identity)
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    _write(fresh, identity.chain_pem)
+    fresh.rename(file)

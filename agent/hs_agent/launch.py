@@ -18,7 +18,7 @@ from typing import Any
 
 from hs_agent import cgroup, procs, shim
 from hs_agent.config import Config, DeviceKind, split_address
-from hs_agent.folder import Folder, Key, read_json, write_atomically
+from hs_agent.folder import Folder, Key, parse_key, read_json, write_atomically
 from hs_agent.removal import remove_tree
 from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
@@ -429,6 +429,16 @@ class Launcher:
         self.forget_copies(key)
         self.folder(key).retire(self.ended)
         self.socket_path(key).unlink(missing_ok=True)
+        self.sweep_groups()
+
+    def sweep_groups(self) -> None:
+        """Groups that could not be removed when their job was forgotten, as something of it was still on its way out."""
+        for name in cgroup.names(self.groups):
+            key = parse_key(name)
+            if (
+                key is not None and not self.folder(key).path.exists()
+            ):  # whose folder is made before its group
+                self.group(key).remove()
 
 
 def shim_command(folder: Path) -> list[str]:

@@ -48,6 +48,9 @@ class Side(Protocol):
     warnings: tuple[str, ...]
 
     @property
+    def troubles(self) -> tuple[str, ...]: ...
+
+    @property
     def peer_address(self) -> str: ...
 
     def reports(self) -> tuple[JobReport, ...]: ...
@@ -298,6 +301,7 @@ class _Connection:
                     memory_bytes(),
                     self.side.left_bytes,
                 )
+            report.troubles.extend(self.side.troubles)
             await self._write(agent_pb2.FromAgent(report=report))
 
     # --- what the controller says -----------------------------------------------------------------------------------

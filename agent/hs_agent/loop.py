@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -49,12 +50,25 @@ from hs_core.events import (
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
-from hs_core.reports import LOST, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_START, LOST, Exit, JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
 LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
+MOST_TROUBLES = 4
+OF_THE_HOST = frozenset(  # that a start fails with: no job is to blame for them
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EAGAIN,
+    }
+)
 MEMORY_LOOK_S = 1.0  # between two looks at the host's memory …
 MEMORY_LOOK_PART = (
     50  # … or so many times as long as one takes: on a host of thousands of processes they cost little
@@ -105,6 +119,7 @@ class Agent:
         self._term = -1
         self._wake: asyncio.TimerHandle | None = None
         self._unsaved = False
+        self._cannot_save = ""  # why not, just now
         self._removing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended_thread = threading.Event()
@@ -127,6 +142,7 @@ class Agent:
             self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted
         )
         await self._adopt(found.launching)
+        await asyncio.to_thread(self.launcher.sweep_groups)
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
             asyncio.create_task(self._tick()),
@@ -260,10 +276,10 @@ class Agent:
         assert self.machine is not None
         try:
             self.memory.save(self.machine.saved(), self._launching.values(), boot_s())
-            self._unsaved = False
+            self._unsaved, self._cannot_save = False, ""
         except OSError as error:
             # A full disk: jobs go on; what is lost is what a killed agent would want to know.
-            self._unsaved = True
+            self._unsaved, self._cannot_save = True, error.strerror or str(error)
             log.error("host.json cannot be written", why=error.strerror)
 
     def _step_of(self, key: Key) -> int:
@@ -273,6 +289,16 @@ class Agent:
     def reports(self) -> tuple[JobReport, ...]:
         assert self.machine is not None
         return tuple(self.machine.reports())
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Of this host, for people: what an administrator has to do something about before jobs can go on as they should."""
+        told = [f"job {one.job} {one.note}" for one in self.reports() if one.note.startswith(CANNOT_START)]
+        if self._cannot_save:
+            told.append(
+                f"what the agent knows cannot be written: {self._cannot_save} (state_dir {self.config.state_dir})"
+            )
+        return tuple(told[:MOST_TROUBLES])
 
     def heard(self) -> tuple[int, int]:
         assert self.machine is not None
@@ -299,7 +325,8 @@ class Agent:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            self._launch_failed(key, why)
+            of_the_host = isinstance(error, OSError) and error.errno in OF_THE_HOST
+            self._launch_failed(key, why, host_fault=of_the_host)
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)
             self._launch_failed(key, f"{type(error).__name__}: {error}")
@@ -307,9 +334,10 @@ class Agent:
             if runs:
                 self._launched(key)
 
-    def _launch_failed(self, key: Key, why: str) -> None:
+    def _launch_failed(self, key: Key, why: str, *, host_fault: bool = False) -> None:
         self._launched(key)
-        self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why))
+        failed = LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why, host_fault=host_fault)
+        self.post(failed)
 
     async def _start(self, key: Key, command: Launch) -> bool:
         """False: this agent stops, and it is one that was being launched, to the agent after it."""

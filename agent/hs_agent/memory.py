@@ -1,5 +1,6 @@
 """`host.json`: what the agent's mind knows, for the agent after it; and the lock that keeps a second agent out."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Launch
 from hs_core.host.plain import plain, revive
+from hs_daemon.owned import why_not_ours
 
 SYNC_EVERY_S = 1.0
 log = structlog.get_logger("memory")
@@ -72,6 +74,9 @@ class Memory:
 def lock(state_dir: Path) -> int:
     """Held as long as this process lives; the job's shims do not inherit it."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    why = why_not_ours(state_dir)
+    if why:
+        raise RefusedError(f"state_dir: {state_dir}: {why}", Kind.CONFLICT)
     fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,6 +87,7 @@ def lock(state_dir: Path) -> int:
             f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
             Kind.CONFLICT,
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the number is for people only
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 os.environ.setdefault(
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 QUIET_S = 0.5
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
+PERHAPS_DONE = "a change that was asked for may have been made"
 MAX_REPLY_BYTES = 64 << 20
 LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
@@ -232,14 +234,28 @@ class Client:
         return list(self._call(self._stub.ListNodes, wire.ListNodesRequest()).nodes)
 
     def events(
-        self, *, job_id: int = 0, user: str = "", after_seq: int = 0, tail: int = 0, follow: bool = False
+        self,
+        *,
+        job_id: int = 0,
+        user: str = "",
+        after_seq: int = 0,
+        tail: int = 0,
+        follow: bool = False,
+        deeds: bool = False,
     ) -> Iterator[wire.Event]:
-        request = wire.EventsRequest(after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail)
+        """`deeds`: only what administrators did."""
+        request = wire.EventsRequest(
+            after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail, deeds=deeds
+        )
 
         def seen(event: wire.Event) -> None:
             request.after_seq = max(request.after_seq, event.seq)
 
         yield from self._stream(lambda: (self._stub.Events, request), seen, lambda: not follow, None)
+
+    def users(self, *, user: str = "") -> list[wire.UserView]:
+        """By name; to who is no administrator only the caller."""
+        return list(self._call(self._stub.ListUsers, wire.ListUsersRequest(user=user)).users)
 
     def set_user(
         self, name: str, *, tickets: float | None = None, run_as: str | None = None
@@ -247,6 +263,10 @@ class Client:
         return self._call(
             self._stub.SetUser, wire.SetUserRequest(key=new_key(), name=name, tickets=tickets, run_as=run_as)
         )
+
+    def remove_user(self, name: str) -> wire.RemoveUserReply:
+        """Who has no jobs under way; its tokens are revoked, what it received stays in `usage`."""
+        return self._call(self._stub.RemoveUser, wire.RemoveUserRequest(key=new_key(), name=name))
 
     def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
         """Those that stand, newest first; with `undone` those that no longer do, too."""
@@ -309,14 +329,26 @@ class Client:
         return list(self._call(method, wire.JobsRequest(key=new_key(), job_ids=job_ids)).jobs)
 
     def _call(self, method: Callable[..., _Reply], request: Any) -> _Reply:
-        """Tried again when the connection fails: requests that change something carry a key, so that it is done once."""
-        for delay in (*RETRY_DELAYS_S, None):
+        """Tried again when the connection fails: requests that change something carry a key, so that it is done once.
+
+        Where no controller answers that is given up soon. One that went away while it was asked is waited for, as by streams: it is back within seconds, and
+        only then is it known whether it has done what it was asked for.
+        """
+        give_up, cut_off = time.monotonic() + self.timeout_s, False
+        for attempt in count():
             try:
                 return method(request, timeout=self.timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
-                if delay is None or not _is_lost(error) or self._nobody_home():
-                    raise self._refusal(error) from None
-                time.sleep(delay)
+                cut_off = cut_off or (_is_lost(error) and not _was_out_of_reach(error))
+                over = (
+                    time.monotonic() > give_up
+                    if cut_off
+                    else attempt >= len(RETRY_DELAYS_S) or self._nobody_home()
+                )
+                if over or not _is_lost(error):
+                    changes = cut_off and bool(getattr(request, "key", ""))
+                    raise self._refusal(error, perhaps_done=changes) from None
+                time.sleep(RETRY_DELAYS_S[min(attempt, len(RETRY_DELAYS_S) - 1)])
         raise AssertionError("the last attempt returns or raises")
 
     def _open(
@@ -391,22 +423,22 @@ class Client:
     def _nobody_home(self) -> bool:
         return self.address.socket is not None and not self.address.socket.exists()
 
-    def _refusal(self, error: grpc.RpcError) -> errors.HeteroShareError:
+    def _refusal(self, error: grpc.RpcError, *, perhaps_done: bool = False) -> errors.HeteroShareError:
         status: str = error.code().name
         text: str = error.details() or status
         kind = _kind(error)
         if kind in errors.BY_KIND:
             return errors.BY_KIND[kind](text)
         if status == "UNAVAILABLE":
-            return errors.UnavailableError(self._unreachable(text))
+            perhaps = f"; {PERHAPS_DONE}, before it went away" if perhaps_done else ""
+            return errors.UnavailableError(self._unreachable(text) + perhaps)
         if status == "UNIMPLEMENTED":
             return errors.UnavailableError(
                 f"the controller at {self.address.target} does not know this request: it is of another version ({text})"
             )
         if status == "DEADLINE_EXCEEDED":
             return errors.UnavailableError(
-                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s:"
-                " a change that was asked for may have been made"
+                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s: {PERHAPS_DONE}"
             )
         return errors.BY_STATUS.get(status, errors.HeteroShareError)(text)
 
@@ -441,6 +473,12 @@ def _kind(error: grpc.RpcError) -> str:
 def _is_lost(error: grpc.RpcError) -> bool:
     """The connection failed, as opposed to the controller having refused."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)
+
+
+def _was_out_of_reach(error: grpc.RpcError) -> bool:
+    """It was not asked at all."""
+    text: str = error.details() or ""
+    return "failed to connect" in text or "resolution failed" in text
 
 
 def _fell_behind(error: grpc.RpcError) -> bool:

@@ -272,6 +272,30 @@ def trades(views: Sequence[wire.TradeView]) -> Table:
     )
 
 
+def users(views: Sequence[wire.UserView]) -> Table:
+    rows = [
+        (
+            u.name,
+            "admin" if u.admin else "user",
+            f"{u.tickets:g}",
+            u.run_as or u.name,
+            str(u.live_jobs),
+            size_text(u.spec_bytes),
+            f"{u.gpu_s / 3600:.3f}",
+            str(u.tokens),
+        )
+        for u in views
+    ]
+    return Table(
+        columns=("user", "role", "tickets", "jobs run as", "live jobs", "their specs", "gpu hours", "tokens"),
+        rows=rows,
+        numeric=frozenset({"tickets", "live jobs", "their specs", "gpu hours", "tokens"}),
+        empty="no users",
+        spare=("their specs", "tokens", "jobs run as"),
+        long={"user": 12, "jobs run as": 12},
+    )
+
+
 def tokens(views: Sequence[wire.TokenView]) -> Table:
     rows = [
         (

@@ -1,6 +1,6 @@
 """The folder that makes any Python on it load this runtime: `sitecustomize.py` and a copy of the package."""
 # `os` is there already in every process this runs in, pathlib is not:
-# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -65,6 +65,9 @@ def _read(path: str) -> bytes:
 
 
 def _replace(path: str, content: bytes) -> None:
+    """What is there already is not written again: an agent is to start on a full disk, too."""
+    if os.path.exists(path) and not os.path.islink(path) and _read(path) == content:
+        return
     temporary = path + ".new"
     with open(temporary, "wb") as file:
         file.write(content)

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 
 from hs_controller import backup, views
 from hs_controller.accounts import check_account
-from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, seconds
+from hs_controller.callers import administrators
+from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, revocation, seconds
 from hs_controller.gate import CALLER
 from hs_controller.loop import Make
 from hs_controller.permissions import Caller
+from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Kept
 from hs_controller.sqlite import StoreError
 from hs_core.cluster import ClusterMachine, Outcome
@@ -21,6 +23,7 @@ from hs_core.events import (
     HostRemoved,
     HostUndrained,
     PolicySet,
+    UserRemoved,
     UserSet,
 )
 from hs_core.model import Host, Job, JobState
@@ -45,6 +48,7 @@ class AdminCalls(Calls):
             await asyncio.to_thread(check_account, run_as)  # which may be asked of another machine
         name, by = UserName(request.name), UserName(caller.name)
         tickets = request.tickets if request.HasField("tickets") else None
+        admins = await self._admins()
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
             return [UserSet(now_s=now_s, by=by, name=name, tickets=tickets, run_as=run_as)]
@@ -52,9 +56,54 @@ class AdminCalls(Calls):
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             user = self._loop.mind.machine.user(name)
             assert user is not None
-            return views.user_view(user).SerializeToString()
+            return self._users(admins).view(user).SerializeToString()
 
         return pb.UserView.FromString(await self._loop.ask(make, render, key))
+
+    async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersReply:
+        caller = CALLER.get()
+        everybody = reaches_all(caller, "ListUsers")
+        asked = request.user or ("" if everybody else caller.name)
+        if asked != caller.name and not everybody:
+            raise RefusedError(f"there is no user {asked!r}", Kind.NOT_FOUND)
+        admins = await self._admins()
+        machine = await self._loop.settled()
+        found = [user for user in machine.users() if asked in {"", user.name}]
+        if request.user and not found:
+            raise RefusedError(f"there is no user {asked!r}", Kind.NOT_FOUND)
+        pieces, reply, known = Pieces(self._loop.settled), pb.ListUsersReply(), self._users(admins)
+        for user in found:
+            reply.users.append(known.view(user))
+            await pieces.rest()
+        return reply
+
+    async def RemoveUser(self, request: pb.RemoveUserRequest, context: Context) -> pb.RemoveUserReply:
+        """What it has received stays in the books, its tokens count no more."""
+        caller, name = CALLER.get(), UserName(request.name)
+        key = key_of(caller, "RemoveUser", request)
+        configured = name in self._loop.config.users
+        revoked = 0
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent | Kept]:
+            nonlocal revoked
+            tokens = self._loop.mind.registry.usable(now_s, name)
+            removed = UserRemoved(now_s=now_s, by=UserName(caller.name), name=name)
+            revoked = len(tokens)
+            gone = revocation(now_s, caller.name, tokens)
+            # An account may have made itself a token without ever having submitted anything.
+            return [gone] if tokens and machine.user(name) is None else [removed, gone]
+
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            reply = pb.RemoveUserReply(name=name, revoked_tokens=revoked, configured=configured)
+            return reply.SerializeToString()
+
+        return pb.RemoveUserReply.FromString(await self._loop.ask(make, render, key))
+
+    async def _admins(self) -> frozenset[str]:
+        return await asyncio.to_thread(administrators, self._loop.config)  # which may ask another machine
+
+    def _users(self, admins: frozenset[str]) -> views.Users:
+        return views.Users(self._loop.mind, self._loop.config, admins, self._loop.clock.now_s())
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

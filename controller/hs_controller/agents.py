@@ -25,6 +25,7 @@ log = structlog.get_logger("hs_controller.agents")
 
 HELLO_S = 10.0  # for each message of it
 HELLO_MESSAGES = 256
+TROUBLES, TROUBLE_CHARS = 8, 500
 STILL_HERE = (
     3  # so many reports may be missing of one that is connected: no machine is booted again meanwhile
 )
@@ -136,6 +137,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:
         if report.HasField("memory"):
             link.memory = report.memory
+        link.troubles = tuple(text[:TROUBLE_CHARS] for text in report.troubles[:TROUBLES])
         told = link.heard(report.jobs, report.gpus, self._loop.clock.now_s())
         gpus = link.host.gpus if report.gpus else ()
         heard = (report.heard_term, report.heard_seq)

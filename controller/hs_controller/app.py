@@ -16,6 +16,7 @@ import structlog
 from hs_controller import callers
 from hs_controller.accounts import check_account
 from hs_controller.agents import AgentService
+from hs_controller.bodies import Bodies
 from hs_controller.callers import Guest, Known, TokenHolder, node_guest
 from hs_controller.config import Config, ConfigError
 from hs_controller.doors import DoorError, Front, Guests, TcpFront, UnixFront
@@ -56,6 +57,7 @@ class Controller:
         self._fronts: list[Front] = []
         self._server: grpc.aio.Server | None = None  # the private one behind all doors
         self._web: Web | None = None  # likewise private
+        self._bodies = Bodies(config.limits.request_bytes)
         self._contexts: list[ssl.SSLContext] = []  # whose certificate is to be renewed
         self._renewing: asyncio.Task[None] | None = None
 
@@ -201,7 +203,7 @@ class Controller:
     async def _serve(self, guests: Guests, authority: Authority | None, secret: str) -> grpc.aio.Server:
         limits = self.config.limits
         server = grpc.aio.server(
-            interceptors=[Gate(guests)],
+            interceptors=[Gate(guests, self._bodies)],
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_concurrent_streams", 256),

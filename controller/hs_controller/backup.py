@@ -17,6 +17,8 @@ from hs_controller.accounts import name_of
 from hs_controller.calls import audit
 from hs_controller.rows import Event
 from hs_controller.sqlite import (
+    BACKUP,
+    RESTORING,
     StoreRefusedError,
     StoreUnavailableError,
     check_schema,
@@ -64,7 +66,7 @@ class Copy:
 
 def take(folder: Path) -> Copy:
     """Raises StoreUnavailableError. Beside the journal, as only there is surely room for another of its size, or not."""
-    file = folder / "backup.tmp"
+    file = folder / BACKUP
     file.unlink(missing_ok=True)
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -118,9 +120,9 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
+        raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
     lock = locked(folder)
-    fresh = folder / "journal.restoring"
+    fresh = folder / RESTORING
     try:
         journal = folder / "journal.db"
         if journal.exists() and journal.stat().st_size and not force:
@@ -195,14 +197,24 @@ def _remove(fresh: Path) -> None:
 
 
 def _put_aside(journal: Path) -> Path | None:
-    """Under another name with its log, so that whoever was too quick can still go back."""
-    if not journal.exists():
+    """Under another name with its log, so that whoever was too quick can still go back. None: there was nothing.
+
+    One that was cut off has perhaps left the log behind: beside another file it would be taken into that.
+    """
+    parts = [end for end in ("", "-wal", "-shm") if journal.with_name(journal.name + end).exists()]
+    if not parts:
         return None
-    aside = journal.with_name(f"journal.db.before-{int(time.time())}")
-    for end in ("", "-wal", "-shm"):
-        part = journal.with_name(journal.name + end)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + end))
+    asides = {
+        int(number): file
+        for file in journal.parent.glob(f"{journal.name}.before-*")
+        if (number := file.name.rpartition("-")[2]).isdecimal()
+    }
+    newest = max(asides, default=0)
+    aside = journal.with_name(f"{journal.name}.before-{max(int(time.time()), newest + 1)}")
+    if "" not in parts and asides:
+        aside = asides[newest]
+    for end in parts:
+        journal.with_name(journal.name + end).rename(aside.with_name(aside.name + end))
     return aside
 
 

@@ -119,6 +119,11 @@ def account(uid: int, config: Config) -> Caller:
     return Caller(name=name, roles=frozenset(roles), account=known is not None)
 
 
+def administrators(config: Config) -> frozenset[str]:
+    """The accounts to which everything is allowed that come through the socket."""
+    return frozenset({*config.admins, *filter(None, map(name_of, (0, os.geteuid())))})
+
+
 def token_user(name: str, config: Config) -> Caller:
     """Who shows a token that was made for this user."""
     roles = {Role.USER, Role.ADMIN} if name in config.admins else {Role.USER}

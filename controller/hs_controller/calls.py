@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import grpc
@@ -10,6 +12,7 @@ from hs_controller import permissions
 from hs_controller.links import Hub
 from hs_controller.loop import Key, Loop
 from hs_controller.permissions import Caller, Reach
+from hs_controller.rows import Kept, UserToken
 from hs_core.errors import RefusedError
 from hs_core.events import Fact
 from hs_core.names import HostName, UserName
@@ -61,7 +64,7 @@ def seconds(value: float, field: str, most_s: float = math.inf) -> float:
 def audit(
     now_s: float, kind: str, text: str, *, by: str = "", user: str = "", host: str = "", **data: str | float
 ) -> Fact:
-    """A line of the audit about what no machine knows of."""
+    """A deed that no machine knows of."""
     return Fact(
         now_s=now_s,
         kind=kind,
@@ -69,4 +72,21 @@ def audit(
         user=UserName(user) if user else None,
         host=HostName(host) if host else None,
         data={**({"by": by} if by else {}), **data},
+        deed=True,
     )
+
+
+def revocation(now_s: float, by: str, tokens: Iterable[UserToken]) -> Kept:
+    rows = tuple(replace(row, revoked=True) for row in tokens)
+    facts = tuple(
+        audit(
+            now_s,
+            "token-revoked",
+            f"{by} revoked token {row.id} of {row.user}",
+            by=by,
+            user=row.user,
+            token=row.id,
+        )
+        for row in rows
+    )
+    return Kept(now_s=now_s, rows=rows, facts=facts)

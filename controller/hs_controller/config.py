@@ -38,7 +38,9 @@ class Limits:
     connections_per_uid: int = 128  # of one account, node, or address
     watchers: int = 256  # open WatchJob, Events and Logs streams
     queued_requests: int = 4096  # waiting for the next commit
+    request_bytes: int = 64 << 20  # of all that are being answered; one of those who ask has a quarter
     live_jobs: int = 20_000
+    spec_bytes_per_user: int = 64 << 20  # of live jobs
     log_buffer_bytes: int = 1 << 20  # of a job's log, sent by its agent and not taken yet by who reads it
     message_bytes: int = 1 << 20
 
@@ -73,6 +75,7 @@ class Config:
     admins: tuple[str, ...] = ()
     users_from_os: bool = True
     event_limit: int = 200_000  # newest that are kept
+    deed_limit: int = 100_000  # newest of older ones that are administrators' deeds
     ended_limit: int = 100_000  # ended jobs that are kept
     usage_days: int = 400
     limits: Limits = field(default_factory=Limits)
@@ -103,6 +106,8 @@ def load(file: Path) -> Config:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is not valid TOML: lists or tables in one another without end") from None
     return parse(table, file)
 
 
@@ -271,7 +276,9 @@ _LIMIT_KEYS: Mapping[str, _Reader] = {
     "connections_per_uid": _whole(1, 100_000),
     "watchers": _whole(1, 100_000),
     "queued_requests": _whole(1, 1_000_000),
+    "request_bytes": _whole(1 << 20, 1 << 40),
     "live_jobs": _whole(1, 10_000_000),
+    "spec_bytes_per_user": _whole(256 << 10, 1 << 40),
     "log_buffer_bytes": _whole(128 << 10, 1 << 30),
     "message_bytes": _whole(64 << 10, 64 << 20),
 }
@@ -305,6 +312,7 @@ _KEYS: Mapping[str, _Reader] = {
     "admins": _names,
     "users_from_os": _flag,
     "event_limit": _whole(100, 100_000_000),
+    "deed_limit": _whole(100, 100_000_000),
     "ended_limit": _whole(10, 100_000_000),
     "usage_days": _whole(1, 36_500),
     "limits": _limits,

@@ -265,7 +265,7 @@ class UnixFront(Front):
             self._clear_the_way()
             self.folder.mkdir(mode=0o700)
         except OSError as error:
-            raise DoorError(f"{self.path}: {error.strerror or error}") from None
+            raise DoorError(f"socket: {self.path}: {error.strerror or error}") from None
 
     def _bind(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

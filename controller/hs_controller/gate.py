@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from hs_controller import permissions
+from hs_controller.bodies import Bodies
 from hs_controller.callers import SAY_WHO, StrangerError
 from hs_controller.doors import Guests
 from hs_controller.permissions import Caller, Role
@@ -33,8 +34,9 @@ class ResyncError(Exception):
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    def __init__(self, guests: Guests) -> None:
+    def __init__(self, guests: Guests, bodies: Bodies) -> None:
         self._guests = guests
+        self._bodies = bodies
 
     async def intercept_service(
         self,
@@ -45,10 +47,10 @@ class Gate(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler  # there is no such call: gRPC says so
         method = str(handler_call_details.method)
-        return _wrapped(handler, self._guests, method)
+        return _wrapped(handler, self._guests, self._bodies, method)
 
 
-def _wrapped(handler: Any, guests: Guests, method: str) -> _Handler:
+def _wrapped(handler: Any, guests: Guests, bodies: Bodies, method: str) -> _Handler:
     """The same call behind the gate; whether it answers by yielding or by writing stays as it is."""
     serial = {
         "request_deserializer": handler.request_deserializer,
@@ -58,7 +60,8 @@ def _wrapped(handler: Any, guests: Guests, method: str) -> _Handler:
     async def unary(request: Any, context: _Context) -> Any:
         await _enter(guests, method, context)
         async with _told(context, method):
-            return await handler.unary_unary(request, context)
+            with bodies.held(CALLER.get().name, request.ByteSize()):
+                return await handler.unary_unary(request, context)
 
     async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
         await _enter(guests, method, context)

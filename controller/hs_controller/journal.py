@@ -30,7 +30,10 @@ from hs_controller.rows import (
 )
 from hs_controller.sqlite import (
     StoreRefusedError,
+    check_ours,
+    check_private,
     check_schema,
+    clear_unfinished,
     create_schema,
     engine,
     locked,
@@ -98,9 +101,11 @@ class Journal:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
+            raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
+        check_ours(folder)
         lock = locked(folder)
         try:
+            clear_unfinished(folder)
             return cls._opened(folder, lock)
         except BaseException:
             os.close(lock)
@@ -119,9 +124,11 @@ class Journal:
         writer, reader = engine(file, "IMMEDIATE"), engine(file, "DEFERRED")
         try:
             if new:
-                file.touch(mode=0o600)
+                file.touch()
+                file.chmod(0o600)
                 create_schema(writer)
             check_schema(writer, file)
+            check_private(file)
             journal = cls(folder, lock, writer, reader)
         except sa.exc.DBAPIError as error:
             raise StoreRefusedError(f"{file}: {told(error.orig, 'cannot be used')}") from None
@@ -159,6 +166,8 @@ class Journal:
         with self._write("committing") as db:
             upsert(db, JOBS, [job_row(job) for job in batch.jobs])
             upsert(db, USERS, [{"name": u.name, "doc": USER.dump_json(u).decode()} for u in batch.users])
+            for user in batch.gone_users:
+                db.execute(sa.delete(USERS).where(USERS.c.name == user))
             upsert(db, HOSTS, [{"name": h.name, "doc": HOST.dump_json(h).decode()} for h in batch.hosts])
             for name in batch.gone_hosts:
                 db.execute(sa.delete(HOSTS).where(HOSTS.c.name == name))
@@ -189,6 +198,7 @@ class Journal:
         self,
         *,
         events: int,
+        deeds: int,
         ended: int,
         awaited: AbstractSet[JobId],
         requests: int,
@@ -196,11 +206,19 @@ class Journal:
         fine_before_s: float,
         coarse_before_s: float,
     ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for."""
+        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for.
+
+        Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out.
+        """
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
-            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq))) or 0
-            db.execute(sa.delete(EVENTS).where(EVENTS.c.seq <= min(newest - events, oldest + 20_000)))
+            chatter = EVENTS.c.deed.is_(False)
+            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or 0
+            old = EVENTS.c.seq <= min(newest - events, oldest + 20_000)
+            db.execute(sa.delete(EVENTS).where(chatter, old))
+            done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= newest - events)
+            first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
+            db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first))
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
             spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
             db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
@@ -311,6 +329,7 @@ class Journal:
         job: int = 0,
         user: str = "",
         kind: str = "",
+        deeds: bool = False,
         limit: int = 1000,
         newest: bool = False,
     ) -> tuple[Event, ...]:
@@ -322,6 +341,8 @@ class Journal:
             query = query.where(EVENTS.c.user == user)
         if kind:
             query = query.where(EVENTS.c.kind == kind)
+        if deeds:
+            query = query.where(EVENTS.c.deed)
         query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()

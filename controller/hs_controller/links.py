@@ -89,6 +89,7 @@ class Link:
         self.version = hello.version
         self.gpus = tuple(hello.gpus)  # with readings for people
         self.memory: agent_pb2.HostMemory | None = None  # for people
+        self.troubles: tuple[str, ...] = ()  # likewise
         self.reports: dict[JobId, JobReport] = {}
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last

@@ -203,7 +203,7 @@ class Loop:
         def make(now_s: float, machine: ClusterMachine) -> Sequence[Kept]:
             by = "the configuration"
             text = f"{by} puts the policy {machine.policy.name} in place of {old}"
-            fact = Fact(now_s=now_s, kind="policy-set", text=text, data={"by": by, "old": old})
+            fact = Fact(now_s=now_s, kind="policy-set", text=text, data={"by": by, "old": old}, deed=True)
             return [Kept(now_s=now_s, facts=(fact,))]
 
         self._put(self._asked, _Item(make))
@@ -424,6 +424,7 @@ class Loop:
             await self.store.write(
                 lambda journal: journal.prune(
                     events=config.event_limit,
+                    deeds=config.deed_limit,
                     ended=config.ended_limit,
                     awaited=awaited,
                     requests=KEYS_KEPT,

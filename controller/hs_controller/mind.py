@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hs_controller.config import Config
 from hs_controller.meters import Meters
@@ -30,6 +30,9 @@ COUNTERS_S = 5.0  # at most, until a counter is in the journal: agents say it ag
 
 PROFILE_EVERY_S = 30.0  # measured rates: what is lost of them is measured again
 
+Name = TypeVar("Name")
+Row = TypeVar("Row")
+
 _HELD_ANSWER_BYTES = 4096  # larger ones are looked up in the journal: retries are rare
 
 
@@ -52,6 +55,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         default_tickets=config.default_tickets,
         max_jobs=limits.live_jobs,
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
+        max_spec_bytes_per_user=limits.spec_bytes_per_user,
         keep_ended=min(config.ended_limit, base.keep_ended),
         settle_s=base.settle_s,
         settle_s_per_job=base.settle_s_per_job,
@@ -82,6 +86,7 @@ class Draft:
     meta: dict[str, Any] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     answered: list[Answered] = field(default_factory=list)
+    gone_users: set[UserName] = field(default_factory=set)
     gone_hosts: set[HostName] = field(default_factory=set)
     credentials: dict[tuple[type, str], Credential] = field(default_factory=dict)
     gone_credentials: list[Credential] = field(default_factory=list)
@@ -167,11 +172,10 @@ class Mind:
         if light and before and not _says_more(outcome):
             return outcome
         draft.weighty = draft.weighty or bool(touched or outcome.facts)
-        draft.users.update(
-            {name: user for name in touched.users if (user := self.machine.user(name)) is not None}
-        )
-        for name in touched.hosts:
-            self._note_host(name, draft)
+        for user in touched.users:
+            _note(user, self.machine.user(user), draft.users, draft.gone_users)
+        for host in touched.hosts:
+            _note(host, self.machine.host(host), draft.hosts, draft.gone_hosts)
         if touched.meta:
             draft.meta.update(self._meta())
         self._note_facts(outcome.facts, draft)
@@ -184,15 +188,6 @@ class Mind:
             cycle_s = time.perf_counter() - began_s
             self._meters.decided(self.machine.policy.name, cycle_s=cycle_s, decision_s=self.watched.took_s)
         return outcome
-
-    def _note_host(self, name: HostName, draft: Draft) -> None:
-        host = self.machine.host(name)
-        if host is None:
-            draft.hosts.pop(name, None)
-            draft.gone_hosts.add(name)
-        else:
-            draft.hosts[name] = host
-            draft.gone_hosts.discard(name)
 
     def _note_facts(self, facts: Sequence[Fact], draft: Draft) -> None:
         for fact in facts:
@@ -287,6 +282,7 @@ class Mind:
         return Batch(
             jobs=tuple(jobs.values()),
             users=tuple(draft.users.values()),
+            gone_users=tuple(draft.gone_users),
             hosts=tuple(draft.hosts.values()),
             gone_hosts=tuple(draft.gone_hosts),
             credentials=(*self.registry.take_used(), *draft.credentials.values()),
@@ -326,6 +322,16 @@ class Mind:
 
 def _key_of(row: Credential) -> tuple[type, str]:
     return type(row), row.node if isinstance(row, NodeIdentity) else row.id
+
+
+def _note(name: Name, row: Row | None, rows: dict[Name, Row], gone: set[Name]) -> None:
+    """None: it was removed."""
+    if row is None:
+        rows.pop(name, None)
+        gone.add(name)
+    else:
+        rows[name] = row
+        gone.discard(name)
 
 
 def _but_counters(old: Job, new: Job) -> bool:

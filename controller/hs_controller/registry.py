@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hs_controller.permissions import Caller
+from hs_controller.pki import LEAF_S
 from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserToken
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName, UserName
@@ -68,6 +69,9 @@ class Registry:
         self._used.clear()
         return used
 
+    def usable(self, now_s: float, user: str = "") -> list[UserToken]:
+        return [row for row in self.tokens(user) if not row.revoked and now_s < row.not_after_s]
+
     def tokens(self, user: str = "") -> list[UserToken]:
         found = [row for row in self._tokens.values() if user in {"", row.user}]
         return sorted(found, key=lambda row: (row.created_s, row.id))
@@ -80,7 +84,7 @@ class Registry:
         if row.digest in self._tokens:
             raise RefusedError("key: was used before for a token; use another one", Kind.CONFLICT)
         now_s, own = row.created_s, self.tokens(row.user)
-        live = [one for one in own if not one.revoked and one.not_after_s > now_s]
+        live = self.usable(now_s, row.user)
         if len(live) >= TOKENS_PER_USER:
             raise RefusedError(
                 f"{row.user} has {len(live)} tokens; revoke some first: hsctl token revoke", Kind.CONFLICT
@@ -127,7 +131,13 @@ class Registry:
 
     def joined(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         """Whoever joins anew has a new key: what it had before no longer counts."""
-        return NodeIdentity(node=node, serials={serial: until_s}, refused_before_s=now_s)
+        return NodeIdentity(node=node, serials={serial: until_s}, refused_before_s=self._cut(node, now_s))
+
+    def _cut(self, node: HostName, now_s: float) -> float:
+        """After all that the node ever had, also where the wall clock was set back since."""
+        old = self._nodes.get(node, NodeIdentity(node=node))
+        given_out = (until_s - LEAF_S for until_s in old.serials.values())
+        return max(now_s, old.refused_before_s, *given_out)
 
     def renewed(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         old = self._nodes.get(node, NodeIdentity(node=node))
@@ -135,7 +145,7 @@ class Registry:
         return replace(old, serials={**live, serial: until_s})
 
     def removed(self, node: HostName, now_s: float) -> NodeIdentity:
-        return NodeIdentity(node=node, refused_before_s=now_s, removed=True)
+        return NodeIdentity(node=node, refused_before_s=self._cut(node, now_s), removed=True)
 
     def why_refused(self, who: Caller, now_s: float) -> str:
         """Why a certificate that our CA signed does not count; empty: it does."""

@@ -138,6 +138,7 @@ class Batch:
 
     jobs: tuple[Job, ...] = ()
     users: tuple[User, ...] = ()
+    gone_users: tuple[UserName, ...] = ()
     hosts: tuple[Host, ...] = ()
     gone_hosts: tuple[HostName, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)

@@ -337,7 +337,9 @@ class Service(AdminCalls, TokenCalls):
         upto = self._loop.committed_seq
         tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
         page = await self._loop.store.read(
-            lambda journal: journal.events(job=request.job_id, user=request.user, limit=tail, newest=True)
+            lambda journal: journal.events(
+                job=request.job_id, user=request.user, deeds=request.deeds, limit=tail, newest=True
+            )
         )
         cursor.seen = max(upto, page[-1].seq if page else 0)
         return page
@@ -348,7 +350,11 @@ class Service(AdminCalls, TokenCalls):
             upto = self._loop.committed_seq
             page = await self._loop.store.read(
                 lambda journal: journal.events(
-                    after_seq=cursor.seen, job=request.job_id, user=request.user, limit=EVENTS_PAGE
+                    after_seq=cursor.seen,
+                    job=request.job_id,
+                    user=request.user,
+                    deeds=request.deeds,
+                    limit=EVENTS_PAGE,
                 )
             )
             for event in page:
@@ -374,7 +380,9 @@ class Service(AdminCalls, TokenCalls):
                     raise ResyncError(f"events after {cursor.seen} have gone by; ask again from there")
                 event = loop.events[cursor.seen + 1 - oldest]
                 cursor.seen = event.seq
-                if request.job_id in {0, event.fact.job} and request.user in {"", event.fact.user}:
+                fact = event.fact
+                asked = request.job_id in {0, fact.job} and request.user in {"", fact.user}
+                if asked and (fact.deed or not request.deeds):
                     yield views.event_view(event)
 
 

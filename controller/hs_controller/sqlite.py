@@ -1,5 +1,6 @@
 """The SQLite file itself: its lock, its connections, what it must look like, and what its errors mean."""
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -8,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from hs_controller.tables import TABLES, put_meta
+from hs_daemon.owned import why_not_ours
 
 SCHEMA = 1
 APPLICATION_ID = 0x48535348  # "HSSH": tells our file from any other SQLite file
@@ -55,6 +57,25 @@ def told(error: BaseException | None, doing: str) -> StoreError:
     return StoreBrokenError(text)
 
 
+def check_ours(folder: Path) -> None:
+    """Whoever can change what is in the state folder has the cluster."""
+    try:
+        why = why_not_ours(folder)
+    except OSError as error:
+        why = f"cannot be looked at: {error.strerror}"
+    if why:
+        raise StoreRefusedError(f"state_dir: {folder}: {why}")
+
+
+def check_private(file: Path) -> None:
+    """Whoever can read the journal has what users put into their jobs' environment."""
+    passed, read = file.parent.stat().st_mode & 0o011, file.stat().st_mode & 0o077
+    if passed and read:
+        raise StoreRefusedError(
+            f"state_dir: {file}: can be read by others: chmod 600 it, or chmod 700 the folder"
+        )
+
+
 def locked(folder: Path) -> int:
     """The folder's lock, held until the descriptor is closed, which the system does when the process ends however it ends."""
     file = folder / "lock"
@@ -78,6 +99,17 @@ def locked(folder: Path) -> int:
 
 def wal(file: Path) -> Path:
     return file.with_name(file.name + "-wal")
+
+
+BACKUP, RESTORING = "backup.tmp", "journal.restoring"  # names of copies that are being made
+
+
+def clear_unfinished(folder: Path) -> None:
+    """What a process that was killed had not made to its end: each may be as large as the journal. The folder is locked."""
+    for name in (BACKUP, RESTORING):
+        for file in folder.glob(f"{name}*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def mark(marker: Path) -> None:
@@ -141,8 +173,22 @@ def check_schema(engine: sa.Engine, file: Path) -> None:
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if verdict != "ok":
             raise StoreRefusedError(f"{file}: is corrupt ({verdict}); put it back from a backup")
-        missing = set(TABLES.tables) - set(sa.inspect(db).get_table_names())
+        seen = sa.inspect(db)
+        there = {
+            name: {column["name"] for column in seen.get_columns(name)} for name in seen.get_table_names()
+        }
+        missing = set(TABLES.tables) - set(there)
         if missing:
             raise StoreRefusedError(
                 f"{file}: lacks the tables {', '.join(sorted(missing))}; put it back from a backup"
+            )
+        lacking = [
+            f"{table.name}.{column.name}"
+            for table in TABLES.sorted_tables
+            for column in table.columns
+            if column.name not in there[table.name]
+        ]
+        if lacking:
+            raise StoreRefusedError(
+                f"{file}: lacks the columns {', '.join(lacking)}; put it back from a backup"
             )

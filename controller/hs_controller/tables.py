@@ -56,9 +56,11 @@ EVENTS = sa.Table(
     sa.Column("user", sa.Text),
     sa.Column("host", sa.Text),
     sa.Column("data", sa.Text, nullable=False),  # JSON
+    sa.Column("deed", sa.Boolean, nullable=False),
     sa.Index("events_by_job", "job", "seq"),
     sa.Index("events_by_user", "user", "seq"),
     sa.Index("events_by_kind", "kind", "seq"),
+    sa.Index("events_by_deed", "deed", "seq"),
 )
 USAGE = sa.Table(
     "usage",
@@ -218,6 +220,7 @@ def event_row(event: Event) -> Row:
         "user": fact.user,
         "host": fact.host,
         "data": json.dumps(fact.data),
+        "deed": fact.deed,
     }
 
 
@@ -232,6 +235,7 @@ def event_of(row: Any) -> Event:
             user=None if row.user is None else UserName(row.user),
             host=None if row.host is None else HostName(row.host),
             data=json.loads(row.data),
+            deed=row.deed,
         ),
     )
 

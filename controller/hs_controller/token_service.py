@@ -9,7 +9,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, seconds
+from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, revocation, seconds
 from hs_controller.config import USER_NAME
 from hs_controller.gate import CALLER
 from hs_controller.links import Hub
@@ -114,9 +114,7 @@ class TokenCalls(Calls):
                 raise RefusedError(f"there is no token {request.id!r}", Kind.NOT_FOUND)
             if row.revoked:
                 return []
-            text = f"{caller.name} revoked token {row.id} of {row.user}"
-            fact = audit(now_s, "token-revoked", text, by=caller.name, user=row.user, token=row.id)
-            return [Kept(now_s=now_s, rows=(replace(row, revoked=True),), facts=(fact,))]
+            return [revocation(now_s, caller.name, [row])]
 
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             row = self._loop.mind.registry.token(request.id)

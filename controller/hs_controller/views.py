@@ -1,7 +1,9 @@
 """What is in memory, as the messages that people are shown."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from hs_controller.config import Config
 from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
@@ -191,11 +193,33 @@ def event_view(event: Event) -> controller_pb2.Event:
         user=fact.user or "",
         host=fact.host or "",
         data={key: str(value) for key, value in fact.data.items()},
+        deed=fact.deed,
     )
 
 
-def user_view(user: User) -> controller_pb2.UserView:
-    return controller_pb2.UserView(name=user.name, tickets=user.tickets, run_as=user.run_as)
+class Users:
+    """What an administrator is told of users. `admins`: names of accounts that may all."""
+
+    def __init__(self, mind: Mind, config: Config, admins: Collection[str], now_s: float) -> None:
+        self._machine, self._config, self._admins = mind.machine, config, admins
+        self._gpu_s = dict[UserName, float]()
+        for (name, _), usage in mind.ledger.totals.items():
+            self._gpu_s[name] = self._gpu_s.get(name, 0.0) + usage.gpu_s
+        self._tokens = Counter(row.user for row in mind.registry.usable(now_s))
+
+    def view(self, user: User) -> controller_pb2.UserView:
+        name = user.name
+        return controller_pb2.UserView(
+            name=name,
+            tickets=user.tickets,
+            run_as=user.run_as,
+            admin=name in self._admins,
+            configured=name in self._config.users,
+            live_jobs=self._machine.live_of(name),
+            spec_bytes=self._machine.spec_bytes(name),
+            gpu_s=self._gpu_s.get(name, 0.0),
+            tokens=self._tokens[name],
+        )
 
 
 # --- shares, usage --------------------------------------------------------------------------------------------------
@@ -286,7 +310,7 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
         state="up" if link else "away",
         version=link.version if link else host.version,
         gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
-        warnings=host.warnings,
+        warnings=(*host.warnings, *(link.troubles if link else ())),
         last_report_at=hub.heard_s(host.name),
         draining=drain is not None,
         drain_reason=drain.reason if drain else "",

@@ -58,6 +58,14 @@ class UserSet(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserRemoved(At):
+    """Who has no live jobs; what they have received stays in the books."""
+
+    name: UserName
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet(At):
     """An administrator puts another policy of the table in office."""
 
@@ -147,6 +155,7 @@ ClusterEvent = (
     | JobsPaused
     | JobsUnpaused
     | UserSet
+    | UserRemoved
     | PolicySet
     | HostJoined
     | HostReported
@@ -192,6 +201,7 @@ class Fact:
     user: UserName | None = None
     host: HostName | None = None
     data: dict[str, str | int | float] = field(default_factory=dict)
+    deed: bool = False  # of an administrator, or about who may be whom: kept for longer than what jobs do
 
 
 # --- the agent's mind: what happens -------------------------------------------------------------------------------
@@ -310,6 +320,7 @@ class JobExited(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailed(_JobAt):
     why: str
+    host_fault: bool = False  # there was no room on its disk, say: whatever the job is, it is not to blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,7 @@ class JobReport:
     fallbacks: int = (
         0  # times that a process found that one torn or gone, and began from an older one, or afresh
     )
+    checkpoint_fails: int = 0  # in a row, the newest ones
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 
@@ -98,6 +99,9 @@ UNSTOPPED = "does not stop"
 
 FOR_MEMORY = "waits for host memory"
 """How the note begins of one that is not started as its server has too little left."""
+
+CANNOT_START = "cannot be started on its server"
+"""How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""
 
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
@@ -207,6 +211,7 @@ def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) ->
         device_memory_bytes=max(r.device_memory_bytes for r in reports),
         host_memory_bytes=max(r.host_memory_bytes for r in reports),
         beside=tuple(sorted({job for r in reports for job in r.beside})),
+        checkpoint_fails=max(r.checkpoint_fails for r in reports),
         checkpoint_generation=min(r.checkpoint_generation for r in reports)
         if len(reports) == servers
         else -1,

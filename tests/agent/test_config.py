@@ -51,6 +51,10 @@ def test_one_line_is_enough() -> None:
         ({"mps_pipe_dir": "mps"}, "mps_pipe_dir = 'mps': expected the absolute path of a folder"),
         ({"state_dir": "state"}, "state_dir = 'state': expected an absolute path"),
         ({"name": "a b"}, "name = 'a b': expected a host name"),
+        ({"name": "a" * 5000}, f"name = '{'a' * 76}…: expected a host name"),
+        ({"token_file": "token"}, "token_file = 'token': expected the absolute path of a file"),
+        ({"log_limit": 10**23}, f"expected a size of at most {1 << 50} bytes"),
+        ({"host_memory_reserve": "900T"}, f"expected a size of at most {config.memory_bytes() - 1} bytes"),
         ({"devices": "cuda"}, 'devices = \'cuda\': expected "nvml" or "emulated"'),
         ({"emulated": []}, 'devices = "emulated" needs [[emulated]] tables'),
         ({"devices": "nvml"}, '[[emulated]] is given but devices = "nvml"'),
@@ -167,6 +171,10 @@ def test_a_file_that_is_not_there_or_not_toml_is_one_line_and_exit_status_2(plac
     torn = run()
     assert torn.returncode == 2
     assert torn.stderr.startswith(f"hs-agent: {bad}: is not TOML: ")
+    bad.write_text("emulated = " + "[" * 20_000)
+    deep = run()
+    assert deep.returncode == 2
+    assert deep.stderr == f"hs-agent: {bad}: is not TOML: lists or tables in one another without end\n"
 
 
 def test_a_gpu_is_as_slow_as_its_first_matching_line_says() -> None:

@@ -1,7 +1,9 @@
 """How the agent keeps its certificate fresh, whatever comes in between."""
 
 import asyncio
+import errno
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,47 @@ def test_whatever_keeps_a_certificate_from_being_renewed_it_is_tried_again(
 
     monkeypatch.setattr(identity, "RETRY_S", (0.0, 0.0))
     monkeypatch.setattr(keeper, "renew", renew)
+    asyncio.run(story())
+
+
+def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = due(tmp_path)
+    new = replace(old, chain_pem=b"the newest", not_before_s=time.time(), not_after_s=time.time() + 100.0)
+    (tmp_path / KEY).write_bytes(old.key_pem)
+    (tmp_path / CERTIFICATE).write_bytes(old.chain_pem)
+    full, asked, told, write = [True, True], [], [], identity._write
+
+    async def certified(_: Identity) -> bytes:
+        asked.append(time.time())
+        return new.chain_pem
+
+    def writes(file: Path, data: bytes) -> None:
+        if full:
+            full.pop()
+            file.touch()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, data)
+
+    async def story() -> None:
+        keeper = Keeper(old, "nobody:1", told.append)
+        keeping = asyncio.create_task(keeper.run())
+        async with asyncio.timeout(60):
+            while (tmp_path / CERTIFICATE).read_bytes() != b"the newest":
+                keeper.look()
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert keeper.identity == new
+        assert told == [new]
+        assert len(asked) == 1, "the controller gave one, and was asked for no other"
+
+    monkeypatch.setattr(identity, "RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(identity, "_write", writes)
+    monkeypatch.setattr(identity, "load_identity", lambda _folder: old)
+    monkeypatch.setattr(identity, "_identity", lambda *_: new)
+    monkeypatch.setattr(Keeper, "_certified", lambda _keeper, was: certified(was))
     asyncio.run(story())
 
 

@@ -376,6 +376,22 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
 
 
+def test_groups_whose_job_is_forgotten_are_removed_later_where_they_could_not_be_at_once(
+    settings, place, monkeypatch
+) -> None:
+    groups = place / "groups"
+    launcher = launch.Launcher(settings(), cgroup.Cgroups(v2=groups))
+    for name in ("1-1", "2-1", "3-1", "systemd"):
+        (groups / name).mkdir(parents=True)
+    launcher.folder(folder.Key(JobId(2), 1)).make()
+    with monkeypatch.context() as busy:
+        busy.setattr(cgroup.JobCgroup, "remove", lambda _group: None)  # something in it is on its way out
+        launcher.forget(folder.Key(JobId(1), 1))
+    assert (groups / "1-1").exists()
+    launcher.forget(folder.Key(JobId(3), 1))
+    assert sorted(entry.name for entry in groups.iterdir()) == ["2-1", "systemd"]
+
+
 def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_up_again(
     place, monkeypatch
 ) -> None:
@@ -390,6 +406,14 @@ def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     with pytest.raises(RefusedError, match=f"running \\(pid {os.getpid()}\\)"):
         memory.lock(place)
     os.close(first)
+    os.close(memory.lock(place))
+
+
+def test_a_state_folder_in_which_others_can_put_things_is_refused(place) -> None:
+    place.chmod(0o777)
+    with pytest.raises(RefusedError, match=r"state_dir: .*others can change what is in it \(mode 0777\)"):
+        memory.lock(place)
+    place.chmod(0o711)
     os.close(memory.lock(place))
 
 

@@ -11,6 +11,7 @@ from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
 from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed, Suspend
+from hs_core.host import comings
 from hs_core.reports import JobReport, Tier
 from hs_core.wanted import Turn, Wanted
 
@@ -97,11 +98,15 @@ def test_a_job_that_nobody_remembers_has_ended_when_the_agent_begins(settings, s
     assert asyncio.run(start()) == (False, False)
 
 
-def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
+def test_a_file_system_that_cannot_be_written_fails_neither_the_job_nor_the_agent(
     settings, job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_only(_: Folder) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
+    refuses, clear = [True], Folder.clear_for_start
+
+    def read_only(folder: Folder) -> None:
+        if refuses:
+            raise OSError(errno.EROFS, "Read-only file system")
+        clear(folder)
 
     async def ended() -> JobReport:
         config = settings()
@@ -109,13 +114,20 @@ def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
         await agent.start()
         try:
             monkeypatch.setattr(Folder, "clear_for_start", read_only)
+            monkeypatch.setattr(comings, "START_AGAIN_S", 0.2)
             agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "true"),)), 0.0)
             async with asyncio.timeout(30):
-                while not (agent.broken.is_set() or agent.reports()[0].exit):  # noqa: ASYNC110 — nobody tells
+                while not (agent.reports() and agent.reports()[0].note):  # noqa: ASYNC110 — nobody tells
+                    await asyncio.sleep(0.01)
+                assert agent.reports()[0].note == "cannot be started on its server: Read-only file system"
+                assert agent.troubles == ("job 1 cannot be started on its server: Read-only file system",)
+                refuses.clear()
+                while not (agent.broken.is_set() or agent.reports()[0].exit):  # noqa: ASYNC110 — likewise
                     await asyncio.sleep(0.01)
             assert not agent.broken.is_set()
+            assert agent.troubles == ()
             return agent.reports()[0]
         finally:
             await agent.stop()
 
-    assert asyncio.run(ended()).exit.why == "launch failed: Read-only file system"
+    assert asyncio.run(ended()).exit.ok

@@ -47,6 +47,7 @@ class FakeController(HeteroShareServicer):
         self.end_events = True
         self.trades: list[wire.TradeView] = []
         self.tokens: list[wire.TokenView] = []
+        self.users: list[wire.UserView] = []
         self.policy = wire.PolicyView(
             name="gandiva-fair", available=["fifo", "gandiva-fair"], quantum_s=60, fair=True, text="shares"
         )
@@ -310,6 +311,15 @@ class FakeController(HeteroShareServicer):
     def Backup(self, request, context):
         self._came("Backup", request, context)
         yield from self.copy
+
+    def ListUsers(self, request, context):
+        self._came("ListUsers", request, context)
+        return wire.ListUsersReply(users=[u for u in self.users if request.user in {"", u.name}])
+
+    def RemoveUser(self, request, context):
+        self._came("RemoveUser", request, context)
+        [gone] = [u for u in self.users if u.name == request.name]
+        return wire.RemoveUserReply(name=gone.name, revoked_tokens=gone.tokens, configured=gone.configured)
 
     def SetUser(self, request, context):
         self._came("SetUser", request, context)

@@ -241,6 +241,38 @@ def test_user_set_changes_only_what_is_named(hsctl, fake):
     assert json.loads(hsctl("user", "set", "ann", "--run-as", "svc", "--json").out)["run_as"] == "svc"
 
 
+def test_users_are_listed_with_role_jobs_and_what_they_received(hsctl, fake):
+    ann = wire.UserView(
+        name="ann", tickets=200, admin=True, live_jobs=3, spec_bytes=4096, gpu_s=5400, tokens=2
+    )
+    fake.users = [ann, wire.UserView(name="bob", tickets=100, run_as="svc", configured=True)]
+    header, *lines = hsctl("user", "list").out.splitlines()
+    assert header.split()[:3] == ["user", "role", "tickets"]
+    assert lines[0].split() == ["ann", "admin", "200", "ann", "3", "4K", "1.500", "2"]
+    assert lines[1].split()[:4] == ["bob", "user", "100", "svc"]
+    names = ["name", "tickets", "run_as", "admin", "configured", "live_jobs", "spec_bytes", "gpu_s", "tokens"]
+    assert [list(row) for row in json.loads(hsctl("user", "list", "--json").out)] == [names, names]
+    (mine,) = hsctl("user", "list", "--me", "--jsonl").out.splitlines()
+    assert json.loads(mine)["live_jobs"] == 3
+
+
+def test_a_user_who_is_removed_is_said_with_what_goes_along_and_what_stays(hsctl, fake):
+    fake.users = [wire.UserView(name="ann", tokens=2), wire.UserView(name="bob", configured=True)]
+    assert hsctl("user", "remove", "ann").out == "ann removed; 2 tokens revoked\n"
+    assert fake.last("RemoveUser").key
+    ran = hsctl("user", "remove", "bob")
+    assert (ran.code, ran.out) == (0, "bob removed\n")
+    assert "[users.bob] is still in the controller's configuration" in ran.err
+    fake.refusals["RemoveUser"] = ("conflict", "user 'bob' has 1 job under way (7): cancel it")
+    ran = hsctl("user", "remove", "bob")
+    assert (ran.code, "1 job under way (7)" in ran.err) == (1, True)
+
+
+def test_deeds_alone_are_asked_for(hsctl, fake):
+    hsctl("events", "--deeds")
+    assert fake.last("Events").deeds
+
+
 def test_info_says_where_and_who(hsctl, fake):
     fake.info.admin = True
     ran = hsctl("info")

@@ -8,6 +8,7 @@ import pytest
 from hs_client import Client, ImpossibleError, UnavailableError
 from hs_client import api as api_module
 from hs_client.errors import BY_KIND
+from hs_proto.v1 import controller_pb2 as wire
 
 
 @pytest.mark.parametrize(
@@ -186,11 +187,35 @@ def test_two_invocations_have_two_keys(hsctl, fake):
     assert len(fake.jobs) == 2
 
 
-def test_reconnecting_ends_some_time(hsctl, fake, monkeypatch):
+def test_a_controller_that_went_away_while_it_was_asked_is_waited_for(hsctl, fake, monkeypatch):
     monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
-    fake.losses["Info"] = 100
-    assert hsctl("info").code == 6
-    assert len(fake.requests["Info"]) == 3
+    fake.losses["DrainNode"] = 10
+    fake.nodes = [wire.NodeView(name="v1", state="up")]
+    assert hsctl("node", "drain", "v1").code == 0
+    assert len({request.key for request in fake.requests["DrainNode"]}) == 1
+
+
+def test_waiting_for_it_ends_some_time_and_says_that_the_change_may_have_been_made(
+    serving, fake, monkeypatch
+):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    fake.losses |= {"Info": 10**9, "DrainNode": 10**9}
+    with Client(f"unix:{serving.socket}", timeout_s=0.2) as client:
+        with pytest.raises(UnavailableError, match="a change that was asked for may have been made"):
+            client.drain_node("v1")
+        with pytest.raises(UnavailableError) as looked:
+            client.info()
+        assert "may have been made" not in str(looked.value), "nothing was asked to be changed"
+
+
+def test_where_no_controller_answers_that_is_given_up_soon_and_nothing_was_asked(serving, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    serving.stop()
+    serving.socket.touch()  # as after kill -9
+    with Client(f"unix:{serving.socket}", timeout_s=1e9) as client:
+        with pytest.raises(UnavailableError) as error:
+            client.drain_node("v1")
+        assert "may have been made" not in str(error.value)
 
 
 def test_a_slow_controller_is_unavailable_not_a_hang(serving, fake):

@@ -148,6 +148,9 @@ class FakeAgent:
         memory = agent_pb2.HostMemory(total_bytes=total_bytes, available_bytes=available_bytes)
         await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(memory=memory)))
 
+    async def has_troubles(self, *troubles: str) -> None:
+        await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(troubles=troubles)))
+
     async def leave(self) -> None:
         self._call.cancel()
         if self._reading is not None:

@@ -197,6 +197,27 @@ def test_agents_hear_the_controller_though_it_has_nothing_to_say(config: Config)
     asyncio.run(story())
 
 
+def test_troubles_of_a_server_are_among_its_warnings_for_as_long_as_it_has_them(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            agent = await here.agent().join()
+
+            async def warned(*expected: str) -> None:
+                async with asyncio.timeout(60):
+                    while True:
+                        [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+                        if tuple(node.warnings) == expected:
+                            return
+
+            await warned()
+            await agent.has_troubles("no job can be started: No space left on device", "x" * 5000)
+            await warned("no job can be started: No space left on device", "x" * 500)
+            await agent.has_troubles()
+            await warned()
+
+    asyncio.run(story())
+
+
 def test_the_policy_says_what_it_is_and_how_long_it_took(config: Config) -> None:
     async def story() -> None:
         async with started(config) as here:

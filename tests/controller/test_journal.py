@@ -247,6 +247,43 @@ def test_a_schema_that_is_torn_is_refused(folder: Path) -> None:
         Journal.open(folder)
 
 
+def test_a_table_that_lacks_a_column_is_refused_by_its_name(folder: Path) -> None:
+    Journal.open(folder).close()
+    with sqlite3.connect(folder / "journal.db") as db:
+        db.execute("DROP INDEX events_by_deed")
+        db.execute("ALTER TABLE events DROP COLUMN deed")
+    db.close()
+    with pytest.raises(StoreRefusedError, match=r"lacks the columns events\.deed"):
+        Journal.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "expected"),
+    [
+        (0o777, None, r"others can change what is in it \(mode 0777\): chmod go-w it"),
+        (0o770, None, "others can change"),
+        (0o755, None, "can be read by others: chmod 600 it"),
+        (0o700, 4242, "belongs to uid 4242, who can change what is in it: chown it to uid"),
+    ],
+)
+def test_a_state_folder_that_is_not_the_controllers_alone_is_refused(
+    folder: Path, mode: int, owner: int | None, expected: str
+) -> None:
+    Journal.open(folder).close()
+    (folder / "journal.db").chmod(0o644)
+    folder.chmod(mode)
+    if owner is not None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        os.chown(folder, owner, -1)
+    with pytest.raises(StoreRefusedError, match=f"state_dir: {folder}.*: {expected}"):
+        Journal.open(folder)
+    if owner is not None:
+        os.chown(folder, os.geteuid(), -1)
+    folder.chmod(0o700)
+    Journal.open(folder).close()  # nobody else gets as far as the file
+
+
 def test_another_programs_database_is_refused(folder: Path) -> None:
     folder.mkdir()
     with sqlite3.connect(folder / "journal.db") as db:
@@ -321,6 +358,7 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
     )
     journal.prune(
         events=10,
+        deeds=0,
         ended=3,
         awaited={JobId(2), JobId(9)},
         requests=4,
@@ -337,6 +375,26 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
         "the newest before the cut still says what was"
     )
     assert journal.usage_at(3.5)[account].gpu_s == 3.5, "the coarse tier was not cut"
+
+
+def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journal) -> None:
+    def prune(events: int, deeds: int) -> None:
+        ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
+        journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
+
+    deeds = [1, 2, 3, 50, 95]
+    journal.commit(Batch(events=tuple(event(seq, deed=seq in deeds) for seq in range(1, 101))))
+    prune(events=10, deeds=3)
+    assert [e.seq for e in journal.events()] == [2, 3, 50, *range(91, 101)], "of older deeds the newest"
+    assert [e.seq for e in journal.events(deeds=True)] == [2, 3, 50, 95]
+    assert [e.seq for e in journal.events(deeds=True, limit=2, newest=True)] == [50, 95]
+    assert [e.fact.deed for e in journal.events(after_seq=94, limit=2)] == [True, False]
+    # A deed at the very beginning does not keep what comes after it: so much is dropped at a time, from there on.
+    many = 45_000
+    journal.commit(Batch(events=tuple(event(seq) for seq in range(101, many))))
+    for _ in range(3):
+        prune(events=10, deeds=3)
+    assert [e.seq for e in journal.events()] == [3, 50, 95, *range(many - 10, many)]
 
 
 @pytest.mark.parametrize(

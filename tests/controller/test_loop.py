@@ -203,7 +203,7 @@ def test_what_a_new_job_waits_for_is_in_the_journal_though_it_was_dropped_while_
 ) -> None:
     first = JobId(1)
     waiting = JobSpec(name="w", command=("true",), after=(After(job=first, condition=AfterCondition.ANY),))
-    limits = {"events": 100, "ended": 0, "awaited": frozenset[JobId](), "requests": 100}
+    limits = {"events": 100, "deeds": 100, "ended": 0, "awaited": frozenset[JobId](), "requests": 100}
     ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
 
     async def scenario() -> None:

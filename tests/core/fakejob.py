@@ -55,6 +55,7 @@ class Ways:
     step_s: float = 0.1
     fetch_s: float = 2.0
     fetch_fails: int = 0  # so often, then it succeeds
+    start_fails: int = 0  # likewise, by no fault of its own
     torn: bool = False  # what is to be fetched
     rotten: bool = False  # what it has written, when a process of it is to begin there
     lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"

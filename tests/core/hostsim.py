@@ -26,6 +26,7 @@ from hs_core.events import (
     JobExited,
     Kill,
     Launch,
+    LaunchFailed,
     RendezvousReserved,
     Reserve,
     Suspend,
@@ -331,11 +332,19 @@ class HostSim:
         id_ = command.wanted.job
         assert not any(job == id_ for job, _ in self.processes), f"job {id_} is launched twice"
         assert all(g.healthy for g in self.machine._board.gpus.values() if g.id in command.gpus)
+        if self.ways[id_].start_fails:
+            self.ways[id_].start_fails -= 1
+            self.after(0.1, lambda: self._start_failed(command))
+            return
         if command.wanted.epoch > 1 and command.generation < 0:  # tried again, and begun afresh
             self.generations.pop(id_, None)
             self.trained_s.pop(id_, None)
         process = self.processes[id_, command.wanted.epoch] = Process(self, command, self.ways[id_])
         process.start()
+
+    def _start_failed(self, command: Launch) -> None:
+        which: dict[str, Any] = {"job": command.wanted.job, "epoch": command.wanted.epoch}
+        self.tell(LaunchFailed(now_s=self.now_s, **which, why="disk full", host_fault=True))
 
     # --- the truth
 

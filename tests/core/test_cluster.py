@@ -8,15 +8,16 @@ import pytest
 from pydantic import TypeAdapter
 
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
+from hs_core.cluster.admission import spec_bytes
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import World, a_spec, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic, Form
-from hs_core.model import JobSpec, JobState, SuspendMode, Topology
+from hs_core.model import After, AfterCondition, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policies import find
+from hs_core.policies import POLICIES, find
 from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
 
@@ -232,6 +233,28 @@ def test_a_user_is_made_changed_and_told_to_hosts() -> None:
     assert not at.outcome.touched, "nothing was changed"
 
 
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_whoever_decides_a_user_may_leave_at_any_moment(name: str) -> None:
+    at = world("user bob", "host k1 K80:4", policy=find(name))
+    at.do("submit alice a gpus=2 steps=1000")
+    at.do("submit bob b gpus=2 steps=1000 count=5")
+    for now in range(10, 60, 10):
+        at.do(f"@{now}")
+        at.do("tick")
+    row = at.machine.job(JobId(1))
+    at.do("cancel alice 1")
+    for home in row.hosts:
+        at.do(f"report {home} 1:{row.epoch}=exited signal=15")
+    assert at.do("remove-user alice")[0] == "user-removed: root removed the user alice"
+    assert at.outcome.touched.users == {"alice"}
+    at.do("tick")
+    at.start(at.machine.state)
+    for now in range(60, 120, 10):
+        at.do(f"@{now}")
+        at.do("tick")
+    at.machine.check()
+
+
 # --- decisions ----------------------------------------------------------------------------------------------------
 
 
@@ -431,7 +454,64 @@ def test_old_ended_jobs_are_let_go_of_but_not_those_waited_for() -> None:
     for job in (1, 3, 4, 5):
         at.do(f"report n1 {job}:0=exited code=0")
         assert at.machine.find(JobId(job)) is not None, "the driver has yet to write it"
-    assert sorted(at.machine.state.jobs) == [1, 2, 5, 6]
+    assert sorted(at.machine.state.jobs) == [1, 2, 4, 5, 6]
+    at.do("cancel alice 6")
+    assert sorted(at.machine.state.jobs) == [1, 2, 6], "needed until now, it is as new as who waited for it"
+    at.do("submit alice last")
+    at.do("cancel alice 7")
+    at.machine.check()
+
+
+def test_of_ended_jobs_no_more_is_held_than_their_specs_may_take() -> None:
+    at = world("submit alice a count=5", settings=replace(SETTINGS, keep_ended_bytes=100))
+    [size] = {spec_bytes(row.spec) for row in at.machine.jobs()}
+    for job in range(1, 6):
+        at.do(f"report n1 {job}:0=exited code=0")
+    assert sorted(at.machine.state.jobs) == list(range(6 - 100 // size, 6))
+    at.machine.check()
+
+
+def test_a_users_specs_have_room_together_and_more_is_refused_until_some_have_ended() -> None:
+    limit = 10_000
+    at = world("user bob", settings=replace(SETTINGS, max_spec_bytes_per_user=limit, keep_ended=0))
+    large = a_spec("large", env={"TEXT": "x" * 4000})
+    first, _ = submit(at, large, large)
+    refused = refusal(at, large)
+    assert refused.kind is Kind.UNAVAILABLE
+    held = at.machine.spec_bytes(ALICE)
+    assert str(refused).startswith(
+        f"jobs: the specs of alice's jobs under way take {held} bytes and {held // 2} more were asked for; "
+        f"those of one user may take {limit}:"
+    )
+    assert refusal(at, *[a_spec("small")] * 200).kind is Kind.UNAVAILABLE, "many small ones are large, too"
+    at.handle(JobsSubmitted(now_s=at.now_s, user=UserName("bob"), specs=(large,)))
+    [waits] = submit(at, a_spec("waits", after=(After(job=first, condition=AfterCondition.ANY),)))
+    at.do(f"cancel alice {first}")
+    at.do(f"report n1 {first}:0=exited signal=15")
+    assert refusal(at, large).kind is Kind.UNAVAILABLE, "one that a live job waited for is held as well"
+    at.do(f"cancel alice {waits}")
+    at.do(f"report n1 {waits}:0=exited signal=15")
+    at.machine.check()
+    submit(at, large)
+    at.machine.check()
+
+
+def test_specs_that_ended_jobs_bring_back_count_for_who_waits_for_them() -> None:
+    at = world(settings=replace(SETTINGS, max_spec_bytes_per_user=10_000, keep_ended=0))
+    large = a_spec("large", env={"TEXT": "x" * 4000})
+    ended = []
+    for _ in range(3):
+        [job] = submit(at, large)
+        ended.append(at.machine.job(job))
+        at.do(f"report n1 {job}:0=exited code=0")
+        ended[-1] = at.machine.job(job)
+    after = tuple(After(job=row.id, condition=AfterCondition.ANY) for row in ended)
+    at.machine.recall(row for row in ended if at.machine.find(row.id) is None)
+    assert refusal(at, a_spec("waits", after=after)).kind is Kind.UNAVAILABLE
+    submit(at, a_spec("waits", after=after[:2]))
+    at.machine.check()
+    at.start(at.machine.state)
+    assert at.machine.spec_bytes(ALICE) > 8000, "after a restart, too"
     at.machine.check()
 
 

@@ -35,6 +35,7 @@ from hs_core.events import (
     JobsSubmitted,
     JobsUnpaused,
     QuantumEnded,
+    UserRemoved,
     UserSet,
 )
 from hs_core.model import After, AfterCondition, Job, JobState, MoveReason, OnPartition
@@ -150,6 +151,13 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(name=st.sampled_from(USERS), tickets=st.sampled_from([0.0, 1.0, 50.0]))
     def tickets_change(self, name: UserName, tickets: float) -> None:
         self.happens(UserSet(now_s=self.world.now_s, name=name, tickets=tickets))
+
+    @rule(name=st.sampled_from(USERS))
+    def user_leaves(self, name: UserName) -> None:
+        has_jobs = bool(self.world.machine.jobs(user=name))
+        removed = self.happens(UserRemoved(now_s=self.world.now_s, name=name, by=USERS[0]))
+        assert bool(removed) != has_jobs
+        self.happens(UserSet(now_s=self.world.now_s, name=name))
 
     @rule(name=st.sampled_from(sorted(HOSTS)), reboot=st.booleans(), forgets=st.booleans())
     def host_joins(self, name: HostName, *, reboot: bool, forgets: bool) -> None:

@@ -143,7 +143,7 @@ class AnyHost(RuleBasedStateMachine):
             source=None if source is None else self.sim.source(source),
             on_partition=on_partition,
         )
-        self.sim.ways[JobId(self.number)].fetch_fails = fails
+        self.sim.ways[JobId(self.number)].fetch_fails = self.sim.ways[JobId(self.number)].start_fails = fails
         self.sim.send()
 
     @rule(

@@ -512,3 +512,58 @@ def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_
     again = sim.machine.report(ONE)
     assert again.phase is Phase.CHECKPOINTED
     assert 0 < again.checkpoint_step < written.checkpoint_step
+
+
+# --- a host that has no room to start anybody
+
+
+def test_a_job_that_its_host_cannot_start_waits_there_and_is_tried_again_with_patience() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=5))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.note) == (Phase.WAITING, "cannot be started on its server: disk full")
+    assert (report.exit, report.gpus, report.gpu_s < 1.0) == (None, (), True)
+    sim.run(300.0)
+    asked = [at_s for at_s, words in sim.log if words.startswith("launch 1")]
+    assert [round(b - a) for a, b in pairwise(asked)] == [5, 10, 20, 40, 60]
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.note) == (Phase.RUNNING, "")
+
+
+def test_one_that_goes_on_from_a_checkpoint_has_it_still_when_it_could_not_be_started() -> None:
+    sim = HostSim(1)
+    sim.job(1, epoch=2, source=sim.source(700, 4), ways=Ways(start_fails=1, fetch_s=0.0))
+    sim.send()
+    sim.run(2.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.checkpoint_step, report.checkpoint_generation) == (
+        Phase.CHECKPOINTED,
+        700,
+        4,
+    )
+    sim.run(60.0)
+    assert sim.ordered("launch")[-1] == "launch 1 on 0 from generation 4"
+    assert sim.running() == {ONE}
+
+
+def test_while_one_cannot_be_started_others_have_their_turns() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=99))
+    sim.job(2)
+    sim.send()
+    sim.run(200.0)
+    assert sim.trained(TWO) > 150.0
+
+
+def test_what_is_no_longer_wanted_ends_where_it_could_not_be_started() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=99))
+    sim.send()
+    sim.run(1.0)
+    sim.change(ONE, cancelled=True)
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.exit is not None) == (Phase.EXITED, True)

@@ -1,5 +1,7 @@
 """Why a job is where it is, in words: what stands in its way on its server."""
 
+import pytest
+
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.names import JobId
@@ -43,6 +45,17 @@ def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idl
     everything = ",".join(f"GPU-n1-{gpu}" for gpu in range(4))
     at.do(f"report n1 2:0=held can_checkpoint=no 1:0=running gpus={everything}")
     assert "idle now" not in at.machine.why(JobId(2), 0.0).text
+
+
+@pytest.mark.parametrize("policy", ["gandiva-fair", "las"])
+def test_one_that_its_server_cannot_start_is_told_so_before_all_else(policy: str) -> None:
+    at = world(policy=find(policy))
+    at.do("submit alice a")
+    at.do("report n1 1:0=waiting note=cannot_be_started_on_its_server:_No_space_left_on_device")
+    why = at.machine.why(JobId(1), 0.0)
+    assert (why.reason, why.expected_wait_s) == (Reason.HOST_TROUBLE, -1.0)
+    assert why.text == "it cannot be started on its server: No space left on device"
+    assert "tell an administrator" in why.next_step
 
 
 def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_that() -> None:

@@ -16,7 +16,7 @@ import click
 from hs_client import forms, quantities, screen, tables
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
-from hs_client.verbs.common import connected, json_option, out, span, warn
+from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
 from hs_proto.v1 import controller_pb2 as wire
 
 POLL_S = 0.5
@@ -190,7 +190,41 @@ _gpu_verb("undrain", "Take them into use again.", draining=False)
 
 @click.group()
 def user() -> None:
-    """Set what users have (admins)."""
+    """List users, set what they have, take them out (admins)."""
+
+
+@user.command("list")
+@click.option("--me", is_flag=True, help="only me")
+@list_options
+@click.option("--jsonl", is_flag=True, help="one JSON object a line")
+@click.pass_context
+def list_users(ctx: click.Context, /, *, me: bool, as_json: bool, no_header: bool, jsonl: bool) -> None:
+    """List users: their role, tickets, live jobs and what they received; to who is no admin only themselves."""
+    if as_json and jsonl:
+        raise InvalidError("--json and --jsonl: expected one of them")
+    with connected(ctx) as client:
+        views = client.users(user=client.whoami() if me else "")
+    rows = [forms.plain(view) for view in views]
+    show_list(rows, lambda: tables.users(views), as_json=as_json, jsonl=jsonl, no_header=no_header)
+
+
+@user.command("remove")
+@click.argument("name")
+@json_option
+@click.pass_context
+def remove_user(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
+    """Take a user out who has no jobs under way: its tokens are revoked, what it received stays in `hsctl usage`."""
+    with connected(ctx) as client:
+        done = client.remove_user(name)
+    if as_json:
+        out(forms.text(forms.plain(done), indent=2))
+    else:
+        revoked = quantities.counted(done.revoked_tokens, "token")
+        out(f"{done.name} removed" + (f"; {revoked} revoked" if done.revoked_tokens else ""))
+    if done.configured:
+        warn(
+            f"[users.{done.name}] is still in the controller's configuration: changed there, it makes the user anew"
+        )
 
 
 @user.command("set")

@@ -139,6 +139,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 @click.option("-j", "--job", metavar="JOB", help="only about this job")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
 @click.option("--me", is_flag=True, help="only about me")
+@click.option("--deeds", is_flag=True, help="only what administrators did")
 @click.option("-n", "--tail", type=click.IntRange(1, 1_000_000), metavar="N", help="the newest N  [1000]")
 @click.option(
     "--after", "after_seq", type=click.IntRange(0, 2**63 - 1), metavar="SEQ", help="only later than this one"
@@ -148,7 +149,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 @click.option("--no-header", is_flag=True, expose_value=False, help="as every list; there is none")
 @click.pass_context
 def events(
-    ctx: click.Context, /, *, follow: bool, job: str | None, of_user: str | None, me: bool,
+    ctx: click.Context, /, *, follow: bool, job: str | None, of_user: str | None, me: bool, deeds: bool,
     tail: int | None, after_seq: int | None, jsonl: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Print what happened, oldest first."""
@@ -163,6 +164,7 @@ def events(
             after_seq=after_seq or 0,
             tail=tail or 0,
             follow=follow,
+            deeds=deeds,
         )
         if as_json:
             out(forms.text([forms.event(event) for event in found], indent=2))

@@ -48,7 +48,9 @@ VERBS = {
     "token": Verb("hs_client.verbs.access:token", CLUSTER, "make, list and revoke tokens"),
     "node": Verb("hs_client.verbs.admin:node", ADMINS, "enroll, drain, undrain and remove servers"),
     "gpu": Verb("hs_client.verbs.admin:gpu", ADMINS, "drain and undrain single GPUs"),
-    "user": Verb("hs_client.verbs.admin:user", ADMINS, "set a user's tickets and account"),
+    "user": Verb(
+        "hs_client.verbs.admin:user", ADMINS, "list users, set their tickets and account, take them out"
+    ),
     "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name, set another"),
     "backup": Verb("hs_client.verbs.admin:backup", ADMINS, "copy all that the controller knows to a file"),
     "restore": Verb("hs_client.verbs.admin:restore", ADMINS, "how a backup is put back"),

@@ -1,4 +1,4 @@
-"""What administrators say of servers (drained, removed) and of the policy. Every word is a Fact with who said it; said again it changes nothing."""
+"""What administrators say of servers (drained, removed) and of the policy. Every word is a deed with who said it; said again it changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,13 +11,26 @@ from hs_core.cluster.hosts import Hosts
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host
-from hs_core.names import GpuId, HostName, JobId
+from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.words import listed
 
 _TEXT_CHARS = 1000
-_NAMED = 8  # jobs
 
 
 class Admin(Hosts):
+    def _deed(
+        self,
+        now_s: float,
+        kind: str,
+        text: str,
+        *,
+        by: str,
+        user: UserName,
+        host: HostName | None = None,
+        **more: str,
+    ) -> None:
+        self._fact(now_s, kind, text, user=user, host=host, data={"by": by, **more}, deed=True)
+
     def _known_host(self, name: HostName) -> Host:
         host = self._book.hosts.get(name)
         if host is None:
@@ -37,7 +50,7 @@ class Admin(Hosts):
         self._event.meta = True
         self._stale = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"
-        self._fact(event.now_s, "policy-set", text, user=event.by, data={"by": event.by, "old": old.name})
+        self._deed(event.now_s, "policy-set", text, by=event.by, user=event.by, old=old.name)
 
     def _host_drained(self, event: HostDrained) -> None:
         host = self._known_host(event.host)
@@ -55,7 +68,7 @@ class Admin(Hosts):
         until = "" if left_s is None else f"; what is left there in {left_s:.0f} s is ended and queued again"
         reason = f" ({drain.reason})" if drain.reason else ""
         text = f"{event.by} drains {host.name}{reason}{until}"
-        self._fact(event.now_s, "host-drained", text, user=event.by, host=host.name, data={"by": event.by})
+        self._deed(event.now_s, "host-drained", text, by=event.by, user=event.by, host=host.name)
 
     def _host_undrained(self, event: HostUndrained) -> None:
         host = self._known_host(event.host)
@@ -63,7 +76,7 @@ class Admin(Hosts):
             return
         self._set_host(replace(host, drain=None))
         text = f"{event.by} lets {host.name} have jobs again"
-        self._fact(event.now_s, "host-undrained", text, user=event.by, host=host.name, data={"by": event.by})
+        self._deed(event.now_s, "host-undrained", text, by=event.by, user=event.by, host=host.name)
 
     def _gpus_drained(self, event: GpusDrained) -> None:
         host = self._known_host(event.host)
@@ -85,7 +98,7 @@ class Admin(Hosts):
         reason = f" ({event.reason})" if event.reason else ""
         does = f"drains {which}" if kind == "gpus-drained" else f"lets {which} have jobs again"
         text = f"{event.by} {does}{reason}"
-        self._fact(event.now_s, kind, text, user=event.by, host=host.name, data={"by": event.by})
+        self._deed(event.now_s, kind, text, by=event.by, user=event.by, host=host.name)
 
     def _set_host(self, host: Host) -> None:
         self._book.put_host(host)
@@ -101,21 +114,13 @@ class Admin(Hosts):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"
             raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
         if name in self._connected and (needing := self.needing(name)):
-            jobs = ("job " if len(needing) == 1 else "jobs ") + ", ".join(map(str, needing[:_NAMED]))
-            more = f" and {len(needing) - _NAMED} more" if len(needing) > _NAMED else ""
+            jobs = ("job " if len(needing) == 1 else "jobs ") + listed(needing)
             raise RefusedError(
-                f"server {name!r} has the only checkpoint of {jobs}{more}: it can be removed once that is fetched, or, "
+                f"server {name!r} has the only checkpoint of {jobs}: it can be removed once that is fetched, or, "
                 "to give it up, once its agent is stopped",
                 Kind.CONFLICT,
             )
-        self._fact(
-            now_s,
-            "host-removed",
-            f"{event.by} removed {name}",
-            user=event.by,
-            host=name,
-            data={"by": event.by},
-        )
+        self._deed(now_s, "host-removed", f"{event.by} removed {name}", by=event.by, user=event.by, host=name)
         self._connected.discard(name)
         assert self._away is not None
         self._away.pop(name, None)

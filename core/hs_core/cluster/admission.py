@@ -48,7 +48,7 @@ def check_spec(spec: JobSpec, limits: Limits) -> None:
         )
     if spec.array_limit and spec.array_index is None:
         raise refuse("array_limit", spec.array_limit, "was given for a job that is not of an array")
-    size = _size(spec)
+    size = spec_bytes(spec)
     if size > limits.spec_bytes:
         raise RefusedError(f"spec: {size} bytes; at most {limits.spec_bytes} were expected")
     if spec.nodes > 1 and spec.suspend is SuspendMode.TRANSPARENT:
@@ -200,8 +200,9 @@ def _texts(spec: JobSpec) -> Iterable[tuple[str, str]]:
     yield ("checkpoint_dir", spec.checkpoint_dir)
 
 
-def _size(spec: JobSpec) -> int:
-    return sum(len(text.encode()) + 1 for _, text in _texts(spec)) + 16 * len(spec.after)
+def spec_bytes(spec: JobSpec) -> int:
+    texts = (text for _, text in _texts(spec))
+    return sum(len(text if text.isascii() else text.encode()) + 1 for text in texts) + 16 * len(spec.after)
 
 
 # --- one request --------------------------------------------------------------------------------------------------

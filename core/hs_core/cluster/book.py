@@ -1,10 +1,11 @@
 """The rows and what is looked up in them: one place that changes a row, so that no index can lag behind."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 from hs_core.cluster.admission import Dependency, dependency
+from hs_core.cluster.bulk import Bulk
 from hs_core.cluster.state import State
 from hs_core.copier import copier
 from hs_core.model import Host, Job, User
@@ -18,7 +19,7 @@ row_with = copier(Job)
 class Book:
     """Jobs, users and hosts, with the indices that keep an event's cost away from the number of jobs."""
 
-    def __init__(self, state: State, keep_ended: int) -> None:
+    def __init__(self, state: State, keep_ended: int, keep_ended_bytes: int) -> None:
         self.jobs: dict[JobId, Job] = {}
         self.users: dict[UserName, User] = dict(state.users)
         self.hosts: dict[HostName, Host] = dict(state.hosts)
@@ -45,8 +46,7 @@ class Book:
         self.hosts_version = 0  # grows when a host's row changes
         self._held: dict[JobId, set[JobId]] = {}  # by array: those that have to wait
         self._recount: set[JobId] = set()  # arrays to be looked at again
-        self._ended: deque[JobId] = deque()
-        self._keep_ended = keep_ended
+        self.bulk = Bulk(keep_ended, keep_ended_bytes)
         rows = [state.jobs[job] for job in sorted(state.jobs)]
         for row in rows:
             self.jobs[row.id] = row
@@ -107,10 +107,13 @@ class Book:
 
     def _enlist(self, row: Job) -> None:
         self.of_user.setdefault(row.user, set()).add(row.id)
+        self.bulk.need(row)
         if row.spec.array_id is not None and row.spec.array_limit:
             self.of_array.setdefault(row.spec.array_id, set()).add(row.id)
         for after in row.spec.after:
             self.waiters.setdefault(after.job, set()).add(row.id)
+            if (other := self.jobs.get(after.job)) is not None:
+                self.bulk.need(other)
         self.reconsider(row.id)
 
     def _retire(self, row: Job) -> None:
@@ -123,8 +126,15 @@ class Book:
                 _drop(self.of_array, row.spec.array_id, row.id)
             for after in row.spec.after:
                 _drop(self.waiters, after.job, row.id)
+                self._spared(after.job)
             self.blocked.discard(row.id)
-        self._ended.append(row.id)  # rows of ended jobs never change again: once each
+        self._spared(row.id)
+
+    def _spared(self, job: JobId) -> None:
+        """Where it has ended and no live job waits for it (any more)."""
+        row = self.jobs.get(job)
+        if row is not None and row.state.ended and job not in self.waiters:
+            self.bulk.spare(row)
 
     def reconsider(self, job: JobId) -> None:
         """Whether a live job is (still) blocked by another one."""
@@ -145,16 +155,10 @@ class Book:
         return Dependency.OPEN if other is None else dependency(after.condition, other.state)
 
     def evict(self, spare: Collection[JobId]) -> list[JobId]:
-        """Lets go of the oldest ended jobs beyond the limit, but for these and those that live ones wait for."""
-        gone: list[JobId] = []
-        kept: list[JobId] = []
-        while len(self._ended) + len(kept) > self._keep_ended and self._ended:
-            job = self._ended.popleft()
-            if job in spare or self.waiters.get(job):
-                kept.append(job)
-            elif self.jobs.pop(job, None) is not None:
-                gone.append(job)
-        self._ended.extendleft(reversed(kept))
+        """Lets go of the oldest ended jobs beyond the limits, but for these and those that live ones wait for."""
+        gone = self.bulk.evict(spare)
+        for job in gone:
+            del self.jobs[job]
         return gone
 
     def recall(self, row: Job) -> None:

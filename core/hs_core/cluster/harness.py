@@ -26,6 +26,7 @@ from hs_core.events import (
     JobsUnpaused,
     PolicySet,
     QuantumEnded,
+    UserRemoved,
     UserSet,
     Wake,
 )
@@ -137,6 +138,8 @@ class World:
             case "user":
                 tickets = float(words[1]) if len(words) > 1 else None
                 return UserSet(now_s=now_s, name=UserName(words[0]), tickets=tickets)
+            case "remove-user":
+                return UserRemoved(now_s=now_s, name=UserName(words[0]), by=UserName("root"))
             case "submit":
                 return JobsSubmitted(now_s=now_s, user=UserName(words[0]), specs=_specs(words[1], words[2:]))
             case "cancel":

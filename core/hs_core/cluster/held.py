@@ -9,6 +9,7 @@ from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.given_up import GivenUp
+from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.restored import Backup, as_restored
@@ -35,7 +36,7 @@ class Held:
         self.settings = settings
         # durable
         self._backup = Backup(state.first_epoch, state.restored)
-        self._book = Book(as_restored(state), settings.keep_ended)
+        self._book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
         self._next_job_id = state.next_job_id
         self._term = state.term
         self._edges = Edges(settings.quantum_s, state.quantum)
@@ -69,7 +70,8 @@ class Held:
         self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
-        self._sight = Sight(self._book, self._connected, self._fenced)
+        self._grounded = Grounded()
+        self._sight = Sight(self._book, self._connected, self._fenced, self._grounded)
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event
@@ -111,11 +113,14 @@ class Held:
         user: UserName | None = None,
         host: HostName | None = None,
         data: dict[str, str | int | float] | None = None,
+        deed: bool = False,
     ) -> None:
         row = self._book.jobs.get(job) if job is not None else None
         if row is not None:
             user, host = row.user, host or row.host
-        fact = Fact(now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {})
+        fact = Fact(
+            now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {}, deed=deed
+        )
         self._event.facts.append(fact)
         if job is not None:
             story = self._stories.get(job)

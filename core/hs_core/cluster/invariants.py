@@ -6,6 +6,7 @@ from math import inf
 from typing import NoReturn
 
 from hs_core.cluster import states
+from hs_core.cluster.admission import spec_bytes
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.forms import Form, Shape, Spread, strategy_of
@@ -31,8 +32,6 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
     state, hosts, spec = row.state, row.hosts, row.spec
     if not 0 < row.id < next_job_id:
         _broken(row, f"the next id is {next_job_id}")
-    if row.user not in book.users:
-        _broken(row, f"its user {row.user!r} is not known")
     if state not in states.expected(row):
         _broken(row, f"{state}, but its row says {states.expected(row)}")
     if (row.exit is not None) != (row.ended_s is not None):
@@ -93,6 +92,8 @@ def _check_reports(row: Job) -> None:
 
 
 def _check_live(book: Book, row: Job) -> None:
+    if row.user not in book.users:
+        _broken(row, f"its user {row.user!r} is not known")
     for host in row.hosts:
         if row.id not in book.at_host.get(host, ()):
             _broken(row, f"missing at {host}")
@@ -194,6 +195,17 @@ def check_homes(book: Book) -> None:
                 host in book.live[job].hosts, f"job {job}: listed at {host}, lives on {book.live[job].hosts}"
             )
     must(parts == sum(len(row.hosts) for row in book.live.values()), "a job is missing at its home")
+
+
+def check_bulk(book: Book) -> None:
+    """Whose memory a row takes: that of who has it under way, or lets a job wait for it."""
+    needed = book.live.keys() | (book.waiters.keys() & book.jobs.keys())
+    must(book.bulk.needed == needed, f"needed are {sorted(needed)}, counted {sorted(book.bulk.needed)}")
+    for user in {book.jobs[job].user for job in needed}:
+        own = sum(spec_bytes(book.jobs[job].spec) for job in needed if book.jobs[job].user == user)
+        must(
+            book.bulk.of_user(user) == own, f"{user}: specs of {own} bytes, counted {book.bulk.of_user(user)}"
+        )
 
 
 def check_gangs(sent: Mapping[HostName, Wanted], book: Book) -> None:

@@ -369,6 +369,7 @@ class Lives(Views):
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
         self._given_up.forget(row.id)
+        self._grounded.forget(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)
         self._rates.forget_job(row.id)

@@ -31,6 +31,7 @@ from hs_core.events import (
     JobsUnpaused,
     PolicySet,
     QuantumEnded,
+    UserRemoved,
     UserSet,
 )
 from hs_core.model import Job
@@ -118,6 +119,8 @@ class ClusterMachine(Decisions):
                 answer = self._jobs_unpaused(event)
             case UserSet():
                 self._user_set(event)
+            case UserRemoved():
+                self._user_removed(event)
             case PolicySet():
                 self._policy_set(event)
             case HostJoined():
@@ -148,6 +151,7 @@ class ClusterMachine(Decisions):
         invariants.check_rows(book, book.jobs.values(), self._next_job_id)
         invariants.check_homes(book)
         invariants.check_arrays(book)
+        invariants.check_bulk(book)
         invariants.check_wanted(self._sent, book, self._term, self._seq)
         invariants.check_gangs(self._sent, book)
         invariants.must(self._connected <= book.hosts.keys(), "a host is connected that is not known")

@@ -32,6 +32,7 @@ class Moves(Lives):
                 return
             self._budget.take(now_s)
             self._event.meta = True
+        self._grounded.begins(row.id, row.report.checkpoint_fails if row.report else 0)
         move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
         what = _way(row, move)
         row = replace(row, move=move)
@@ -106,9 +107,15 @@ class Moves(Lives):
         return sent is None or any((job.job, job.epoch) == (row.id, row.epoch) for job in sent.jobs)
 
     def _tend_moves(self, now_s: float) -> None:
+        for job in self._grounded.over(now_s):
+            self._book.changed.add(job)
+            self._stale = True
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
+            if not why and self._cannot_save(row):
+                self._grounded.stays(row.id, now_s, self.settings.quantum_s)
+                why = _why_not_saved(row)
             if why:
                 self._abandon(row, why, now_s)
                 continue
@@ -155,6 +162,16 @@ class Moves(Lives):
         if now_s >= move.since_s + self.settings.move_deadline_s:
             return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
         return ""
+
+    def _cannot_save(self, row: Job) -> bool:
+        """It tried to; each of several copies has one of its own."""
+        report = row.report
+        return (
+            report is not None
+            and not row.portions
+            and report.phase is not Phase.CHECKPOINTED
+            and self._grounded.failed(row.id, report.checkpoint_fails)
+        )
 
     def _obstacle_of_copies(self, row: Job, now_s: float) -> str:
         """At the deadline those that could not leave are not waited for, where another did."""
@@ -209,6 +226,7 @@ class Moves(Lives):
             settled_s=now_s,
         )
         self._flights[row.id] = (move, now_s)
+        self._grounded.forget(row.id)
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
@@ -220,6 +238,7 @@ class Moves(Lives):
         self._fact(now_s, "left", text, job=row.id, host=to[0])
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
+        yield from self._grounded.deadlines()
         for job in self._book.moving:
             row = self._book.live[job]
             if row.move is not None:
@@ -228,6 +247,12 @@ class Moves(Lives):
         awaited = self._awaited(now_s) if self._book.forked else set()
         if awaited and self._away:
             yield max(min(self._away[name], now_s) for name in awaited) + self.settings.lease_s
+
+
+def _why_not_saved(row: Job) -> str:
+    assert row.report is not None
+    told = f" ({row.report.note})" if row.report.note else ""
+    return f"its checkpoint could not be written{told}"
 
 
 def _way(row: Job, move: Move) -> str:

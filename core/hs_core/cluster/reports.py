@@ -49,6 +49,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
+        checkpoint_fails=_whole(new.checkpoint_fails),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
     )
 
@@ -76,6 +77,7 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and before.host_memory_bytes <= new.host_memory_bytes < _MOST
         and 0.0 <= new.noise_scale <= _MOST
         and 0 <= new.noise_samples < _MOST
+        and 0 <= new.checkpoint_fails < _MOST
         and len(new.note) <= _TEXT
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")

@@ -7,9 +7,10 @@ from hs_core.cluster import admission, states
 from hs_core.cluster.admin import Admin
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
+from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserRemoved, UserSet
 from hs_core.model import Job, JobSpec, JobState, User
 from hs_core.names import JobId, UserName
+from hs_core.words import counted, listed
 
 
 class Requests(Admin):
@@ -36,6 +37,7 @@ class Requests(Admin):
                 raise RefusedError(f"jobs[{position}]: {refused}", refused.kind) from None
         admission.check_arrays(specs)
         self._validate_room(user, len(specs))
+        self._validate_bulk(user, specs)
 
     def _validate_spec(self, user: UserName, spec: JobSpec) -> None:
         admission.check_spec(spec, self.settings.limits)
@@ -57,6 +59,23 @@ class Requests(Admin):
             most = settings.max_jobs_per_user
             raise RefusedError(
                 f"jobs: {own} of {user}'s are under way and {count} more were asked for; one user may have {most}",
+                Kind.UNAVAILABLE,
+            )
+
+    def _validate_bulk(self, user: UserName, specs: Sequence[JobSpec]) -> None:
+        """Their specs are held in memory, and with them those of ended jobs that they are to wait for."""
+        bulk, most = self._book.bulk, self.settings.max_spec_bytes_per_user
+        named = {after.job for spec in specs for after in spec.after}
+        awaited = sum(
+            admission.spec_bytes(row.spec)
+            for job in named
+            if job not in bulk.needed and (row := self._book.jobs.get(job)) is not None
+        )
+        held, more = bulk.of_user(user), awaited + sum(admission.spec_bytes(spec) for spec in specs)
+        if held + more > most:
+            raise RefusedError(
+                f"jobs: the specs of {user}'s jobs under way take {held} bytes and {more} more were asked for; those of one user"
+                f" may take {most}: put what is large in a file, or submit the rest when some have ended",
                 Kind.UNAVAILABLE,
             )
 
@@ -108,27 +127,26 @@ class Requests(Admin):
 
     def _jobs_cancelled(self, event: JobsCancelled) -> tuple[JobId, ...]:
         rows = self._rows(event.jobs)
-        for row in rows:
+        going = [row for row in rows if not (row.state.ended or row.state is JobState.CANCELLING)]
+        for row in going:
             # An earlier one of the request may have taken this one with it (a dependency).
             self._cancel(self._book.jobs[row.id], event.by, event.now_s)
+        self._done_to_others(event, "jobs-cancelled", "cancels", going)
         return tuple(event.jobs)
 
     def _jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
-        rows = self._changeable(event.jobs, "paused")
+        rows = [row for row in self._changeable(event.jobs, "paused") if not row.paused]
         for row in rows:
-            if row.paused:
-                continue
             self._stale = True
             state = states.after(row, Happening.PAUSED)
             self._put(replace(row, paused=True, state=state), event.now_s)
             self._fact(event.now_s, "paused", f"{event.by} paused it", job=row.id)
+        self._done_to_others(event, "jobs-paused", "pauses", rows)
         return tuple(event.jobs)
 
     def _jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
-        rows = self._changeable(event.jobs, "resumed")
+        rows = [row for row in self._changeable(event.jobs, "resumed") if row.paused]
         for row in rows:
-            if not row.paused:
-                continue
             self._stale = True
             happenings = [Happening.UNPAUSED]
             if row.hosts:
@@ -136,6 +154,7 @@ class Requests(Admin):
                 happenings += [h for h in [states.happening_of(row)] if h]
             self._put(replace(row, paused=False, state=states.after(row, *happenings)), event.now_s)
             self._fact(event.now_s, "resumed", f"{event.by} lets it go on", job=row.id)
+        self._done_to_others(event, "jobs-resumed", "resumes", rows)
         return tuple(event.jobs)
 
     def _changeable(self, jobs: Iterable[JobId], what: str) -> list[Job]:
@@ -164,8 +183,33 @@ class Requests(Admin):
         self._restless.update(*(self._book.live[job].hosts for job in jobs))
         text = f"{event.name} has {new.tickets:g} tickets" + (f", runs as {new.run_as}" if new.run_as else "")
         by = f"{event.by} says: " if event.by else ""
-        data: dict[str, str | int | float] = {"by": event.by or "the configuration"}
-        self._fact(event.now_s, "user-set", by + text, user=event.name, data=data)
+        self._deed(event.now_s, "user-set", by + text, by=event.by or "the configuration", user=event.name)
+
+    def _user_removed(self, event: UserRemoved) -> None:
+        user = self._known_user(event.name)
+        if live := sorted(self._book.of_user.get(user.name, ())):
+            raise RefusedError(
+                f"user {user.name!r} has {counted(len(live), 'job')} under way ({listed(live)}): cancel"
+                f" {'it' if len(live) == 1 else 'them'}, or wait for {'its' if len(live) == 1 else 'their'} end",
+                Kind.CONFLICT,
+            )
+        del self._book.users[user.name]
+        self._event.users.add(user.name)
+        self._stale = True
+        text = f"{event.by} removed the user {user.name}"
+        self._deed(event.now_s, "user-removed", text, by=event.by, user=user.name)
+
+    def _done_to_others(
+        self, event: JobsCancelled | JobsPaused | JobsUnpaused, kind: str, does: str, rows: Iterable[Job]
+    ) -> None:
+        """A deed for each user whose jobs somebody else changed: what jobs' own stories say is not kept for as long."""
+        of: dict[UserName, list[JobId]] = {}
+        for row in rows:
+            if row.user != event.by:
+                of.setdefault(row.user, []).append(row.id)
+        for user, jobs in sorted(of.items()):
+            text = f"{event.by} {does} {counted(len(jobs), 'job')} of {user}: {listed(jobs)}"
+            self._deed(event.now_s, kind, text, by=event.by, user=user)
 
 
 def _folder_of(job: JobId, spec: JobSpec, now_s: float) -> str:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
+from hs_core.cluster.grounded import Grounded
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
 from hs_core.model import (
@@ -34,8 +35,11 @@ _facts = maker(JobFacts)
 class Sight:
     """`doomed` servers are those whose jobs are being ended: drained, and past the deadline."""
 
-    def __init__(self, book: Book, connected: Collection[HostName], fenced: Collection[HostName]) -> None:
+    def __init__(
+        self, book: Book, connected: Collection[HostName], fenced: Collection[HostName], grounded: Grounded
+    ) -> None:
         self._book = book
+        self._grounded = grounded
         self._connected = connected
         self._fenced = fenced
         self.fits = Fits()
@@ -261,7 +265,8 @@ class Sight:
             hosts = row.move.to  # from now on it is one
         elif row.portions and not self._copies:
             hosts, stays = hosts[:1], True
-        leaves = not started or all(map(reports.can_leave, parts))
+        grounded = started and row.id in self._grounded
+        leaves = not started or (not grounded and all(map(reports.can_leave, parts)))
         free = here and row.move is None and not row.paused and not stays and leaves
         return _facts(
             id=row.id,
@@ -283,7 +288,7 @@ class Sight:
             movable=free and (not started or reachable),
             going=_going(row),
             restartable=free and started,
-            rooted=any(map(reports.cannot_leave, parts)),
+            rooted=grounded or any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             attained_gpu_s=row.gpu_s,

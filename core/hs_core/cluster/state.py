@@ -10,7 +10,7 @@ from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Profiling
 
-KiB = 1 << 10
+KiB, MiB = 1 << 10, 1 << 20
 FIRST_JOB = JobId(1)
 
 
@@ -44,7 +44,9 @@ class Settings:
     default_tickets: float = 100.0
     max_jobs: int = 20_000  # that have not ended
     max_jobs_per_user: int = 10_000
+    max_spec_bytes_per_user: int = 64 * MiB  # of those of theirs that have not ended
     keep_ended: int = 10_000  # newest ended jobs held in memory; the journal keeps them all
+    keep_ended_bytes: int = 64 * MiB  # of their specs
     story_facts: int = 64  # newest facts held per job
     settle_s: float = (
         0.1  # decisions are at least so far apart, so that a burst of submits costs a few of them
@@ -111,7 +113,7 @@ class Touched:
     """The rows that an event changed: written before it is answered and before its commands are performed."""
 
     jobs: frozenset[JobId] = frozenset()
-    users: frozenset[UserName] = frozenset()
+    users: frozenset[UserName] = frozenset()  # one that is no longer known was removed
     hosts: frozenset[HostName] = frozenset()  # one that is no longer known was removed
     meta: bool = False  # next_job_id, term, quantum, memory, budget or restored
     profile: bool = False  # measured rates: to be written now and then, and worth no commit of its own

@@ -89,6 +89,14 @@ class Views(Held):
     def users(self) -> tuple[User, ...]:
         return tuple(self._book.users[name] for name in sorted(self._book.users))
 
+    def live_of(self, user: UserName) -> int:
+        """How many jobs of theirs have not ended."""
+        return len(self._book.of_user.get(user, ()))
+
+    def spec_bytes(self, user: UserName) -> int:
+        """That specs of theirs take of what one user may have (`Settings.max_spec_bytes_per_user`)."""
+        return self._book.bulk.of_user(user)
+
     def host(self, name: HostName) -> Host | None:
         return self._book.hosts.get(name)
 

@@ -7,7 +7,7 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOR_MEMORY, UNSTOPPED, Exit, Phase
+from hs_core.reports import CANNOT_START, FOR_MEMORY, UNSTOPPED, Exit, Phase
 from hs_core.words import counted
 
 
@@ -23,6 +23,7 @@ class Reason(StrEnum):
     ARRAY_LIMIT = "array-limit"
     NO_HOST = "no-host"  # no server has ever joined
     HOST_AWAY = "host-away"
+    HOST_TROUBLE = "host-trouble"  # its server cannot start it: its disk is full, say
     SOURCE_AWAY = "source-away"  # it goes on from a checkpoint, and the server that has it is not connected
     MOVING = "moving"  # to another server, or on to another number of GPUs, and stopped for that
     TOO_LARGE = "too-large"
@@ -289,6 +290,12 @@ def _on_its_host(scene: Scene) -> Why:
         return _moving(job)
     if scene.source_away and phase in {None, Phase.WAITING}:
         return _source_away(scene)
+    if trouble := _told(job, CANNOT_START):
+        return Why(
+            reason=Reason.HOST_TROUBLE,
+            text=f"it {trouble}",
+            next_step="it is tried again by itself; tell an administrator: `hsctl nodes` says it too",
+        )
     brought = phase is Phase.WAITING and job.stored is not None and not _for_memory(job)
     if phase in {None, Phase.STARTING} or brought:
         return _starting(job)
@@ -328,8 +335,13 @@ def _for_turn(scene: Scene) -> Why:
 
 def _for_memory(job: Job, before: str = "") -> str:
     """That its server has too little for its process; else nothing. Turns of those who have theirs come first, whatever shares say."""
-    said = next((part.note for part in job.reports.values() if part.note.startswith(FOR_MEMORY)), "")
+    said = _told(job, FOR_MEMORY)
     return f"{before}{said}" if said else ""
+
+
+def _told(job: Job, beginning: str) -> str:
+    """What a server of it says that begins so; else nothing."""
+    return next((part.note for part in job.reports.values() if part.note.startswith(beginning)), "")
 
 
 def _in(soon: str) -> str:

@@ -8,6 +8,7 @@ from hs_core.host.hosted import HostedJob
 from hs_core.reports import Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
+START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
 HOPELESS = 5  # fetches, the last of them without hope: then its owner is to know
 RESERVE_AGAIN_S = 30.0
 STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
@@ -17,6 +18,8 @@ def prepare(board: Board, job: HostedJob) -> None:
     """Order what its start waits for."""
     if job.alive or job.ended or job.dropped:
         return
+    if job.start_why and board.now_s >= job.start_at_s:
+        job.start_why = ""
     if job.reserves and board.now_s >= job.reserve_at_s:
         job.reserve_at_s = board.now_s + RESERVE_AGAIN_S
         board.out.append(Reserve(job=job.id, epoch=job.wanted.epoch))
@@ -57,6 +60,8 @@ def due_s(job: HostedJob) -> float:
     if job.ended or job.dropped:
         return inf
     due = job.reserve_at_s if job.reserves else inf
+    if job.start_why:
+        due = min(due, job.start_at_s)
     if job.needs_fetch and job.fetching is None and not job.wanted.leave:
         due = min(due, job.fetch_at_s)
     return due
@@ -83,6 +88,16 @@ def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool) -> N
     job.fetching, job.fetch_why = None, why
     job.fetch_fails += 1
     job.fetch_at_s = board.now_s + wait_s
+    board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
+
+
+def start_failed(board: Board, job: HostedJob, why: str) -> None:
+    """It is as it was before, and waits here: ended, it would be tried again here at once, and all others with it, until none has a retry left."""
+    wait_s = min(START_AGAIN_S * 2.0 ** min(job.start_fails, 10), START_AGAIN_AT_MOST_S)
+    board.gone(job)
+    job.phase = Phase.CHECKPOINTED if job.checkpoint_generation >= 0 else Phase.WAITING
+    job.start_why, job.start_at_s = why, board.now_s + wait_s
+    job.start_fails += 1
     board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
 
 

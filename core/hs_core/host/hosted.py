@@ -6,7 +6,7 @@ from fractions import Fraction
 from hs_core.copier import copier, maker
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
-from hs_core.reports import CANNOT_FETCH, UNSTOPPED, Exit, JobReport, Phase, Tier
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, UNSTOPPED, Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
 
 _says = maker(JobReport)
@@ -36,6 +36,10 @@ class HostedJob:
     fetch_at_s: float = 0.0  # not tried before
     fetch_fails: int = 0
     fetch_why: str = ""  # of the last failure
+
+    start_why: str = ""  # why its host could not start it; not tried again before …
+    start_at_s: float = 0.0
+    start_fails: int = 0  # in a row
 
     launched_s: float | None = None  # there is a process since
     start_deadline_s: float = 0.0  # by which it must load the runtime, then reach a suspend point
@@ -131,7 +135,8 @@ class HostedJob:
         meets = not self.part or bool(self.wanted.rendezvous)
         if self.wanted.copy >= 0 and self.checkpoint_generation < 0:
             return False  # all of them begin alike
-        return meets and not self.wanted.leave and not self.wanted.hold and not self.needs_fetch
+        held = self.wanted.leave or self.wanted.hold or self.needs_fetch
+        return meets and not held and not self.start_why
 
     @property
     def waits_for(self) -> str:
@@ -146,7 +151,7 @@ class HostedJob:
             return "waits until the server that it was on before knows that it is not"
         if self.part and not self.wanted.rendezvous:
             return "waits until its nodes know where to meet"
-        return ""
+        return f"{CANNOT_START}: {self.start_why}" if self.start_why else ""
 
     @property
     def stays_here(self) -> str:
@@ -303,6 +308,7 @@ class HostedJob:
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, host_memory_bytes=self.host_peak_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation, fallbacks=self.fallbacks,
+            checkpoint_fails=self.checkpoint_fails,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 

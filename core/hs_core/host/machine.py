@@ -382,8 +382,8 @@ class HostMachine:
         for job in touched:
             now = (
                 job.wanted.epoch, job.phase, job.gpus, job.step, job.tier, job.suspends, job.resumes, job.exit,
-                job.checkpoint_generation, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
-                job.can_checkpoint, job.beside, job.charged_from_s is None, job.rendezvous, job.fetch_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
+                job.checkpoint_generation, job.checkpoint_fails, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
+                job.can_checkpoint, job.beside, job.charged_from_s is None, job.rendezvous, job.fetch_why, job.start_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
             )  # fmt: skip
             id_ = job.id
             if self._told.get(id_) != now:

@@ -71,8 +71,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case JobExited():
             _exited(board, job, event.exit)
         case LaunchFailed():
-            if job.phase is not Phase.EXITED:
-                _ended(board, job, Exit(why=f"launch failed: {event.why}"))
+            _launch_failed(board, job, event)
         case CheckpointFetched():
             comings.fetched(board, job, event.generation, event.step)
         case FetchFailed():
@@ -100,7 +99,7 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
     if not job.alive or not job.hookable or job.phase in (Phase.KILLING, Phase.SWAPPED, Phase.CHECKPOINTED):
         return
     _hooked(board, job)
-    first, job.ready = not job.ready, True
+    first, job.ready, job.start_fails = not job.ready, True, 0
     job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
     job.step = event.step
     if first:
@@ -227,6 +226,16 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
         board.gone(job)
     else:
         _ended(board, job, exit_)
+
+
+def _launch_failed(board: Board, job: HostedJob, event: LaunchFailed) -> None:
+    goes = job.phase is Phase.KILLING or job.next is not None or job.dropped
+    if job.phase is Phase.EXITED:
+        return
+    if event.host_fault and not goes:
+        comings.start_failed(board, job, event.why)
+    else:
+        _ended(board, job, Exit(why=f"launch failed: {event.why}"))
 
 
 def _ended(board: Board, job: HostedJob, exit_: Exit) -> None:

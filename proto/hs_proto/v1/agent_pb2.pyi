@@ -147,6 +147,7 @@ class Report(_message.Message):
     HEARD_TERM_FIELD_NUMBER: _builtins.int
     HEARD_SEQ_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
     heard_term: _builtins.int
     """of the newest Wanted that was taken in, with nothing left alive that is not in it; -1: none yet"""
     heard_seq: _builtins.int
@@ -162,6 +163,10 @@ class Report(_message.Message):
     def memory(self) -> Global___HostMemory:
         """as it is now; absent: nobody can say"""
 
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the host just now, for people: its disk is full"""
+
     def __init__(
         self,
         *,
@@ -170,10 +175,11 @@ class Report(_message.Message):
         heard_term: _builtins.int = ...,
         heard_seq: _builtins.int = ...,
         memory: Global___HostMemory | None = ...,
+        troubles: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs", "memory", b"memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs", "memory", b"memory", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
     _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015

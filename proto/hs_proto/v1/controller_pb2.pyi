@@ -1730,6 +1730,7 @@ class EventsRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     TAIL_FIELD_NUMBER: _builtins.int
+    DEEDS_FIELD_NUMBER: _builtins.int
     after_seq: _builtins.int
     follow: _builtins.bool
     job_id: _builtins.int
@@ -1737,6 +1738,8 @@ class EventsRequest(_message.Message):
     user: _builtins.str
     tail: _builtins.int
     """with after_seq 0: only the newest so many; 0: 1,000"""
+    deeds: _builtins.bool
+    """only what administrators did, and who may be whom"""
     def __init__(
         self,
         *,
@@ -1745,10 +1748,11 @@ class EventsRequest(_message.Message):
         job_id: _builtins.int = ...,
         user: _builtins.str = ...,
         tail: _builtins.int = ...,
+        deeds: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "follow", b"follow", "job_id", b"job_id", "tail", b"tail", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "deeds", b"deeds", "follow", b"follow", "job_id", b"job_id", "tail", b"tail", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1786,6 +1790,7 @@ class Event(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    DEED_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     at: _builtins.float
     kind: _builtins.str
@@ -1793,6 +1798,7 @@ class Event(_message.Message):
     job_id: _builtins.int
     user: _builtins.str
     host: _builtins.str
+    deed: _builtins.bool
     @_builtins.property
     def data(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
@@ -1806,10 +1812,11 @@ class Event(_message.Message):
         user: _builtins.str = ...,
         host: _builtins.str = ...,
         data: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        deed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "data", b"data", "host", b"host", "job_id", b"job_id", "kind", b"kind", "seq", b"seq", "text", b"text", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "data", b"data", "deed", b"deed", "host", b"host", "job_id", b"job_id", "kind", b"kind", "seq", b"seq", "text", b"text", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1857,20 +1864,132 @@ class UserView(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TICKETS_FIELD_NUMBER: _builtins.int
     RUN_AS_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
+    CONFIGURED_FIELD_NUMBER: _builtins.int
+    LIVE_JOBS_FIELD_NUMBER: _builtins.int
+    SPEC_BYTES_FIELD_NUMBER: _builtins.int
+    GPU_S_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tickets: _builtins.float
     run_as: _builtins.str
+    admin: _builtins.bool
+    configured: _builtins.bool
+    """the controller's configuration has it"""
+    live_jobs: _builtins.int
+    spec_bytes: _builtins.int
+    """that specs of jobs under way take, of the limit of one user"""
+    gpu_s: _builtins.float
+    """received since ever, of all GPU models"""
+    tokens: _builtins.int
+    """that can be used"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         tickets: _builtins.float = ...,
         run_as: _builtins.str = ...,
+        admin: _builtins.bool = ...,
+        configured: _builtins.bool = ...,
+        live_jobs: _builtins.int = ...,
+        spec_bytes: _builtins.int = ...,
+        gpu_s: _builtins.float = ...,
+        tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "run_as", b"run_as", "tickets", b"tickets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "configured", b"configured", "gpu_s", b"gpu_s", "live_jobs", b"live_jobs", "name", b"name", "run_as", b"run_as", "spec_bytes", b"spec_bytes", "tickets", b"tickets", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UserView: _TypeAlias = UserView  # noqa: Y015
+
+@_typing.final
+class ListUsersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """empty: the caller, to an admin everybody"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
+
+@_typing.final
+class ListUsersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def users(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserView]:
+        """by name"""
+
+    def __init__(
+        self,
+        *,
+        users: _abc.Iterable[Global___UserView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUsersReply: _TypeAlias = ListUsersReply  # noqa: Y015
+
+@_typing.final
+class RemoveUserRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveUserRequest: _TypeAlias = RemoveUserRequest  # noqa: Y015
+
+@_typing.final
+class RemoveUserReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    CONFIGURED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    revoked_tokens: _builtins.int
+    configured: _builtins.bool
+    """the controller's configuration still has it, which is applied when it changes"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        revoked_tokens: _builtins.int = ...,
+        configured: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configured", b"configured", "name", b"name", "revoked_tokens", b"revoked_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveUserReply: _TypeAlias = RemoveUserReply  # noqa: Y015

@@ -117,10 +117,20 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.PolicyRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.FromString,
                 _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/hs.v1.HeteroShare/ListUsers',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListUsersReply.FromString,
+                _registered_method=True)
         self.SetUser = channel.unary_unary(
                 '/hs.v1.HeteroShare/SetUser',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
+                _registered_method=True)
+        self.RemoveUser = channel.unary_unary(
+                '/hs.v1.HeteroShare/RemoveUser',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.RemoveUserRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.RemoveUserReply.FromString,
                 _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/hs.v1.HeteroShare/SetPolicy',
@@ -277,8 +287,22 @@ class HeteroShareServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListUsers(self, request, context):
+        """a user is shown nobody else
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetUser(self, request, context):
         """Admins only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveUser(self, request, context):
+        """who has no jobs under way; its tokens are revoked
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -430,10 +454,20 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.PolicyRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.SerializeToString,
             ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListUsersRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.ListUsersReply.SerializeToString,
+            ),
             'SetUser': grpc.unary_unary_rpc_method_handler(
                     servicer.SetUser,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.UserView.SerializeToString,
+            ),
+            'RemoveUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveUser,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RemoveUserRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.RemoveUserReply.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
@@ -932,6 +966,33 @@ class HeteroShare(object):
             _registered_method=True)
 
     @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/ListUsers',
+            hs__proto_dot_v1_dot_controller__pb2.ListUsersRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.ListUsersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetUser(request,
             target,
             options=(),
@@ -948,6 +1009,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/SetUser',
             hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/RemoveUser',
+            hs__proto_dot_v1_dot_controller__pb2.RemoveUserRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.RemoveUserReply.FromString,
             options,
             channel_credentials,
             insecure,

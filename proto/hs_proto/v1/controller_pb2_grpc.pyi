@@ -53,8 +53,12 @@ class HeteroShareStub:
     Events: _grpc.UnaryStreamMultiCallable[_controller_pb2.EventsRequest, _controller_pb2.Event]
     ListTrades: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListTradesRequest, _controller_pb2.ListTradesReply]
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]
+    ListUsers: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListUsersRequest, _controller_pb2.ListUsersReply]
+    """a user is shown nobody else"""
     SetUser: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]
     """Admins only."""
+    RemoveUser: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RemoveUserRequest, _controller_pb2.RemoveUserReply]
+    """who has no jobs under way; its tokens are revoked"""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetPolicyRequest, _controller_pb2.PolicyView]
     DrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]
@@ -94,8 +98,12 @@ class HeteroShareAsyncStub(HeteroShareStub):
     Events: _aio.UnaryStreamMultiCallable[_controller_pb2.EventsRequest, _controller_pb2.Event]  # type: ignore[assignment]
     ListTrades: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListTradesRequest, _controller_pb2.ListTradesReply]  # type: ignore[assignment]
     GetPolicy: _aio.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]  # type: ignore[assignment]
+    ListUsers: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListUsersRequest, _controller_pb2.ListUsersReply]  # type: ignore[assignment]
+    """a user is shown nobody else"""
     SetUser: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]  # type: ignore[assignment]
     """Admins only."""
+    RemoveUser: _aio.UnaryUnaryMultiCallable[_controller_pb2.RemoveUserRequest, _controller_pb2.RemoveUserReply]  # type: ignore[assignment]
+    """who has no jobs under way; its tokens are revoked"""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetPolicyRequest, _controller_pb2.PolicyView]  # type: ignore[assignment]
     DrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
     UndrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
@@ -230,12 +238,28 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_controller_pb2.PolicyView, _abc.Awaitable[_controller_pb2.PolicyView]]: ...
 
     @_abc_1.abstractmethod
+    def ListUsers(
+        self,
+        request: _controller_pb2.ListUsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListUsersReply, _abc.Awaitable[_controller_pb2.ListUsersReply]]:
+        """a user is shown nobody else"""
+
+    @_abc_1.abstractmethod
     def SetUser(
         self,
         request: _controller_pb2.SetUserRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.UserView, _abc.Awaitable[_controller_pb2.UserView]]:
         """Admins only."""
+
+    @_abc_1.abstractmethod
+    def RemoveUser(
+        self,
+        request: _controller_pb2.RemoveUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.RemoveUserReply, _abc.Awaitable[_controller_pb2.RemoveUserReply]]:
+        """who has no jobs under way; its tokens are revoked"""
 
     @_abc_1.abstractmethod
     def SetPolicy(

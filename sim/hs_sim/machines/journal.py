@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hs_core.cluster import ClusterMachine, Outcome, State
 from hs_core.events import ClusterEvent, HostReported
@@ -18,7 +18,7 @@ class Draft:
     """What the events of one batch changed."""
 
     jobs: dict[JobId, Job] = field(default_factory=dict)
-    users: dict[UserName, User] = field(default_factory=dict)
+    users: dict[UserName, User | None] = field(default_factory=dict)
     hosts: dict[HostName, Host | None] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     last_s: float = 0.0  # of the newest fact
@@ -33,9 +33,7 @@ class Draft:
             if row is not None:
                 self.jobs[job] = row
         for name in touched.users:
-            user = machine.user(name)
-            if user is not None:
-                self.users[name] = user
+            self.users[name] = machine.user(name)
         for host in touched.hosts:
             self.hosts[host] = machine.host(host)
         if outcome.facts:
@@ -52,6 +50,19 @@ class Draft:
         self.rates = self.rates or touched.profile
         counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
         self.weighty = self.weighty or not counters
+
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
+
+
+def _put(rows: dict[Key, Row], changed: Mapping[Key, Row | None]) -> None:
+    """None: it was removed."""
+    for key, row in changed.items():
+        if row is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = row
 
 
 class Journal:
@@ -81,12 +92,8 @@ class Journal:
     def commit(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
             self.jobs.update(draft.jobs)
-            self.users.update(draft.users)
-            for name, host in draft.hosts.items():
-                if host is None:
-                    self.hosts.pop(name, None)
-                else:
-                    self.hosts[name] = host
+            _put(self.users, draft.users)
+            _put(self.hosts, draft.hosts)
             self.answers.update(draft.answers)
             self.last_s = max(self.last_s, draft.last_s)
             if draft.meta:

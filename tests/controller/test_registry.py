@@ -1,0 +1,45 @@
+"""Which certificates count, whatever becomes of the wall clock in between."""
+
+import pytest
+
+from hs_controller.permissions import Caller, Role
+from hs_controller.pki import LEAF_S
+from hs_controller.registry import Registry
+from hs_controller.rows import Kept
+from hs_core.names import HostName
+
+V1 = HostName("v1")
+T = 2e9
+
+
+def shown(serial: str, issued_s: float) -> Caller:
+    roles = frozenset({Role.NODE})
+    return Caller(
+        name="agent v1",
+        roles=roles,
+        account=False,
+        node="v1",
+        serial=serial,
+        issued_s=issued_s,
+        until_s=issued_s + LEAF_S,
+    )
+
+
+def joins(registry: Registry, serial: str, now_s: float) -> None:
+    registry.keep(Kept(now_s=now_s, rows=(registry.joined(V1, serial, now_s + LEAF_S, now_s),)))
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 0.0, 3600.0])
+@pytest.mark.parametrize("removed", [False, True])
+def test_what_a_node_had_before_it_joined_anew_counts_no_more_whereto_the_clock_steps(
+    step_s: float, removed: bool
+) -> None:
+    registry = Registry()
+    joins(registry, "A", T)
+    assert registry.why_refused(shown("A", T), T) == ""
+    if removed:
+        registry.keep(Kept(now_s=T, rows=(registry.removed(V1, T - 7200.0),)))  # by a clock that is behind
+        assert "was removed" in registry.why_refused(shown("A", T), T)
+    joins(registry, "B", T + step_s)
+    assert registry.why_refused(shown("B", T + step_s), T + step_s) == ""
+    assert "replaced by a newer one" in registry.why_refused(shown("A", T), T + step_s)

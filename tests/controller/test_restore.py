@@ -1,0 +1,108 @@
+"""A restore that is cut off anywhere: the old journal is whole, or the new one is, and said again it is done."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hs_controller import backup
+from hs_controller.journal import Journal
+from hs_controller.rows import Batch
+from hs_controller.sqlite import StoreRefusedError
+from hs_core.model import Job, JobSpec
+from hs_core.names import JobId, UserName
+
+
+class CutOffError(BaseException):
+    """As kill -9: nothing is tidied up."""
+
+
+def job(number: int, name: str) -> Job:
+    return Job(
+        id=JobId(number), user=UserName("ann"), spec=JobSpec(name=name, command=("true",)), arrival_s=1.0
+    )
+
+
+def state_with(folder: Path, name: str, count: int) -> Path:
+    """A state folder as kill -9 leaves it: what was committed is in the log beside the file."""
+    made = folder.with_name(f"{folder.name}-made")
+    journal = Journal.open(made)
+    for number in range(1, count + 1):
+        journal.commit(Batch(jobs=(job(number, name),)))
+    shutil.copytree(made, folder)
+    journal.close()
+    assert (folder / "journal.db-wal").stat().st_size > 0
+    return folder
+
+
+def names_in(folder: Path) -> set[str]:
+    journal = Journal.open(folder)
+    try:
+        return {row.spec.name for row in journal.load().jobs}
+    finally:
+        journal.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return state_with(tmp_path / "state", "old", 40)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    with backup.take(state_with(tmp_path / "other", "from-the-backup", 3)) as taken:
+        file = tmp_path / "copy.db"
+        file.write_bytes(b"".join(chunk.data for chunk in taken.chunks()))
+    return file
+
+
+def cut_off_after(renames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, done = Path.rename, [0]
+
+    def counted(self: Path, target: Path) -> Path:
+        if done[0] == renames:
+            raise CutOffError
+        done[0] += 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", counted)
+    monkeypatch.setattr(backup, "_remove", lambda _file: None)
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_a_restore_that_is_cut_off_is_whole_when_it_is_said_again(
+    renames: int, folder: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as cut:
+        cut_off_after(renames, cut)
+        with pytest.raises(CutOffError):
+            backup.restore(folder, copy, force=True)
+    if not (folder / "journal.db").exists():
+        with pytest.raises(StoreRefusedError, match="put it back from a backup"):
+            Journal.open(folder)
+    backup.restore(folder, copy, force=True)
+    assert names_in(folder) == {"from-the-backup"}, "nothing of the old log is taken into the new file"
+    aside = min(folder.glob("journal.db.before-*"), key=lambda file: len(file.name))
+    old = folder.with_name("gone-back")
+    old.mkdir()
+    for end in ("", "-wal"):
+        shutil.copy(aside.with_name(aside.name + end), old / f"journal.db{end}")
+    assert names_in(old) == {"old"}, "what was put aside is whole, too"
+    assert len(list(folder.glob("journal.db.before-*-wal"))) == 1
+
+
+def test_two_restores_within_a_second_put_two_journals_aside(folder: Path, copy: Path) -> None:
+    asides = {backup.restore(folder, copy, force=True)[1] for _ in range(3)}
+    assert len(asides) == 3
+    assert all(aside is not None and aside.exists() for aside in asides)
+
+
+def test_what_was_being_made_when_the_process_was_killed_takes_no_room_for_ever(folder: Path) -> None:
+    left = [
+        folder / name
+        for name in ("backup.tmp", "backup.tmp-journal", "journal.restoring", "journal.restoring-wal")
+    ]
+    for file in left:
+        file.write_bytes(b"half")
+    assert names_in(folder) == {"old"}
+    assert not [file for file in left if file.exists()]
