@@ -393,6 +393,17 @@ def test_progress_is_summed_up_over_ranks() -> None:
     )
 
 
+def test_the_step_that_the_slowest_rank_says_last_is_told() -> None:
+    """It may be the last one that is said at all."""
+    gang = Gang(2)
+    gang.say(0, type="progress", step=10, seconds=2.0, steps=10, device_bytes=300)
+    assert gang.events[-1].step == 0
+    gang.say(1, type="progress", step=10, seconds=1.0, steps=9, device_bytes=700)
+    assert gang.events[-1] == JobProgressed(
+        now_s=1.0, job=JOB, epoch=1, step=10, steps_per_s=5.0, device_memory_bytes=700
+    )
+
+
 def test_a_noise_scale_comes_with_progress_and_one_that_is_none_is_left_out() -> None:
     gang = Gang(1)
     progress = {"type": "progress", "step": 9, "seconds": 1.0, "steps": 9, "device_bytes": 0}

@@ -94,6 +94,7 @@ class GangMachine(Stops):
         self._orders: dict[int, int] = {}  # number of every node's newest
         self._hooked = False
         self._restored: dict[int, Restored] = {}  # by rank
+        self._progress: Progress | None = None  # of the first rank, whose rate is the job's
 
     # --- what comes in ---------------------------------------------------------------------------------------------
 
@@ -362,17 +363,21 @@ class GangMachine(Stops):
         crew = self._crew
         number, rank = crew.ranked(connection)
         rank.device_bytes = max(rank.device_bytes, word.device_bytes)
-        rank.step = max(rank.step, word.step)
-        if number == 0 and word.seconds > 0:
+        before, rank.step = crew.step, max(rank.step, word.step)
+        first = number == 0 and word.seconds > 0
+        if first:
+            self._progress = word
+        said = self._progress
+        if said is not None and (first or crew.step > before):
             most = max(each.device_bytes for each in crew.ranks.values())
             crew.events.append(
                 JobProgressed(
                     **crew.at,
                     step=crew.step,
-                    steps_per_s=word.steps / word.seconds,
+                    steps_per_s=said.steps / said.seconds,
                     device_memory_bytes=most,
-                    noise_scale=word.noise_scale,
-                    noise_samples=word.noise_samples,
+                    noise_scale=said.noise_scale,
+                    noise_samples=said.noise_samples,
                 )
             )
 
