@@ -76,7 +76,7 @@ class Mover:
 
     def may_go(self, job: JobFacts, *, urgent: bool = False) -> bool:
         """Not for a drain: those go at once."""
-        if not job.movable or job.id in self._moved or job.id in self.world.effective:
+        if not job.movable or job.id in self._moved or job.id in self.world.going:
             return False
         cool_down_s = self._urgent_s if urgent else self._cool_down_s
         if self._now_s - job.settled_s < cool_down_s:
