@@ -378,6 +378,41 @@ def test_gangs_that_crowd_on_two_servers_spread_over_all_and_stay_there() -> Non
     assert len(world.moved) == 2
 
 
+def users_with(jobs: str) -> list[JobFacts]:
+    """Of each the user, its GPUs, and `+` where they are on two servers."""
+    return [
+        job(at, one[0], int(one[1]), nodes=1 + one.endswith("+")) for at, one in enumerate(jobs.split(), 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "used"),
+    [
+        ((8, 4, 8), "F8 H1 E8+ C2 E1 A4", 0.77),
+        ((8, 8), "H8 H8 F8 H8 A1 C2 C2 A1 A2 D4 D1 C1", 0.98),
+    ],
+)
+def test_jobs_do_not_go_to_and_fro_to_where_more_is_lost_than_one_user_gains(
+    gpus: tuple[int, ...], jobs: str, used: float
+) -> None:
+    """Who was short became heavier, and jobs left for where others were shorter: up to five of them every thirty quanta, for ever."""
+    world = run([host(f"h{at}", has) for at, has in enumerate(gpus)], users_with(jobs), delay=1)
+    world.go(30)
+    before = sum(world.gpus.values())
+    world.go(120)
+    assert [quantum for quantum, _ in world.moved if quantum >= 30] == []
+    assert sum(world.gpus.values()) - before >= used * 120 * sum(gpus)
+
+
+def test_who_is_short_where_it_lives_takes_turns_with_others_on_a_server_with_more_room() -> None:
+    """Five users on two servers, three on one of them: whoever is short becomes heavier, and one gang moves each twenty quanta or so."""
+    world = run([host("a", 8), host("b", 8)], users_with("A8 B8 C8 D8" + 8 * " E1"), delay=1)
+    world.go(120)
+    assert all(count == pytest.approx(120 * 16 / 5, rel=0.05) for count in world.by_user().values())
+    assert 2 <= len(world.moved) <= 6
+    assert {world.asked.jobs[job_id - 1].gang for _, job_id in world.moved} == {8}
+
+
 def test_gangs_over_several_servers_do_not_go_to_and_fro_where_loads_cannot_be_alike() -> None:
     """Of nine no four servers have as many parts each; small jobs are on two of them."""
     gangs = at("a+b", *sweep(1, 5, "A", 8, nodes=2)) + at("c+d", *sweep(6, 4, "B", 8, nodes=2))
