@@ -229,12 +229,13 @@ class StrideQueue(Generic[K]):
         able: Collection[K] | None = None,
         absent: Collection[K] = (),
         idle: int | None = None,
-    ) -> None:
+    ) -> Fraction:
         """What `pick` does to passes and virtual time, for a caller that chose `jobs` itself.
 
         `forced` ran whatever their passes; `able` could have run, had they come first (None: every job). `absent` have not
         begun to compete: they move along with the virtual time, which takes no notice of their tickets. `idle` GPUs were left over (None: not
-        said, so that nobody's debt is forgiven).
+        said, so that nobody's debt is forgiven). The answer is how far the virtual time has come by what was handed out; what is forgiven takes it
+        back, which is nothing to those who begin later in the quantum.
         """
         self._settle()
         if quanta <= 0:
@@ -251,13 +252,16 @@ class StrideQueue(Generic[K]):
         could = () if idle is None else set(range(len(self._ranked))).difference(ran, pressed, unable)
         last = min((self._keys[rank] for rank in (*ran, *could)), default=0)
         steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
+        before = self.virtual_time()
         if not pressed and not unable:
             self._handed = _plain(self._handed + handed)
         else:
             steps |= self._advance(handed, quanta, pressed, unable, away)
+        advance = self.virtual_time() - before
         self._nudge([(self._keys[rank], key) for rank, key in steps.items() if key != self._keys[rank]])
         if idle is not None and (ahead := self._fillers(ran, could, last, idle)):
             self._forgive(ahead, last, unable)
+        return advance
 
     def _fillers(self, ran: Collection[int], waiting: Collection[int], last: int, idle: int) -> list[int]:
         """Of those that ran the ones too far ahead of who was the last, none of those that waited behind them could have had their GPUs."""
