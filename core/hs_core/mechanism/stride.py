@@ -19,7 +19,8 @@ its pass (it cannot be suspended) does not move the virtual time, and owes one s
 *Who gets what nobody else could use is not in debt for it.* A small job that fills the GPUs beside gangs in every quantum may get far more than
 its tickets say. Its pass would run ahead for ever, and the virtual time, a mean, ahead of all the others: newcomers would wait for hours, and a change
 of tickets throw jobs back or forward. So who runs while nobody who is behind it could have its GPUs is three strides ahead of the last one at most;
-what is beyond moves nobody.
+what is beyond moves nobody. Debts are forgiven, and no more: nobody falls behind the virtual time by it, however far behind the last one is. That may be one
+with next to no tickets, a stride of which are thousands of quanta of those who wait.
 
 *New jobs of one kind are spread over one stride*, not put at one point: jobs of equal gang and tickets (a user's sweep) that enter together would
 otherwise run in one clump in every period, for ever: right on average and 20 % off over 30 quanta (the paper's figure 4).
@@ -277,11 +278,12 @@ class StrideQueue(Generic[K]):
     def _forgive(self, ahead: Collection[int], last: int, unable: Collection[int] = ()) -> None:
         """What these are ahead of who was the last (its key) beyond `DEBT`: they come back, and with them their part of the virtual time; along with that who is `unable`."""
         bits, before = self._bits, self._fold()
-        now = {rank: (last + DEBT * self._strides[rank]) >> bits for rank in ahead}
-        beyond = sum(self._ranked[rank].tickets * ((self._keys[rank] >> bits) - now[rank]) for rank in ahead)
+        most = {rank: max(before, (last + DEBT * self._strides[rank]) >> bits) for rank in ahead}
+        now = {rank: at for rank, at in most.items() if at < self._keys[rank] >> bits}
+        beyond = sum(self._ranked[rank].tickets * ((self._keys[rank] >> bits) - now[rank]) for rank in now)
         back = round(beyond / (self._total - sum(self._ranked[rank].tickets for rank in unable)))
         self._virtual = before - back
-        moves = [(self._keys[rank], now[rank] << bits | rank) for rank in ahead]
+        moves = [(self._keys[rank], at << bits | rank) for rank, at in now.items()]
         moves += [(self._keys[rank], self._keys[rank] - (back << bits)) for rank in unable]
         self._nudge(moves)
 
