@@ -512,3 +512,35 @@ def test_a_class_nobody_has_measured_on_an_idle_newer_model_sends_one_job_there_
         *at("k", *sweep(2, 1, "A", started=True, running=True)),
     ]
     assert not moves(decide(hosts, here, rates=known)), "one is enough"
+
+
+@pytest.mark.parametrize("share", [4, 0])
+def test_classes_find_out_one_after_the_other_about_a_newer_model_that_their_user_has_a_share_of(
+    share: int,
+) -> None:
+    """Its other jobs have those GPUs, and came first; to whoever has no share of them it is nothing."""
+    hosts = [host("v", share or 4), host("k", 8, "K80")]
+    known = {**rates(A={"V100": 1.2, "K80": 1.0}), ("y", "K80"): 1.0, ("w", "K80"): 1.0}
+    first = [*at("v", *sweep(1, 4, "A")), *at("k", *sweep(5, 4, "A"))]
+    new = [*at("k", *sweep(9, 3, "A", of="y")), *at("k", *sweep(12, 2, "A", of="w"))]
+    if not share:
+        first = [replace(one, gpu_types=("K80",)) for one in at("k", *sweep(1, 8, "A"))]
+        new = [*at("k", *sweep(9, 3, "B", of="y")), *at("v", *sweep(20, 4, "C", of="C/x"))]
+    tickets = None if share else {"B": 1, "C": 10_000}
+    world = run(hosts, [*first, *new], rates=known, tickets=tickets)
+    verdict = world.step()
+    if not share:
+        assert not any(job_id in range(9, 12) for job_id in verdict.plan.moves)
+        return
+    ((scout, (reason, text)),) = verdict.plan.moves.items()
+    assert scout in range(9, 14)
+    assert (reason, text) == (
+        MoveReason.POOL,
+        "nobody knows how fast its class is on V100; it goes there to find out",
+    )
+    world.go(30)
+    assert len(world.moved) == 1, "until that one is measured"
+    found = "w" if scout >= 12 else "y"
+    world.change(rates={**known, (found, "V100"): 5.0})
+    world.go(5)
+    assert {"y", "w"} == {job.job_class for job in world.asked.jobs if job.hosts == ("v",)} - {"A/x"}
