@@ -230,6 +230,16 @@ class HostSim:
         for process in list(self.processes.values()):
             process.say_again()
 
+    def pause_agent(self, seconds: float) -> None:
+        """It sleeps, and hears then what has happened meanwhile."""
+        self.down = True
+        self.run(seconds)
+        self.down = False
+        missed, self._missed = self._missed, []
+        for event in missed:
+            self.tell(replace(event, now_s=self.now_s))
+        self.tell(Woke(now_s=self.now_s))
+
     # --- time
 
     def run(self, seconds: float) -> None:

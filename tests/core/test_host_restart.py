@@ -103,6 +103,32 @@ def test_the_time_without_an_agent_is_not_taken_for_that_of_a_switch(lost: str, 
     assert saved["quantum_s"] == sim.quantum_s
 
 
+@pytest.mark.parametrize("jobs", [2, 8])
+@pytest.mark.parametrize("at_s", [60.05, 120.05])
+def test_the_time_that_an_agent_slept_is_not_taken_for_that_of_a_switch(jobs: int, at_s: float) -> None:
+    """Whatever stops at that moment, and also where nothing is known of this host yet."""
+    sim = HostSim(jobs // 2)
+    for n in range(1, jobs + 1):
+        sim.job(n, ways=Ways(hook_s=0.01, ready_s=0.02))
+    sim.send()
+    sim.run(at_s)
+    sim.pause_agent(25.0)
+    sim.run(200.0)
+    suspends = [sim.machine.report(JobId(n)).suspend_s for n in range(1, jobs + 1)]
+    assert max(suspends) > 20.0, "the GPUs stood for that long"
+    assert sim.machine.saved()["quantum_s"] == sim.quantum_s
+
+
+def test_where_switching_is_slow_quanta_are_longer() -> None:
+    """Twenty times as long as it takes, as soon as it was so twice."""
+    sim = HostSim(1)
+    for n in (1, 2):
+        sim.job(n, ways=Ways(hook_s=0.01, ready_s=0.02, hold_s=5.0, resume_s=1.0))
+    sim.send()
+    sim.run(60.0 + 3 * 120.0)
+    assert sim.machine.saved()["quantum_s"] == pytest.approx(20 * 6.0, rel=0.02)
+
+
 @pytest.mark.parametrize("now_s", [5.0, 5000.0])
 def test_a_reboot_charges_until_the_last_word(now_s: float):
     sim = HostSim(1)

@@ -122,3 +122,29 @@ def test_what_a_quantum_handed_out_in_advance_is_over_all_that_begin_within_it()
     sim.send()
     sim.run(sim.quantum_s / 2)
     assert sim.machine._board.advance == Fraction(1, 3)
+
+
+def test_a_gang_that_comes_beside_jobs_of_next_to_no_tickets_has_its_turns():
+    """They had the server to themselves, and are ahead or behind by thousands of quanta of hers: neither she nor her gang, who begins in the middle
+    of a quantum, has anything to do with that."""
+    sim = HostSim(4)
+    for number, (gpus, tickets) in enumerate(
+        [(2, 2e-3), (1, 1e-3), (2, 2e-3), (1, 1e-3), (4, 1e-3), (4, 1e-6)], 1
+    ):
+        sim.job(number, gpus, user=f"light{number}", tickets=tickets, ways=QUICK)
+    sim.send()
+    sim.quanta(7)
+    sim.run(20.0)
+    small = sim.job(13, 1, user="her", tickets=0.95, ways=Ways(hook_s=1.0, ready_s=10.0))
+    sim.send()
+    sim.quanta(1)
+    gang = sim.job(15, 4, user="her", tickets=3.8, ways=Ways(hook_s=5.0, ready_s=50.0))
+    sim.send()
+    sim.quanta(2)
+    before = [sim.gpu_s(job) for job in (small, gang)]
+    sim.quanta(60)
+    turns = [
+        (sim.gpu_s(job) - was) / sim.quantum_s / gpus
+        for job, was, gpus in zip((small, gang), before, (1, 4), strict=True)
+    ]
+    assert turns == pytest.approx([30, 30], abs=2)

@@ -65,3 +65,16 @@ def test_a_roomy_server_leaves_nobody_in_debt_when_others_come() -> None:
     assert all("heavy" in jobs for jobs in ran)
     count = Counter(job for jobs in ran for job in jobs)
     assert all(abs(count[job] - 20) <= 2 for job in ("p", "q", "r", *newcomers))
+
+
+def test_who_fills_gpus_is_not_put_before_who_waits_as_it_does_for_the_sake_of_who_has_few_tickets() -> None:
+    """Two jobs of a user with next to no tickets come with what they were owed elsewhere, hours of theirs: beside them a small job fills a GPU, and a gang waits."""
+    queue: StrideQueue[str] = StrideQueue()
+    for job, gang in (("light", 2), ("lighter", 1)):
+        queue.add(job, gang, Fraction(gang, 2000), (job,), Fraction(-1))
+    for job, gang in (("fills", 1), ("gang", 4)):
+        queue.add(job, gang, Fraction(gang), (job,))
+    assert set(queue.pick(4)) == {"light", "lighter", "fills"}
+    ran = Counter(job for _ in range(100) for job in queue.pick(4))
+    assert abs(ran["gang"] - ran["fills"]) <= 1
+    assert ran["gang"] >= 49

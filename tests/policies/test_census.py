@@ -1,6 +1,6 @@
 """The census of jobs that live where they can stay: brought up to date, it is the one that would be taken anew."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +13,7 @@ from hs_core.mechanism.lags import had_in_turn
 from hs_core.mechanism.world import World, look
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import HostFacts, JobFacts, Snapshot
+from hs_core.policy import Going, HostFacts, JobFacts, Snapshot
 
 HOSTS = tuple(
     HostFacts(
@@ -44,6 +44,17 @@ def a_job(dice: Random, at: int) -> JobFacts:
         rooted=dice.random() < 0.2,
         migrate=dice.choice((Migrate.AUTO, Migrate.AUTO, Migrate.NEVER)),
         gpu_types=dice.choice(((), ("V100",))),
+    )
+
+
+def leaves(dice: Random, job: JobFacts) -> JobFacts:
+    """For other servers, or is restarted where it is, as it is or with other GPUs; or it stays after all."""
+    if not job.hosts or job.going is not None:
+        return replace(job, going=None)
+    to = tuple(dice.sample([host.name for host in HOSTS], dice.choice((job.nodes, job.nodes, 1, 2))))
+    to = dice.choice((to, to, job.hosts))
+    return replace(
+        job, started=True, movable=False, going=Going(hosts=to, gpus=dice.choice((job.per_node, 1, 2)))
     )
 
 
@@ -89,11 +100,20 @@ def test_a_census_that_was_brought_up_to_date_is_the_one_that_would_be_taken_ane
             )
         jobs += [a_job(dice, first + at) for at in range(3)]
         dice.shuffle(jobs)
-        told = [job.id for job in jobs if dice.random() < 0.05]
-        assert census.update(jobs, told)
+        jobs = [leaves(dice, job) if dice.random() < 0.03 else job for job in jobs]
+        assert census.update(jobs)
         # What a decision before has seen stays as it was.
         assert shown(before[0]) == before[1]
-        assert all_of(census) == all_of(Census(floor, jobs, told))
+        assert all_of(census) == all_of(Census(floor, jobs))
+
+
+def one_by_one(floor: Floor, jobs: Sequence[JobFacts]) -> Census:
+    """Every job is odd."""
+    census = Census(floor, ())
+    census.jobs, census.ids = list(jobs), [job.id for job in jobs]
+    census._known = census.odd = {job.id: job for job in jobs}
+    census._homes = {job.id: job.hosts for job in jobs}
+    return census
 
 
 def where_all_are(world: World) -> tuple[object, ...]:
@@ -104,7 +124,7 @@ def where_all_are(world: World) -> tuple[object, ...]:
     counts = [
         {key: gpus for key, gpus in of.items() if gpus} for of in (world.gpus, world.kind_gpus, world.demands)
     ]
-    moves = world.homes, world.effective, world.leaving, world.unable
+    moves = world.homes, world.going, world.unable
     assert world.roll is not None
     pools = dict(zip(world.ids, world.pools_of_jobs(world.roll).tolist(), strict=True))
     return world.jobs, moves, world.new, world.leavers, bands, counts, had_in_turn(world), pools
@@ -115,24 +135,20 @@ def test_jobs_that_are_counted_together_are_where_each_of_them_is_by_itself(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = Random(seed)
-    jobs = tuple(a_job(dice, at) for at in range(60))
-    told = {
-        job.id: tuple(dice.sample([host.name for host in HOSTS], job.nodes))
-        for job in jobs
-        if dice.random() < 0.2
-    }
+    some = [a_job(dice, at) for at in range(60)]
+    jobs = tuple(leaves(dice, job) if dice.random() < 0.2 else job for job in some)
     running = frozenset(job.id for job in jobs if dice.random() < 0.3)
     asked = Snapshot(
         now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=jobs, tickets={}, running=running
     )
-    together = look(asked, told, many=True)
+    together = look(asked, many=True)
     monkeypatch.setattr(
         "hs_core.mechanism.world.census",
-        lambda floor, there, _: Census(floor, there, [job.id for job in there]),
+        one_by_one,
     )
-    by_itself = look(asked, told, many=True)
+    by_itself = look(asked, many=True)
     assert where_all_are(together) == where_all_are(by_itself)
-    few = look(asked, told)
+    few = look(asked)
     assert had_in_turn(few) == had_in_turn(together)
     pools = [few.models.index(few.model(few.where(job))) if job.id in few.homes else -1 for job in few.jobs]
     assert list(where_all_are(together)[-1].values()) == pools
@@ -152,10 +168,10 @@ def test_what_moves_in_one_decision_is_where_it_was_in_the_next() -> None:
         id=JobId(1), user=UserName("A"), gang=1, arrival_s=0.0, hosts=(HOSTS[0].name,), movable=True
     )
     asked = Snapshot(now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=(job,), tickets={})
-    first = look(asked, {})
+    first = look(asked)
     first.unsettle(job, job.hosts)
     first.settle(job, (HOSTS[2].name,))
-    second = look(asked, {})
+    second = look(asked)
     assert [list(world.at[HOSTS[0].name]) for world in (first, second)] == [[], [job]]
     assert [list(world.at[HOSTS[2].name]) for world in (first, second)] == [[job], []]
     assert second.gpus == {("A", "V100"): 1}

@@ -378,6 +378,41 @@ def test_gangs_that_crowd_on_two_servers_spread_over_all_and_stay_there() -> Non
     assert len(world.moved) == 2
 
 
+def users_with(jobs: str) -> list[JobFacts]:
+    """Of each the user, its GPUs, and `+` where they are on two servers."""
+    return [
+        job(at, one[0], int(one[1]), nodes=1 + one.endswith("+")) for at, one in enumerate(jobs.split(), 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "used"),
+    [
+        ((8, 4, 8), "F8 H1 E8+ C2 E1 A4", 0.77),
+        ((8, 8), "H8 H8 F8 H8 A1 C2 C2 A1 A2 D4 D1 C1", 0.98),
+    ],
+)
+def test_jobs_do_not_go_to_and_fro_to_where_more_is_lost_than_one_user_gains(
+    gpus: tuple[int, ...], jobs: str, used: float
+) -> None:
+    """Who was short became heavier, and jobs left for where others were shorter: up to five of them every thirty quanta, for ever."""
+    world = run([host(f"h{at}", has) for at, has in enumerate(gpus)], users_with(jobs), delay=1)
+    world.go(30)
+    before = sum(world.gpus.values())
+    world.go(120)
+    assert [quantum for quantum, _ in world.moved if quantum >= 30] == []
+    assert sum(world.gpus.values()) - before >= used * 120 * sum(gpus)
+
+
+def test_who_is_short_where_it_lives_takes_turns_with_others_on_a_server_with_more_room() -> None:
+    """Five users on two servers, three on one of them: whoever is short becomes heavier, and one gang moves each twenty quanta or so."""
+    world = run([host("a", 8), host("b", 8)], users_with("A8 B8 C8 D8" + 8 * " E1"), delay=1)
+    world.go(120)
+    assert all(count == pytest.approx(120 * 16 / 5, rel=0.05) for count in world.by_user().values())
+    assert 2 <= len(world.moved) <= 6
+    assert {world.asked.jobs[job_id - 1].gang for _, job_id in world.moved} == {8}
+
+
 def test_gangs_over_several_servers_do_not_go_to_and_fro_where_loads_cannot_be_alike() -> None:
     """Of nine no four servers have as many parts each; small jobs are on two of them."""
     gangs = at("a+b", *sweep(1, 5, "A", 8, nodes=2)) + at("c+d", *sweep(6, 4, "B", 8, nodes=2))
@@ -477,3 +512,35 @@ def test_a_class_nobody_has_measured_on_an_idle_newer_model_sends_one_job_there_
         *at("k", *sweep(2, 1, "A", started=True, running=True)),
     ]
     assert not moves(decide(hosts, here, rates=known)), "one is enough"
+
+
+@pytest.mark.parametrize("share", [4, 0])
+def test_classes_find_out_one_after_the_other_about_a_newer_model_that_their_user_has_a_share_of(
+    share: int,
+) -> None:
+    """Its other jobs have those GPUs, and came first; to whoever has no share of them it is nothing."""
+    hosts = [host("v", share or 4), host("k", 8, "K80")]
+    known = {**rates(A={"V100": 1.2, "K80": 1.0}), ("y", "K80"): 1.0, ("w", "K80"): 1.0}
+    first = [*at("v", *sweep(1, 4, "A")), *at("k", *sweep(5, 4, "A"))]
+    new = [*at("k", *sweep(9, 3, "A", of="y")), *at("k", *sweep(12, 2, "A", of="w"))]
+    if not share:
+        first = [replace(one, gpu_types=("K80",)) for one in at("k", *sweep(1, 8, "A"))]
+        new = [*at("k", *sweep(9, 3, "B", of="y")), *at("v", *sweep(20, 4, "C", of="C/x"))]
+    tickets = None if share else {"B": 1, "C": 10_000}
+    world = run(hosts, [*first, *new], rates=known, tickets=tickets)
+    verdict = world.step()
+    if not share:
+        assert not any(job_id in range(9, 12) for job_id in verdict.plan.moves)
+        return
+    ((scout, (reason, text)),) = verdict.plan.moves.items()
+    assert scout in range(9, 14)
+    assert (reason, text) == (
+        MoveReason.POOL,
+        "nobody knows how fast its class is on V100; it goes there to find out",
+    )
+    world.go(30)
+    assert len(world.moved) == 1, "until that one is measured"
+    found = "w" if scout >= 12 else "y"
+    world.change(rates={**known, (found, "V100"): 5.0})
+    world.go(5)
+    assert {"y", "w"} == {job.job_class for job in world.asked.jobs if job.hosts == ("v",)} - {"A/x"}

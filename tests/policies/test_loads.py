@@ -22,7 +22,7 @@ def board() -> Board:
         job(4, "B", 4, host="k1"),
         job(5, "C", 1),
     ]
-    world = look(snapshot(hosts, jobs), {})
+    world = look(snapshot(hosts, jobs))
     entitled = {at: Fraction(gpus, 2) for at, gpus in world.gpus.items()}
     return Board(world, entitled, find_levels(world, entitled), {})
 
@@ -61,7 +61,7 @@ def test_room_beside_gangs_is_what_the_jobs_of_each_server_leave(seed: int) -> N
         for at in range(1, 25)
     ]
     jobs += [job(at, "A", gang, nodes=2, hosts=dice.sample(names, 2)) for at, gang in enumerate((2, 8), 25)]
-    world = look(snapshot(list(map(host, names)), jobs), {})
+    world = look(snapshot(list(map(host, names)), jobs))
     shares = dict.fromkeys(world.gpus, Fraction(1))
     board = Board(world, shares, find_levels(world, shares), {})
     (pool,) = board.pools()
@@ -83,7 +83,7 @@ def test_loads_found_of_all_servers_at_once_are_those_found_one_by_one(seed: int
         job(at, dice.choice("ABC"), dice.choice((1, 1, 2, 4)), host=dice.choice(names)) for at in range(1, 90)
     ]
     jobs += [job(at, "A", gang, nodes=2, hosts=dice.sample(names, 2)) for at, gang in enumerate((2, 8), 90)]
-    world = look(snapshot(list(map(host, names)), jobs), {})
+    world = look(snapshot(list(map(host, names)), jobs))
     shares = {at: dice.choice((0.0, 0.3, 1.0)) * gpus for at, gpus in world.gpus.items()}
     (pool,) = Board(world, shares, find_levels(world, shares), {}).pools()
     loads, odd = pool.time_loads()

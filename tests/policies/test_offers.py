@@ -34,7 +34,7 @@ def offers(seed: int) -> list[Offer]:
     most = dice.choice((3, 6, 40))  # servers of a model: on many all jobs run
     hosts = [host(f"{model}-{at}", model=model) for model in MODELS for at in range(most)]
     jobs = [a_job(dice, at, most) for at in range(dice.choice((20, 60)))]
-    world = look(snapshot(hosts, jobs, {user: dice.choice((50, 100, 70)) for user in USERS}), {})
+    world = look(snapshot(hosts, jobs, {user: dice.choice((50, 100, 70)) for user in USERS}))
     rates = {
         (f"{user}/{name}", model): dice.choice((0.0, 1.0, 1.3, 2.0, 7.0))
         for user in USERS

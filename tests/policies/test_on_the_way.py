@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.names import HostName, JobId
+from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Going, JobFacts, Policy, Snapshot, Verdict
@@ -13,7 +13,7 @@ from .worlds import GIB, homes_of, host, job, snapshot  # noqa: TID252 — tests
 
 OTHERS = [
     policy for policy in POLICIES.values() if policy.name != "gandiva-fair"
-]  # which remembers its moves
+]  # which has jobs share servers and lets these hand out turns: what it makes of a move is below
 every_other_policy = pytest.mark.parametrize("policy", OTHERS, ids=lambda policy: policy.name)
 NOT_PREEMPTIVE = [policy for policy in OTHERS if not policy.needs.preemptive]
 H, J = HostName("h"), HostName("i")
@@ -122,3 +122,59 @@ def test_nothing_is_measured_on_gpus_to_which_a_job_is_going() -> None:
         "the one with most memory is measured first, and waits for it"
     )
     assert homes_of(verdict) == {1: "h", 2: "h"}
+
+
+# --- gandiva-fair -----------------------------------------------------------------------------------------------------
+
+
+def leaves(at: int, gang: int = 4, *, to: HostName = J, gpus: int = 4, **facts: object) -> JobFacts:
+    """From h, as nobody knows but by its facts: another policy has begun it, or the controller was begun anew."""
+    said = {"host": H, "started": True, "movable": False, "going": Going(hosts=(to,), gpus=gpus)}
+    return sized(at, gang, **(said | facts))
+
+
+def fair(asked: Snapshot) -> Verdict:
+    return asked_twice(find("gandiva-fair"), asked)
+
+
+def test_gandiva_fair_places_who_comes_where_a_job_is_leaving_and_not_where_it_goes() -> None:
+    goes, stays = leaves(1), leaves(1, going=None)
+    for moving, home in ((goes, "h"), (stays, "i")):
+        asked = snapshot([host("h"), host("i")], [moving, sized(2)])
+        assert homes_of(fair(asked)) == {1: "h", 2: home}
+
+
+def test_gandiva_fair_counts_who_leaves_for_another_pool_in_that_pool() -> None:
+    stays = sized(2, host=H, started=True, running=True, movable=False)
+    jobs = [replace(job, user=UserName("A")) for job in (leaves(1), stays)]
+    verdict = fair(snapshot([host("h", model="K80"), host("i")], jobs, **BOTH))
+    assert verdict.plan.tickets == {1: 4, 2: 4}
+    assert verdict.why[JobId(1)] == "it is on its way to i"
+
+
+def test_gandiva_fair_counts_a_job_that_will_have_more_gpus_with_these() -> None:
+    """A policy that changes shapes was in office when it was told."""
+    others = [replace(sized(at, 2), user=UserName("B")) for at in (2, 3, 4)]
+    verdict = fair(snapshot([host("h"), host("i")], [leaves(1, 2, gpus=4), *others]))
+    assert verdict.entitled == {("u1", "V100"): 4, ("B", "V100"): 4}
+    assert homes_of(verdict) == {1: "h", 2: "h", 3: "h", 4: "h"}
+
+
+def test_gandiva_fair_counts_at_home_who_stays_after_all_though_it_cannot_move() -> None:
+    """Its checkpoint failed: it was told to move, and is told so no more."""
+    policy = find("gandiva-fair")
+    crowded = [sized(at, host=H, started=True) for at in (1, 2)]
+    asked = snapshot([host("h"), host("i")], crowded, now_s=1e6, migrations_left=9)
+    first = policy.decide(asked, {})
+    (moved,) = first.plan.moves
+    stuck = [replace(job, movable=job.id != moved) for job in crowded]
+    again = policy.decide(replace(asked, jobs=tuple(stuck), quantum=1), first.memory)
+    assert {*again.plan.moves} == {1, 2} - {moved}, "the other goes instead"
+    assert again.why[moved].startswith("waiting for its turn on h")
+
+
+@pytest.mark.parametrize("away", ["h", "i"])
+def test_gandiva_fair_counts_a_job_at_home_while_nothing_comes_of_its_move(away: str) -> None:
+    hosts = [host("h", connected=away != "h"), host("i", connected=away != "i")]
+    verdict = fair(snapshot(hosts, [leaves(1), sized(2)]))
+    assert homes_of(verdict) == {1: "h", 2: "i" if away == "h" else "h"}

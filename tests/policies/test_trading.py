@@ -25,7 +25,7 @@ JOBS = [
 
 
 def settled(asked: Snapshot, before: Outcome | None = None) -> Outcome:
-    world = look(asked, {})
+    world = look(asked)
     base = entitle_pools(world.pools, world.demand(), asked.tickets)
     standing = dump(before.trades) if before is not None else ()
     return settle(world, base, speeds_of(asked.rates, world.models), standing)
@@ -70,7 +70,7 @@ def test_bids_that_are_remembered_are_those_that_would_be_found(seed: int) -> No
             job(at, dice.choice("ABC"), job_class=dice.choice("wxyz"), host=dice.choice(models), movable=True)
             for at in come
         ]
-        world = look(snapshot(hosts, jobs), {})
+        world = look(snapshot(hosts, jobs))
         kept, found = Bids(world, known), Bids(world, Speeds(rates, models))
         for user in "ABC":
             for fast, slow in permutations(models, 2):

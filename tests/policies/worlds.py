@@ -215,9 +215,12 @@ class Run:
         to, ready = self._moving[job.id]
         if ready <= self.asked.quantum:
             del self._moving[job.id]
-            return replace(job, hosts=to, movable=True, settled_s=self.asked.now_s)
+            return replace(job, hosts=to, movable=True, going=None, settled_s=self.asked.now_s)
         old = before[job.id]
-        return replace(job, hosts=old.hosts, movable=False, settled_s=old.settled_s, started=True)
+        going = Going(hosts=to, gpus=job.per_node)
+        return replace(
+            job, hosts=old.hosts, movable=False, going=going, settled_s=old.settled_s, started=True
+        )
 
     def go(self, quanta: int) -> Verdict:
         for _ in range(quanta):

@@ -185,6 +185,18 @@ def test_an_order_that_waited_for_a_link_is_not_obeyed_after_one_that_was_given_
     assert run_seed(19100, deeds=True) is None
 
 
+def under_gandiva_fair(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    case = case_of(seed)
+    experiment = replace(case.experiment, policy="gandiva-fair")
+    monkeypatch.setattr(faults, "case_of", lambda _: replace(case, experiment=experiment))
+
+
+def test_an_agent_that_slept_as_a_job_was_to_stop_has_no_longer_quanta_for_it(monkeypatch):
+    """Jobs stood for 100 s, ten quanta, beside a GPU that was idle."""
+    under_gandiva_fair(monkeypatch, 39617)
+    assert run_seed(39617) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

@@ -253,3 +253,33 @@ def test_no_policy_breaks_or_starves_anybody_over_profiles_that_lie(policy: Poli
         policy=told(policy, of_the_liar(lie)),
     )
     assert all(job.ended_s is not None for job in result.jobs)
+
+
+@both_depths
+def test_a_class_that_came_when_its_users_fast_gpus_were_in_use_is_measured_on_them_and_gets_most(
+    run: Run,
+) -> None:
+    """Jobs that gain little by them came first. They had them for ever, and those that gain most were never tried there."""
+    speedups = {"little": ("A", 1.2, 8), "much": ("A", 5.0, 4), "others": ("B", 3.0, 24)}
+    jobs = [(user, job_class, count) for job_class, (user, _, count) in speedups.items()]
+    each = [(user, job_class, at) for at, (user, job_class, count) in enumerate(jobs) for _ in range(count)]
+    rates = {(job_class, "K80"): SLOW for job_class in speedups}
+    rates |= {(job_class, "V100"): SLOW * times for job_class, (_, times, _) in speedups.items()}
+    workload = Workload(
+        name="a class that came later",
+        jobs=tuple(
+            SimJob(
+                id=n, user=UserName(user), arrival_s=30.0 * at + n / 10, steps=FOREVER, job_class=job_class
+            )
+            for n, (user, job_class, at) in enumerate(each, start=1)
+        ),
+        tickets={UserName("A"): 100.0, UserName("B"): 100.0},
+        rates=rates,
+    )
+    pools = tuple(Pool(model=model, servers=count, gpus_per_server=4) for model, count in POOLS.items())
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=pools), workload=workload, until_s=2 * MOVED * QUANTUM_S
+    )
+    last = run(experiment).samples[-10:]
+    done = sum(sample.steps_per_s[UserName("A")] for sample in last) / len(last)
+    assert done >= 0.99 * SLOW * (3 * 5.0 + 1.2 + 8 * 1.0), "three of four at least; it was 12.8"

@@ -12,6 +12,7 @@ from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
+from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue, exact
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import GpuId, JobId
@@ -19,7 +20,6 @@ from hs_core.reports import Exit, Phase, Tier
 from hs_core.wanted import Lend, Turn
 
 STORY_LENGTH = 2_000
-MEAN_WEIGHT = 1 / 8
 LEAST_TICKETS = 1e-6
 FRACTION_OF_QUANTUM = 1024
 """Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
@@ -39,8 +39,8 @@ class Board:
     edge_s: float = 0.0  # the present quantum began
     quantum_s: float = 0.0  # and lasts so long
     advance: Fraction = Fraction(0)  # of the virtual time, charged when it began
-    mean_suspend_s: float = 0.0
-    mean_resume_s: float = 0.0
+    suspending: Usual = field(default_factory=Usual)
+    resuming: Usual = field(default_factory=Usual)
     hooking_classes: set[str] = field(
         default_factory=set
     )  # job classes whose processes were seen to load the runtime
@@ -140,7 +140,7 @@ class Board:
         """The cluster's where it keeps step with that; else as configured, longer where switching is slow (never more than tenfold: shares must be seen within minutes)."""
         if self.agenda.synced:
             return self.wanted_quantum_s
-        least = self.config.switch_ratio * (self.mean_suspend_s + self.mean_resume_s)
+        least = self.config.switch_ratio * (self.suspending.mean_s + self.resuming.mean_s)
         return min(max(self.wanted_quantum_s, least), 10 * self.wanted_quantum_s)
 
     def tell(self, kind: str, text: str, job: HostedJob | None = None) -> None:
@@ -191,7 +191,7 @@ class Board:
         if job.going_s is not None:
             took_s = max(0.0, self.now_s - job.going_s)
             job.resume_s += took_s
-            self.mean_resume_s = blend(self.mean_resume_s, took_s)
+            self.resuming.took(job.going_s, took_s, self.wanted_quantum_s)
             job.going_s = None
 
     # --- going
@@ -219,7 +219,7 @@ class Board:
             took_s = max(0.0, self.now_s - job.asked_s)
             job.suspends += 1
             job.suspend_s += took_s
-            self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
+            self.suspending.took(job.asked_s, took_s, self.wanted_quantum_s)
         if job.occupying and any(other.occupying for other in self.rivals(job)):
             job.in_turn = False  # two could not be stopped; one is left
         if self.is_out_of_turn(job):
@@ -363,7 +363,3 @@ def _exact(tickets: float) -> Fraction:
 @lru_cache(maxsize=4096)
 def _exact_of(tickets: float, gang: int) -> Fraction:
     return _exact(tickets) / gang
-
-
-def blend(mean: float, sample: float) -> float:
-    return sample if mean == 0.0 else mean + MEAN_WEIGHT * (sample - mean)

@@ -7,6 +7,7 @@ from hs_core.errors import BrokenError
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.plain import plain, revive
+from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
@@ -17,8 +18,6 @@ _NUMBERS = (
     "wanted_quantum_s",
     "edge_s",
     "quantum_s",
-    "mean_suspend_s",
-    "mean_resume_s",
     "gang_ended_s",
     "heard_s",
     "fence_after_s",
@@ -31,6 +30,8 @@ def save(board: Board) -> dict[str, Any]:
         "version": VERSION,
         "now_s": board.now_s,
         **{name: getattr(board, name) for name in _NUMBERS},
+        "mean_suspend_s": board.suspending.mean_s,
+        "mean_resume_s": board.resuming.mean_s,
         "turn": plain(board.turn),
         "agenda": {
             "synced": agenda.synced,
@@ -56,6 +57,7 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
         raise BrokenError(f"the saved state has version {saved.get('version')}; this agent reads {VERSION}")
     for name in _NUMBERS:
         setattr(board, name, saved[name])
+    board.suspending, board.resuming = Usual(saved["mean_suspend_s"]), Usual(saved["mean_resume_s"])
     board.turn = revive(Turn, saved["turn"])
     agenda, kept = board.agenda, saved["agenda"]
     agenda.synced, agenda.quantum = kept["synced"], kept["quantum"]

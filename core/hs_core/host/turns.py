@@ -174,9 +174,9 @@ def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
         and blocked.isdisjoint(board.jobs[id_].gpus)
     ]
     chosen = [job.id for job in this.picks if job.id not in forced]
-    before = board.queue.virtual_time()
-    board.queue.charge(chosen, forced=forced, able=could, absent=absent(board, this), idle=len(this.free))
-    board.advance = board.queue.virtual_time() - before
+    board.advance = board.queue.charge(
+        chosen, forced=forced, able=could, absent=absent(board, this), idle=len(this.free)
+    )
 
 
 def absent(board: Board, this: Walk) -> list[JobId]:

@@ -5,7 +5,7 @@ same whether it was taken at once or brought up to date. Whether a job could go 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, filterfalse
 from operator import attrgetter
@@ -35,7 +35,7 @@ _Plain = tuple[UserName, str, str, int, int, tuple[str, ...], bool]
 
 _id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
 _counted = attrgetter(
-    "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
+    "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "going", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
 
@@ -50,10 +50,8 @@ class Shelf:
 
 
 class Census:
-    def __init__(self, floor: Floor, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> None:
-        """`told`: jobs that were told to move; where they are counted is for the decision to say."""
+    def __init__(self, floor: Floor, jobs: Sequence[JobFacts]) -> None:
         self.floor = floor
-        self.told = frozenset(told)
         self.jobs, self.ids = _in_order(jobs)
         self._known: dict[JobId, JobFacts] = dict(zip(self.ids, self.jobs, strict=True))  # in that order …
         self._homes: dict[JobId, Home] = dict(zip(self.ids, map(_hosts_of, self.jobs), strict=True))  # … too
@@ -63,7 +61,7 @@ class Census:
         self._roll: Roll | None = None  # until somebody asks
         self._recount(self._take(), ())
 
-    def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
+    def update(self, jobs: Sequence[JobFacts]) -> bool:
         """Whether it was worth it; else nothing has changed."""
         now = list(jobs)
         changes = _changes(now, self.jobs)
@@ -76,15 +74,8 @@ class Census:
             return False
         if self._roll is not None:
             self._roll = self._roll.changed([job.id for job in gone], Roll.of(came, self.floor))
-        turned = self.told.symmetric_difference(told)
-        if turned:
-            others = set(map(_id_of, gone))
-            same = [self._known[job] for job in sorted(turned) if job in self._known and job not in others]
-            came += same
-            gone += same
         self._take_in(now, came, gone)
-        self.told = frozenset(told)
-        renewed = self._renew(came, gone, turned)
+        renewed = self._renew(came, gone)
         self._recount(
             [job for job in came if job.id not in renewed], [job for job in gone if job.id not in renewed]
         )
@@ -108,11 +99,9 @@ class Census:
                 del known[job_id], homes[job_id]
         self.jobs = now
 
-    def _renew(
-        self, came: Sequence[JobFacts], gone: Sequence[JobFacts], turned: Collection[JobId]
-    ) -> Mapping[JobId, JobFacts]:
+    def _renew(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> Mapping[JobId, JobFacts]:
         """Those that are counted where they were: of most that have changed, only whether they are in their turn."""
-        before = {job.id: job for job in gone if job.id not in turned}
+        before = {job.id: job for job in gone}
         renewed = {
             job.id: job
             for job in came
@@ -170,7 +159,7 @@ class Census:
 
     def _take(self) -> list[JobFacts]:
         """All jobs with one server, by the shortest way; returns the others."""
-        told, auto = self.told, Migrate.AUTO
+        auto = Migrate.AUTO
         servers = {name: number for number, name in enumerate(self.floor.hosts)}
         calm = {name: (servers[name], host.model, host.gpus) for name, host in self.floor.calm.items()}
         numbers: dict[_Plain, int] = {}
@@ -187,7 +176,7 @@ class Census:
                 and (here := calm.get(home[0])) is not None
                 and job.gang <= here[2]
                 and job.migrate is auto
-                and job.id not in told
+                and job.going is None
             ):  # as `_is_plain`
                 server, model, _ = here
                 shape = job.gang, job.gpu_memory_bytes, job.gpu_types
@@ -224,7 +213,7 @@ class Census:
                 for bands, key in self._places(job):
                     changes.setdefault((id(bands), key), _Change(bands, key)).gone.add(job.id)
         for job in came:
-            if job.id in self.told or not _is_plain(job, self.floor):
+            if not _is_plain(job, self.floor):
                 self.odd[job.id] = job
                 continue
             for bands, key in self._places(job):
@@ -309,8 +298,8 @@ def _renew(bands: dict[K, Band], now: Mapping[K, Sequence[JobFacts]]) -> None:
 
 
 def _is_plain(job: JobFacts, floor: Floor) -> bool:
-    """It lives where it may stay, and its user lets it go anywhere, as most do."""
-    if not job.hosts or job.migrate is not Migrate.AUTO:
+    """It lives where it may stay, does stay there, and its user lets it go anywhere, as most do."""
+    if not job.hosts or job.migrate is not Migrate.AUTO or job.going is not None:
         return False
     there = [floor.calm.get(name) for name in job.hosts]
     return all(host is not None and job.per_node <= host.gpus for host in there)
@@ -320,7 +309,7 @@ def _is_plain(job: JobFacts, floor: Floor) -> bool:
 _newest: list[Census] = []
 
 
-def census(floor: Floor, jobs: Sequence[JobFacts], told: Collection[JobId]) -> Census:
-    if not _newest or _newest[0].floor is not floor or not _newest[0].update(jobs, told):
-        _newest[:] = [Census(floor, jobs, told)]
+def census(floor: Floor, jobs: Sequence[JobFacts]) -> Census:
+    if not _newest or _newest[0].floor is not floor or not _newest[0].update(jobs):
+        _newest[:] = [Census(floor, jobs)]
     return _newest[0]

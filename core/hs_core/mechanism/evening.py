@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hs_core.mechanism.band import Band
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
+from hs_core.mechanism.lasting import Lasting, Step
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
@@ -34,6 +35,10 @@ class _Change(NamedTuple):
     packs: bool = False  # with others, onto GPUs that idle beside gangs
     besides: tuple[Swap, ...] = ()  # of a gang that leaves several servers
 
+    @property
+    def step(self) -> Step:
+        return self.job, self.source, self.target
+
 
 class _Going(NamedTuple):
     job: JobFacts
@@ -47,8 +52,7 @@ class _Going(NamedTuple):
 def even_out(mover: "Mover", pool: Pool) -> None:
     if len(pool.names) < 2:
         return
-    total = int(pool.gpus.sum())
-    mean = float(pool.tickets.sum()) / total if pool.asked.sum() >= total else 1.0
+    mean = pool.mean(float(pool.tickets.sum()))
     if mean <= 0:
         return
     evening = Evening(mover, pool, mean)
@@ -63,6 +67,7 @@ class Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
+        self._lasting = Lasting(mover.board, pool)
         self._gpus: list[int] = pool.gpus.tolist()
         self._accepts: list[bool] = pool.accepts.tolist()
         self._fits: dict[Shape, list[bool]] = {}
@@ -140,6 +145,10 @@ class Evening:
     def squares(self, at: int, load: float) -> float:
         """More than before, with that load: of the mean one's."""
         return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
+
+    def lasts(self, squares: float, steps: Sequence[Step]) -> bool:
+        """What it saves now is not lost once nobody lacks anything any more."""
+        return self._lasting.alike or self._lasting.squares(steps) <= -squares
 
     def least(self, tickets: float) -> float:
         """Squares that a move of so many tickets has to save."""
@@ -265,7 +274,7 @@ class Evening:
         for target in targets:
             if target != source and self._accepts[target]:
                 for change in self._changes(going, source, target):
-                    if best is None or change < best:
+                    if (best is None or change < best) and self.lasts(change.squares, [change.step]):
                         best = change
         return best
 
@@ -383,8 +392,9 @@ class Evening:
         if not changes:
             return ()
         tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
-        good = draft.squares <= -self.least(tickets) * self._mean**2
-        return changes if good and self._mover.affords([change.job for change in changes]) else ()
+        squares = draft.squares / self._mean**2
+        good = squares <= -self.least(tickets) and self._mover.affords([change.job for change in changes])
+        return changes if good and self.lasts(squares, [change.step for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
         """Of those that could go: a small job that should run all the time is the last, for a move costs it most, and elsewhere it is in the way as much."""

@@ -60,6 +60,8 @@ class GangHomes:
         if not swaps:
             return None
         squares = round(sum([more for more, _ in swaps]), 9)
+        if not self._evening.lasts(squares, [(job, left, taken) for _, (left, taken) in swaps]):
+            return None
         return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
 
     def _swaps(self, job: JobFacts, targets: Sequence[int]) -> list[tuple[float, Swap]]:

@@ -181,6 +181,11 @@ class Pool:
         load = np.where(rows.fits, spread / self.width, gangs + alone)
         return load, sorted(rows.odd | self._touched)
 
+    def mean(self, tickets: float) -> float:
+        """Of so many, for each GPU; 1 where jobs ask for fewer GPUs than there are."""
+        total = int(self.gpus.sum())
+        return tickets / total if self.asked.sum() >= total else 1.0
+
     def room(self, at: int) -> int | None:
         """As `_Rows` has it; None: jobs came to that server, or left it, since."""
         return None if self._rows is None or at in self._touched else self._rows.room[at]
@@ -281,9 +286,12 @@ class Board:
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
         """Tickets per GPU of the user there, at most 1 but for what it lacks, with so many more GPUs asked for."""
-        at = (user, model)
-        gpus = self.world.gpus.get(at, 0) + more
-        return min(1.0, self.entitled.get(at, 0.0) / gpus) * self._factors.get(at, 1.0) if gpus > 0 else 0.0
+        return self.due(user, model, more) * self._factors.get((user, model), 1.0)
+
+    def due(self, user: UserName, model: str, more: int = 0) -> float:
+        """The same without what it lacks."""
+        gpus = self.world.gpus.get((user, model), 0) + more
+        return min(1.0, self.entitled.get((user, model), 0.0) / gpus) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""

@@ -18,7 +18,7 @@ from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.worth import SLACK, Offer, Worth
+from hs_core.mechanism.worth import SCOUTS, SLACK, Offer, Worth
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
@@ -76,7 +76,7 @@ class Mover:
 
     def may_go(self, job: JobFacts, *, urgent: bool = False) -> bool:
         """Not for a drain: those go at once."""
-        if not job.movable or job.id in self._moved or job.id in self.world.effective:
+        if not job.movable or job.id in self._moved or job.id in self.world.going:
             return False
         cool_down_s = self._urgent_s if urgent else self._cool_down_s
         if self._now_s - job.settled_s < cool_down_s:
@@ -239,7 +239,7 @@ class Mover:
             return gain
         if gain > -SLACK and then > self.limits.fairer * now + SLACK:
             return SLACK * (then - now)
-        return None
+        return SCOUTS if worth.scouts(job, source, target) else None
 
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""

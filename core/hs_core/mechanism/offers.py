@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.worth import HOPE, SLACK, Offer
+from hs_core.mechanism.worth import HOPE, SCOUTS, SLACK, Offer
 from hs_core.names import UserName
 
 Floats = NDArray[np.float64]
@@ -48,8 +48,11 @@ def find(board: Board, speeds: Speeds, pool_gain: float, fairer: float) -> list[
     will = rest * _with(board, kinds.users, whose, source, -gang) + more * after
     gain = np.where(fair, will - was, -np.inf)
     large = gain > pool_gain * gang * now + SLACK
-    some = (large | ((gain > -SLACK) & (then > fairer * now + SLACK))).nonzero()[0]
-    worth = -np.where(large, gain, SLACK * (then - now))[some]
+    fairly = (gain > -SLACK) & (then > fairer * now + SLACK)
+    scouts = ~known & ~np.isnan(kinds.speed[row, source]) & (target < source)  # as `Worth.scouts` has it
+    scouts &= (has[whose, target] >= gang) & ~_finding_out(kinds)[whose, target]
+    some = (large | fairly | scouts).nonzero()[0]
+    worth = -np.where(large, gain, np.where(fairly, SLACK * (then - now), SCOUTS))[some]
     rows = zip(worth.tolist(), row[some].tolist(), source[some].tolist(), target[some].tolist(), strict=True)
     return [(less, *kinds.classes[at], models[left], models[taken]) for less, at, left, taken in rows]
 
@@ -121,6 +124,14 @@ def _may(kinds: _Table, part: Floats, row: Ints, source: Ints, target: Ints) -> 
     unknown = ((before < 1) | (target < source)) & ~scouted
     better = other * part[whose, target] >= one * before * (1 - SLACK)
     found: Bools = (source != target) & np.where(np.isnan(one) | np.isnan(other), unknown, better)
+    return found
+
+
+def _finding_out(kinds: _Table) -> Bools:
+    """By user and pool: a class of the user's is there, and not measured there yet."""
+    found = np.zeros((len(kinds.users), kinds.asked.shape[1]), dtype=np.bool_)
+    row, pool = ((kinds.asked > 0) & np.isnan(kinds.speed)).nonzero()
+    found[kinds.whose[row], pool] = True
     return found
 
 

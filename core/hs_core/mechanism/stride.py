@@ -19,7 +19,8 @@ its pass (it cannot be suspended) does not move the virtual time, and owes one s
 *Who gets what nobody else could use is not in debt for it.* A small job that fills the GPUs beside gangs in every quantum may get far more than
 its tickets say. Its pass would run ahead for ever, and the virtual time, a mean, ahead of all the others: newcomers would wait for hours, and a change
 of tickets throw jobs back or forward. So who runs while nobody who is behind it could have its GPUs is three strides ahead of the last one at most;
-what is beyond moves nobody.
+what is beyond moves nobody. Debts are forgiven, and no more: nobody falls behind the virtual time by it, however far behind the last one is. That may be one
+with next to no tickets, a stride of which are thousands of quanta of those who wait.
 
 *New jobs of one kind are spread over one stride*, not put at one point: jobs of equal gang and tickets (a user's sweep) that enter together would
 otherwise run in one clump in every period, for ever: right on average and 20 % off over 30 quanta (the paper's figure 4).
@@ -229,12 +230,13 @@ class StrideQueue(Generic[K]):
         able: Collection[K] | None = None,
         absent: Collection[K] = (),
         idle: int | None = None,
-    ) -> None:
+    ) -> Fraction:
         """What `pick` does to passes and virtual time, for a caller that chose `jobs` itself.
 
         `forced` ran whatever their passes; `able` could have run, had they come first (None: every job). `absent` have not
         begun to compete: they move along with the virtual time, which takes no notice of their tickets. `idle` GPUs were left over (None: not
-        said, so that nobody's debt is forgiven).
+        said, so that nobody's debt is forgiven). The answer is how far the virtual time has come by what was handed out; what is forgiven takes it
+        back, which is nothing to those who begin later in the quantum.
         """
         self._settle()
         if quanta <= 0:
@@ -251,13 +253,16 @@ class StrideQueue(Generic[K]):
         could = () if idle is None else set(range(len(self._ranked))).difference(ran, pressed, unable)
         last = min((self._keys[rank] for rank in (*ran, *could)), default=0)
         steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
+        before = self.virtual_time()
         if not pressed and not unable:
             self._handed = _plain(self._handed + handed)
         else:
             steps |= self._advance(handed, quanta, pressed, unable, away)
+        advance = self.virtual_time() - before
         self._nudge([(self._keys[rank], key) for rank, key in steps.items() if key != self._keys[rank]])
         if idle is not None and (ahead := self._fillers(ran, could, last, idle)):
             self._forgive(ahead, last, unable)
+        return advance
 
     def _fillers(self, ran: Collection[int], waiting: Collection[int], last: int, idle: int) -> list[int]:
         """Of those that ran the ones too far ahead of who was the last, none of those that waited behind them could have had their GPUs."""
@@ -273,11 +278,12 @@ class StrideQueue(Generic[K]):
     def _forgive(self, ahead: Collection[int], last: int, unable: Collection[int] = ()) -> None:
         """What these are ahead of who was the last (its key) beyond `DEBT`: they come back, and with them their part of the virtual time; along with that who is `unable`."""
         bits, before = self._bits, self._fold()
-        now = {rank: (last + DEBT * self._strides[rank]) >> bits for rank in ahead}
-        beyond = sum(self._ranked[rank].tickets * ((self._keys[rank] >> bits) - now[rank]) for rank in ahead)
+        most = {rank: max(before, (last + DEBT * self._strides[rank]) >> bits) for rank in ahead}
+        now = {rank: at for rank, at in most.items() if at < self._keys[rank] >> bits}
+        beyond = sum(self._ranked[rank].tickets * ((self._keys[rank] >> bits) - now[rank]) for rank in now)
         back = round(beyond / (self._total - sum(self._ranked[rank].tickets for rank in unable)))
         self._virtual = before - back
-        moves = [(self._keys[rank], now[rank] << bits | rank) for rank in ahead]
+        moves = [(self._keys[rank], at << bits | rank) for rank, at in now.items()]
         moves += [(self._keys[rank], self._keys[rank] - (back << bits)) for rank in unable]
         self._nudge(moves)
 

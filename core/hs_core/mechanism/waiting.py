@@ -67,8 +67,8 @@ def _why_odd(world: World, job: JobFacts, away: set[HostName]) -> str:
     home = world.homes[job.id]
     if job.id in world.unable or not away.isdisjoint(home):
         return _why_unable(world, job, home)
-    if job.id in world.leaving or (job.started and home != job.hosts):
-        return f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
+    if job.id in world.going or (job.started and home != job.hosts):
+        return f"it is on its way to {', '.join(world.going.get(job.id, home))}"
     return ""
 
 

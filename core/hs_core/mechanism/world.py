@@ -1,7 +1,7 @@
 """A snapshot as one decision needs it: every job counted once (`mechanism.census`), everything else by user, pool and class."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -22,8 +22,6 @@ K = TypeVar("K", bound=Hashable)
 
 At = tuple[UserName, str]
 """A user in a pool."""
-Leaving = Mapping[JobId, Home]
-"""Jobs that were told to move, and where to."""
 
 
 @dataclass(slots=True)
@@ -36,7 +34,7 @@ class World:
     ids: Sequence[JobId] = ()  # theirs
     several: list[JobFacts] = field(default_factory=list)  # those of several servers, by id
     homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
-    effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
+    going: dict[JobId, Home] = field(default_factory=dict)  # of those that leave, where they will be
     new: list[JobFacts] = field(default_factory=list)  # look for a home
     leavers: list[JobFacts] = field(default_factory=list)  # should leave their servers, and can
     at: dict[HostName, Band] = field(default_factory=dict)  # jobs of one server where they live
@@ -46,7 +44,6 @@ class World:
     kinds: dict[Kind, Band] = field(default_factory=dict)  # jobs by class where they live
     kind_gpus: dict[Kind, int] = field(default_factory=dict)
     demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
-    leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
     roll: Roll | None = None  # of the jobs as they came; None: they are few
     settled: dict[JobId, str] = field(default_factory=dict)  # pools of those who were settled one by one
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
@@ -76,7 +73,7 @@ class World:
 
     def where(self, job: JobFacts) -> Home:
         """Its home, or where it is on its way to."""
-        return self.effective.get(job.id) or self.homes[job.id]
+        return self.going.get(job.id) or self.homes[job.id]
 
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
@@ -192,10 +189,10 @@ class World:
         return Needs(usable=usable, pinned=pinned, total=total)
 
 
-def look(snapshot: Snapshot, leaving: Leaving, *, many: bool = False) -> World:
+def look(snapshot: Snapshot, *, many: bool = False) -> World:
     """`many`: so many jobs that it is worth it to have a roll of them."""
     there = floor(snapshot.hosts)
-    taken = census(there, snapshot.jobs, leaving.keys())
+    taken = census(there, snapshot.jobs)
     world = World(
         snapshot,
         there,
@@ -211,7 +208,7 @@ def look(snapshot: Snapshot, leaving: Leaving, *, many: bool = False) -> World:
     # In the order of ids: what is added up pool by pool and user by user comes out the same, whatever the census is.
     for job, kind, ask in _several_and_odd(taken):
         if job is not None:
-            world.ask(job.user, _look_at(world, job, leaving), job.gang)
+            _look_at(world, job)
         elif kind is not None:
             world.count([(kind, taken.several.kinds[kind])], both)
         elif ask is not None:
@@ -242,14 +239,32 @@ def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | No
     return (one for _, _, one in found)
 
 
-def _look_at(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
-    if job.hosts:
-        return _seat(world, job, leaving)
-    world.new.append(job)
-    return world.usable(job)
+def _look_at(world: World, job: JobFacts) -> None:
+    if not job.hosts:
+        world.new.append(job)
+        world.ask(job.user, world.usable(job), job.gang)
+    elif (goes := _as_it_goes(world, job)) is not None:
+        going, home = goes
+        world.going[job.id] = home
+        world.settle(going, home)
+        world.ask(job.user, world.usable_from(going, world.model(home)), going.gang)
+    else:
+        world.ask(job.user, _seat(world, job), job.gang)
 
 
-def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
+def _as_it_goes(world: World, job: JobFacts) -> tuple[JobFacts, Home] | None:
+    """Where a job will be that leaves its home, and the job with the GPUs that it will have there. Nothing comes of it while a server of its home is away."""
+    hosts, going = world.hosts, job.going
+    if going is None or not hosts.keys() >= set(going.hosts):
+        return None
+    if not all(name in hosts and hosts[name].connected for name in job.hosts):
+        return None
+    nodes, gang = len(going.hosts), len(going.hosts) * going.gpus
+    same = (nodes, gang) == (job.nodes, job.gang)
+    return job if same else replace(job, nodes=nodes, gang=gang), going.hosts
+
+
+def _seat(world: World, job: JobFacts) -> tuple[str, ...]:
     """Where a job that has a home stands; the pools that it is demand for."""
     hosts, home = world.hosts, job.hosts
     there = [hosts[name] for name in home if name in hosts]
@@ -265,11 +280,6 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
         return world.usable(job)
     model = there[0].model
     able = all(job.per_node <= host.gpus for host in there)
-    target = leaving.get(job.id)
-    if target is not None and _under_way(world, job, target):
-        world.leaving[job.id] = world.effective[job.id] = target
-        world.settle(job, target)
-        return world.usable_from(job, model) if able else world.usable(job)
     if able:
         world.settle(job, home)
     else:
@@ -283,7 +293,3 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     if job.started and job.migrate is Migrate.SAME_TYPE:
         return (model,) if able or model in world.usable(job) else ()
     return world.usable_from(job, model) if able else world.usable(job)
-
-
-def _under_way(world: World, job: JobFacts, target: Home) -> bool:
-    return not job.movable and job.started and job.hosts != target and world.hosts.keys() >= set(target)

@@ -10,6 +10,7 @@ from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9
+SCOUTS = SLACK / 1e3  # what it is worth to find out: something, after all else
 Offer = tuple[float, UserName, str, str, str]
 """(the less, the better; user, class, from, to)."""
 HOPE = (
@@ -22,7 +23,8 @@ class Worth:
     to their sum. The part is min(1, e[u, g] / demand[u, g]) where everybody uses what they are entitled to (`mechanism.level`).
 
     Pools on which a class was not measured are as fast as any for it, newer ones a little faster; but of a class that was measured where it
-    is, only one job goes where it was not, to find out, and to a pool that is not newer only where it has to take turns.
+    is, only one job goes where it was not, to find out, and to a pool that is not newer only where it has to take turns. To a newer one of which
+    the user has a share it goes whatever it loses meanwhile (`scouts`): else what came when that was in use would stay on old GPUs for ever.
     """
 
     def __init__(self, board: Board, speeds: Speeds) -> None:
@@ -82,12 +84,26 @@ class Worth:
         will = rest * self._board.part(user, source, -gang) + more * after
         return now, then, will - was
 
+    def scouts(self, job: JobFacts, source: str, target: str) -> bool:
+        """Nobody knows how fast its class is on a newer model of which its user has GPUs enough for it. For each user one at a time goes there to find out."""
+        user, speed = job.user, self._speeds.get
+        known = speed(job.job_class, source) is not None, speed(job.job_class, target) is not None
+        if known != (True, False) or not self._newer(target, source):
+            return False
+        there = self._world.kind_gpus
+        return self._entitled.get((user, target), 0.0) >= job.gang and not any(
+            speed(other, target) is None and there.get((user, other, target), 0)
+            for other in self._world.classes(user)
+        )
+
     def explain(self, job: JobFacts, source: str, target: str) -> str:
         """Before the move."""
         one, other, known = self._pair(job.job_class, source, target)
         now, then = one * self._part(job.user, source), other * self._board.part(job.user, target, job.gang)
         if now <= 0:
             return f"{job.user} has no share of the {source} GPUs now, and has one of {target}"
+        if not known and self._newer(target, source) and self._speeds.get(job.job_class, source) is not None:
+            return f"nobody knows how fast its class is on {target}; it goes there to find out"
         if not known:
             return f"{job.user} has GPUs of {target} to spare, and its jobs take turns on {source}"
         return (

@@ -33,8 +33,7 @@ FEW_JOBS = 4_096  # up to so many, arrays are not worth it
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    told = {JobId(int(job)): tuple(home) for job, home in memory.get("leaving", {}).items()}
-    world = look(snapshot, told, many=len(snapshot.jobs) > FEW_JOBS)
+    world = look(snapshot, many=len(snapshot.jobs) > FEW_JOBS)
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
@@ -50,7 +49,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
-    leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     weighed = weigh(world, traded.entitled, factors)
     tickets = weighed.tickets
     books: split.Books = memory.get("books", {})
@@ -61,7 +59,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         memory.get("moved", snapshot.quantum) if again else snapshot.quantum,
         {
             "trades": trade.dump(traded.trades),
-            "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
             "turns": split.dump_turns(turns),
             "books": books if played is None else played.table.books(),
             "lags": lags.dump(),
