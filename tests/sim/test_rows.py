@@ -1,5 +1,6 @@
 """All servers' stride over arrays says what one server's exact stride says."""
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -106,3 +107,19 @@ def test_many_who_begin_together_are_where_they_would_be_one_after_the_other(
     for _ in range(12):
         picks = [rows.pick(np.full(3, 4), NOBODY).tolist() for rows in (together, singly)]
         assert picks[0] == picks[1]
+
+
+def test_who_fills_gpus_is_not_put_before_who_waits_as_it_does_for_the_sake_of_who_has_few_tickets() -> None:
+    """As `StrideQueue`: two jobs with next to no tickets come with what they were owed elsewhere; beside them a small job fills a GPU, and a gang waits."""
+    rows = Rows(1, 4)
+    light, lighter, fills, gang = range(4)
+    for job, (wants, tickets, carry) in enumerate(
+        [(2, 1e-3, -1.0), (1, 5e-4, -1.0), (1, 1.0, None), (4, 4.0, None)]
+    ):
+        rows.add(job, 0, wants, tickets, kin=job, carry=carry)
+    rows.begin(range(4))
+    four, nobody = np.array([4], dtype=np.int64), np.empty(0, dtype=np.int64)
+    assert set(rows.pick(four, nobody).tolist()) == {light, lighter, fills}
+    ran = Counter(job for _ in range(100) for job in rows.pick(four, nobody).tolist())
+    assert abs(ran[gang] - ran[fills]) <= 1
+    assert ran[gang] >= 49

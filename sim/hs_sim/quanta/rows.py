@@ -331,8 +331,9 @@ class Rows:
         return at[far], last[rows[far]] + DEBT * stride[far]
 
     def _forgive(self, at: Ints, most: Floats) -> None:
-        """They come back, and with them their part of the virtual time."""
+        """They come back, and with them their part of the virtual time; down to that, and no further."""
         rows = at // self._places
+        most = np.minimum(np.maximum(most, self._virtual[rows]), self._pass.reshape(-1)[at])
         beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
         self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._total
         self._pass_to(at, most)
