@@ -87,6 +87,15 @@ def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
     assert homes_of(decide("allox", snapshot([V, K], [patient, slow], rates=RATES))) == {1: "v", 2: "k"}
 
 
+def test_allox_gives_what_a_gang_found_no_room_on_to_the_next_gang() -> None:
+    """Of four GPUs that are left over no three are on one server."""
+    hosts = [host("a", 3), host("b", 2)]
+    jobs = [sized(1, 1e3, host=HostName("a")), sized(2, 1e3), sized(3, 1e3, gang=3), sized(4, 1e3, gang=2)]
+    found = decide("allox", snapshot(hosts, jobs, rates=RATES))
+    assert {1, 2, 4} == homes_of(found).keys()
+    assert JobId(3) in found.why
+
+
 def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_ends() -> None:
     late, new = sized(1, 1e4), sized(2, 1e4, arrival_s=9_000.0)
     asked = snapshot([host("h", 1)], [new, late], rates=RATES, now_s=10_000.0)

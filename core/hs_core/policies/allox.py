@@ -44,9 +44,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         model, idle = table.models[models[on]], on < len(table.models)
         if not (found.first[at] and idle and seats.choose(job, model)):
             why[job.id] = f"it is to run on a {model} that others use before it"
-    gangs = [job for job in snapshot.jobs if job.id not in held and job.gang > 1]
-    seats.serve(sorted(gangs, key=by_arrival))
-    return seats.verdict({}, why, ())
+    gangs = sorted((job for job in snapshot.jobs if job.id not in held and job.gang > 1), key=by_arrival)
+    seats.serve(gangs)
+    return seats.verdict({}, why, gangs)
 
 
 def _devices(
