@@ -8,6 +8,7 @@ from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Going, JobFacts, Policy, Snapshot, Verdict
+from hs_core.strategy import Strategy
 
 from .worlds import GIB, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -76,6 +77,16 @@ def test_while_the_server_that_it_is_to_leave_is_away_it_has_its_gpus_there(poli
     asked = snapshot([host("h", connected=False), host("i")], [going, sized(2)], **BOTH)
     verdict = policy.decide(asked, {})
     assert (homes_of(verdict), runs(verdict)) == ({1: "h", 2: "i"}, {1, 2})
+
+
+@every_other_policy
+def test_nobody_is_put_beside_one_that_has_lost_its_home_and_is_on_its_way(policy: Policy) -> None:
+    lays = (Strategy(data=4), Strategy(tensor=4))
+    going = sized(1, strategies=lays, going=Going(hosts=(J,), gpus=4))
+    asked = snapshot([host("h"), host("i")], [going, sized(2), sized(3, strategies=lays)], **BOTH)
+    verdict = policy.decide(asked, {})
+    check(asked, verdict.plan, policy.needs)
+    assert not any(1 in guest.beside for turn in verdict.plan.turns.values() for guest in turn.guests)
 
 
 @pytest.mark.parametrize("policy", NOT_PREEMPTIVE, ids=lambda policy: policy.name)

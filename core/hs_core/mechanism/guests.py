@@ -151,7 +151,7 @@ class Round:
         """Those that run on that model, have their GPUs for themselves, and whose memory is known."""
         slots = self._slots
         for other in sorted(self.snapshot.jobs, key=by_arrival):
-            if other.id == job.id or not other.started or not other.memory_bytes or not slots.runs(other):
+            if other.id == job.id or not other.started or not other.memory_bytes or not slots.has_turn(other):
                 continue
             home = [self._hosts[name] for name in slots.home(other)]
             able = all(
