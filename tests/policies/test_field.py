@@ -1,5 +1,6 @@
 """The schedulers of other papers: what each is for, on cases small enough to see the answer."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,23 @@ def test_the_shorter_job_goes_first(name: str) -> None:
     asked = snapshot([host("h", 1)], [sized(1, 1e6), sized(2, 1e3)], rates=RATES)
     assert homes_of(decide(name, asked))[2] == "h"
     assert JobId(1) in decide(name, asked).why
+
+
+@pytest.mark.parametrize("name", ["sjf", "srtf", "srsf", "sjf-bsbf", "tesserae-srtf"])
+def test_a_job_is_as_long_as_it_is_where_it_may_run(name: str) -> None:
+    """On V100 it would be the shorter one."""
+    pinned, other = sized(1, 100.0, "fast", gpu_types=("K80",)), sized(2, 50.0, gpu_types=("K80",))
+    assert homes_of(decide(name, snapshot([V, K], [pinned, other], rates=RATES))) == {2: "k"}
+
+
+@pytest.mark.parametrize("name", ["srtf", "srsf", "tesserae-srtf"])
+@pytest.mark.parametrize("facts", [{"migrate": Migrate.SAME_TYPE}, {"rooted": True, "movable": False}])
+def test_a_job_that_cannot_leave_its_gpu_model_is_as_long_as_it_is_there(
+    name: str, facts: Mapping[str, object]
+) -> None:
+    stays = sized(1, 100.0, "fast", host=HostName("k"), started=True, running=True, **facts)
+    asked = snapshot([V, K], [stays, sized(2, 50.0, gpu_types=("K80",))], rates=RATES)
+    assert decide(name, asked).plan.turns[HostName("k")].gangs == (2,)
 
 
 def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
