@@ -155,6 +155,26 @@ def test_fft_owes_who_waits() -> None:
     )
 
 
+def test_fft_owes_a_job_no_less_for_a_round_in_which_it_has_no_part() -> None:
+    jobs = [sized(1, 1e3, host=HostName("h")), sized(2, 1e3), sized(3, 1e3)]
+    asked = snapshot([host("h", 1), host("i", 1)], jobs, rates=RATES, now_s=6000.0)
+    first = decide("fft", asked).memory
+    memory = {**first, "policy": {"quantum": 0, "owed": {}, "next": {"1": 5.0, "9": 2.0}}}
+    away = replace(asked, quantum=1, hosts=(host("h", 1, connected=False), host("i", 1)))
+    owed = decide("fft", away, memory).memory["policy"]
+    assert owed["owed"]["1"] == owed["next"]["1"] == 5.0
+    assert "9" not in owed["owed"], "it has ended"
+
+
+def test_fft_charges_who_really_runs() -> None:
+    """Its program knows no servers: two gangs of two would use most GPUs, and one of them fits on none. A job of one GPU has what is left."""
+    jobs = [sized(at, 1e3, gang=gang) for at, gang in enumerate([2, 2, 1])]
+    found = decide("fft", snapshot([host("h", 3), host("i", 1)], jobs, rates=RATES, now_s=6000.0))
+    assert homes_of(found) == {0: "h", 2: "h"}
+    following = found.memory["policy"]["next"]
+    assert following["0"] == following["2"] == 0.0 < following["1"]
+
+
 def test_pop_solves_parts_and_shares_like_the_whole() -> None:
     jobs = [sized(at, 1e9) for at in range(1, 33)]
     got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs, rates=RATES), 200)
