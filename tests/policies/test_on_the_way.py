@@ -10,7 +10,7 @@ from hs_core.policies import POLICIES, find
 from hs_core.policy import Going, JobFacts, Policy, Snapshot, Verdict
 from hs_core.strategy import Strategy
 
-from .worlds import GIB, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import GIB, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 OTHERS = [
     policy for policy in POLICIES.values() if policy.name != "gandiva-fair"
@@ -122,6 +122,25 @@ def test_las_puts_nobody_aside_that_comes_up_for_one_that_had_more() -> None:
     verdict = asked_twice(find("las"), asked)
     assert (homes_of(verdict), runs(verdict)) == ({5: "i", 6: "h"}, {5, 6})
     assert not verdict.plan.moves
+
+
+@pytest.mark.parametrize("name", ["gavel-max-min", "gavel-ftf", "pop", "gavel-max-min-packed"])
+def test_who_is_on_its_way_when_time_is_divided_has_a_part_of_it(name: str) -> None:
+    """The next time that it is divided may be half an hour later."""
+    policy = find(name)
+    going = sized(1, host=H, started=True, movable=False, going=Going(hosts=(J,), gpus=4))
+    others = [sized(at, memory_bytes=0) for at in (2, 3, 4)]
+    asked = snapshot([host("h", model="K80"), host("i")], [going, *others], **BOTH)
+    first = policy.decide(asked, {})
+    books = first.memory["policy"]["books"]
+    parts = {tuple(unit): sum(part) for unit, part in zip(books["units"], books["fraction"], strict=True)}
+    assert parts.keys() == {(1,), (2,), (3,), (4,)}
+    assert parts[1,] > 0.3
+    there = replace(going, hosts=(J,), going=None, movable=True, attained_gpu_s=120.0)
+    arrived = having(replace(asked, quantum=1, now_s=60.0), [there, *others])
+    received = policy.decide(arrived, first.memory).memory["policy"]["books"]["received_s"]
+    v100 = first.memory["policy"]["models"].index("V100")
+    assert received[0][v100] == books["received_s"][0][v100] + 120.0 / 4, "what it had since it came counts"
 
 
 def test_nothing_is_measured_on_gpus_to_which_a_job_is_going() -> None:

@@ -50,7 +50,11 @@ class Layouts:
         partners = set(pairs.values())
         for guest, partner in sorted(pairs.items()):
             one, other = jobs.get(partner), jobs.get(guest)
-            if one is None or other is None or not (self._slots.has_turn(one) and self._slots.has_turn(other)):
+            if (
+                one is None
+                or other is None
+                or not (self._slots.has_turn(one) and self._slots.has_turn(other))
+            ):
                 continue
             found = packer.pair(one, other, self._host(one))
             if found is not None:

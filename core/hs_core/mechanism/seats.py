@@ -49,6 +49,10 @@ class Seats:
         """It has its GPUs at its home whatever is decided: it cannot be suspended, or its server is away."""
         return self._slots.has_turn(job)
 
+    def goes(self, job: JobFacts) -> bool:
+        """It is leaving its home, and has its GPUs where it goes."""
+        return self._slots.goes(job)
+
     def free(self, model: str) -> int:
         """GPUs of the pool that are promised to nobody yet."""
         return self._free[model]
@@ -58,7 +62,7 @@ class Seats:
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
-        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
+        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`), or where it is going."""
         found = self._choices.get(job.id)
         if found is None:
             able = self._slots.pools_for(job)

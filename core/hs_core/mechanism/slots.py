@@ -181,7 +181,10 @@ class Slots:
         return tuple(model for model in models if {model} == there)
 
     def pools_for(self, job: JobFacts) -> tuple[str, ...]:
-        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first."""
+        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first; of one that is on its way, from where it goes."""
+        if job.going is not None and self.goes(job) and (there := self._hosts.get(job.going.hosts[0])):
+            free = job.migrate is Migrate.AUTO
+            return self._floor.usable_from(job, there.model) if free else (there.model,)
         home = self._homes.get(job.id)
         if home is None:
             return self._floor.usable(job) if self.reachable(job) else ()
