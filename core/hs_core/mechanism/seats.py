@@ -202,8 +202,10 @@ class Seats:
             else:
                 seated = seated_afresh
         # A promise counts GPUs on drained servers too, which only those who are there can have.
-        missed = [job for job, _ in self._chosen.values() if job.id not in seated]
-        left = [*missed, *spare] if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
+        missed = {job_id: job for job_id, (job, _) in self._chosen.items() if job_id not in seated}
+        left = sorted(self._snapshot.jobs, key=by_arrival)
+        if spare is not None:
+            left = [*missed.values(), *(job for job in spare if job.id not in missed)]
         for job in left:
             if job.id not in seated and job.id not in (mates or ()):
                 self._seat(job, self.choices(job), {})
