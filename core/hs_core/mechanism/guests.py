@@ -34,6 +34,9 @@ class Offer:
 Choose = Callable[["Round", JobFacts, str, Sequence[JobFacts]], list[Offer]]
 """Of running jobs on one GPU model, alone on their GPUs, those beside which the job may start, the best first."""
 
+Alone = Callable[["Round", JobFacts], str]
+"""For people: why the job starts beside nobody."""
+
 
 class Round:
     def __init__(self, snapshot: Snapshot, memory: Memory) -> None:
@@ -66,7 +69,7 @@ class Round:
         partner = self._jobs.get(number)
         return partner is not None and name in partner.hosts
 
-    def decide(self, choose: Choose) -> Verdict:
+    def decide(self, choose: Choose, alone: Alone) -> Verdict:
         self._keep()
         lengths = self.lengths
         waiting = sorted(
@@ -76,7 +79,7 @@ class Round:
         for job in waiting:
             if not self._start(job) and not self._has_gpus(job):
                 self._share(job, choose)
-        why = {job.id: self._why(job) for job in waiting}
+        why = {job.id: f"{self._why(job)}, and {alone(self, job)}" for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
@@ -195,11 +198,24 @@ class Round:
         return {"guests": kept} if kept else {}
 
     def _why(self, job: JobFacts) -> str:
-        if missing := self.lengths.why(job):
-            return f"waits for free GPUs; {missing}, and nobody can say beside whom it would gain"
-        if not job.memory_bytes:
-            return "shorter jobs start first; it can share no GPU, as its memory was not said (--gpu-mem)"
-        return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"
+        missing = self.lengths.why(job)
+        return f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+
+
+def gains_beside_nobody(this: Round, job: JobFacts) -> str:
+    """SJF-BSBF."""
+    if this.lengths.why(job):
+        return "nobody can say beside whom it would gain"
+    return _unsaid(job) or "no running job is one that it would gain by sharing GPUs with"
+
+
+def fits_beside_nobody(_: Round, job: JobFacts) -> str:
+    """SJF-FFS."""
+    return _unsaid(job) or "no running job that has its GPUs for itself leaves memory enough beside it"
+
+
+def _unsaid(job: JobFacts) -> str:
+    return "" if job.memory_bytes else "it can share no GPU, as its memory was not said (--gpu-mem)"
 
 
 def steps_of(job: JobFacts) -> int:
