@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from hs_core.mechanism.rows import rows
+from hs_core.mechanism.seats import Seats
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
@@ -126,6 +128,37 @@ def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_
     later = having(asked, jobs=older, now_s=asked.now_s + 1200.0)
     turn = decide("themis", later, first.memory).plan.turns[HostName("h")]
     assert turn.gangs == (2,)
+
+
+def test_themis_leases_end_together_so_that_a_gang_finds_gpus_free_at_once() -> None:
+    one, two, gang = sized(1, 1e5), sized(2, 1e5, arrival_s=600.0), sized(3, 1e4, gang=2, arrival_s=600.0)
+    asked = snapshot([host("h", 2)], [one], {"A": 1}, rates=RATES, now_s=0.0)
+    first = decide("themis", asked)
+    asked = replace(having(after(asked, first, {HostName("h"): [JobId(1)]}), [one]), now_s=600.0)
+    runs = replace(asked.jobs[0], hosts=(HostName("h"),), started=True)
+    asked = replace(asked, jobs=(runs, two), running=frozenset({JobId(1)}))
+    second = decide("themis", asked, first.memory)
+    assert second.plan.turns[HostName("h")].gangs == (1, 2)
+    both = tuple(replace(job, hosts=(HostName("h"),), started=True) for job in asked.jobs)
+    late = replace(gang, arrival_s=-1e6)
+    then = replace(asked, jobs=(*both, late), running=frozenset({JobId(1), JobId(2)}), now_s=1200.0)
+    assert decide("themis", then, second.memory).plan.turns[HostName("h")].gangs == (3,)
+
+
+def test_themis_says_how_late_a_gang_is_for_which_too_few_gpus_are_free() -> None:
+    """On what there is, whoever has it just now: without that it would be late beyond measure, or not at all."""
+    stuck = sized(1, 1e5, host=HostName("h"), started=True, running=True, sliceable=False)
+    asked = snapshot([host("h", 2)], [stuck, sized(2, 1e3, gang=2)], rates=RATES, now_s=100.0)
+    # It waits for a lease that ends at 1200 s, then takes 1000 s; on its half of two GPUs it runs half of the time.
+    assert f"ends after {(98 + 1100 + 1000) / 2000:.2f} times" in decide("themis", asked).why[JobId(2)]
+
+
+def test_a_job_of_a_class_that_nobody_measured_is_as_long_as_the_median_job() -> None:
+    """A thousand million of its steps may be over in a second: they do not send it behind all others."""
+    short, new, long = sized(1, 2e3), sized(2, 1e9, "new"), sized(3, 5e3)
+    asked = snapshot([V], [short, new, long], rates=RATES)
+    table = rows(asked, Seats(asked))
+    assert (table.steps_left / table.speed[:, 0]).tolist() == [2e3, 3.5e3, 5e3]
 
 
 def test_finish_time_fairness_helps_who_is_late() -> None:

@@ -23,7 +23,7 @@ from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 LEAST_SPEED = 1e-10  # Gavel's, of a job where it does not run
-UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is
+UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is, or is of a class that nobody measured
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -62,7 +62,8 @@ def _devices(
         speed = float(estimates.speeds(job.job_class)[on])
         models.append(on)
         counts.append(job.gang)
-        free_in_s.append(job.steps_left / speed if job.steps_left and speed > 0 else UNKNOWN_S)
+        known = speed > 0 and estimates.measured(job.job_class)
+        free_in_s.append(job.steps_left / speed if job.steps_left and known else UNKNOWN_S)
     return models, np.array(counts, dtype=np.int64), np.array(free_in_s, dtype=float)
 
 

@@ -36,7 +36,11 @@ class Field:
     jobs: tuple[JobFacts, ...]
     hosts: tuple[HostFacts, ...]  # by name
     speed: NDArray[np.float64]  # (J, H) steps/s of a copy; 0: not there
-    left: NDArray[np.float64]  # (J,) steps
+    left: NDArray[np.float64]  # (J,) steps, as its user said, where that was said
+    counts: NDArray[
+        np.float64
+    ]  # (J,) the same for what it is worth: of a class that nobody has measured as many as the median job would have
+    whole: NDArray[np.float64]  # (J,) and in all
     most: NDArray[np.int64]  # (J,) copies
 
 
@@ -180,10 +184,13 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     of = [models.index(host.model) for host in hosts]
     estimates = estimated(snapshot, models)
     speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]
-    left = steps_left(jobs, speed.max(axis=1).tolist())
+    counts = np.maximum(1.0, np.ceil(steps_left(jobs, speed.max(axis=1).tolist(), estimates)))
+    left = np.array([ceil(job.steps_left or some) for job, some in zip(jobs, counts.tolist(), strict=True)])
+    known = [estimates.measured(job.job_class) for job in jobs]
+    whole = np.maximum(counts, np.where(known, [job.steps for job in jobs], 0.0))
     may = _may(jobs, hosts, slots)
     most = np.array([len(hosts) if _forks(job) else 1 for job in jobs], dtype=np.int64)
-    return Field(jobs, hosts, np.where(may, speed, 0.0), np.maximum(1.0, np.ceil(left)), most)
+    return Field(jobs, hosts, np.where(may, speed, 0.0), left, counts, whole, most)
 
 
 def _may(jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np.bool_]:
@@ -221,8 +228,8 @@ def _homes(field: Field, snapshot: Snapshot, slots: Slots, may_move: NDArray[np.
     found = spread(
         Jobs(
             rates=speed,
-            steps=np.maximum(field.left, [job.steps for job in field.jobs]),
-            left=field.left,
+            steps=field.whole,
+            left=field.counts,
             age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in field.jobs]),
             unit=1.0 / np.where(best > 0, best, 1.0),
         ),
