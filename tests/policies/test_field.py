@@ -295,6 +295,26 @@ def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> 
     assert len(found.plan.homes) == 3
 
 
+def test_hadare_has_a_gang_over_several_servers_go_where_it_is_faster() -> None:
+    """Nobody forks it: on the GPUs that were left when it came it would stay to its end, beside faster ones that idle."""
+    there = (HostName("k1"), HostName("k2"))
+    gang = sized(1, 1e5, "fast", gang=2, nodes=2, hosts=there, started=True, running=True)
+    hosts = [host("v1", 1), host("v2", 1), host("k1", 1, "K80"), host("k2", 1, "K80")]
+    asked = snapshot(hosts, [gang], rates=RATES, migrations_left=9)
+    found = decide("hadare", asked)
+    assert homes_of(found) == {1: "v1+v2"}
+    assert found.plan.moves[JobId(1)][1] == "it does 10 steps/s on V100, 1 where it is"
+    for stays in (
+        replace(asked, migrations_left=0),
+        having(asked, [replace(gang, job_class="even")]),  # as fast as here
+        having(asked, [replace(gang, migrate=Migrate.SAME_TYPE)]),
+        having(
+            asked, [gang, sized(2, 1e5, host=HostName("v1"), started=True, running=True, sliceable=False)]
+        ),
+    ):
+        assert homes_of(decide("hadare", stays))[1] == "k1+k2"
+
+
 def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
     alone = sized(1, 1e4, "c", host=HostName("v"), started=True, running=True)
     asked = snapshot(FIVE, [alone], rates=SPEEDS, migrations_left=9)

@@ -199,11 +199,12 @@ class Slots:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
         return self._take(job, home, (MoveReason.ROUND, why))
 
-    def start(self, job: JobFacts, model: str) -> bool:
-        """Give a job that was not started GPUs of that model, as few servers' as can be; False if there are none."""
+    def start(self, job: JobFacts, model: str, why: str | None = None) -> bool:
+        """Give a job GPUs of that model, where they fit it best; False if there are none. `why` a started one leaves its home, if it may."""
         pinned = replace(job, gpu_types=(model,))
         allowed = not job.gpu_types or model in job.gpu_types
-        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free))
+        reason = None if why is None else (MoveReason.ROUND, why)
+        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free), reason)
 
     def lends(self, job: JobFacts, name: HostName) -> int:
         """GPUs of a job in its turn there that no other shares yet; none of a guest's."""

@@ -4,7 +4,7 @@ Each server in turn goes to the job whose effective throughput grows most by it;
 
 Departures. A server takes several copies, of different jobs, as far as its GPUs go. Speeds that nobody has measured are estimated from other
 classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints, suspending or moving not
-allowed) are one copy; those over several servers have theirs first, by arrival. Copies must begin alike, which only a checkpoint makes sure: a job
+allowed) are one copy; those over several servers have theirs first, by arrival, and move where they are a tenth faster. Copies must begin alike, which only a checkpoint makes sure: a job
 is started on one of its servers, the others are kept for it, and it is forked once it can write one. Else nothing is forked or averaged within a round.
 """
 
@@ -25,6 +25,8 @@ from hs_core.mechanism.slots import Slots
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+WORTH_A_RESTART = 1.1  # times as fast, of a gang over several servers
 
 Copies = dict[JobId, tuple[int, ...]]
 
@@ -126,10 +128,27 @@ def _became_one(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[s
 
 
 def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
-    """Jobs over several servers; and copies that are being averaged still."""
+    """Jobs over several servers, each where it is fastest of what is left; and copies that are being averaged still."""
     for job in sorted(snapshot.jobs, key=by_arrival):
-        if job.nodes > 1 or _is_averaged(job):
+        if _is_averaged(job):
             slots.offer(job)
+        elif job.nodes > 1 and not _speeds_up(snapshot, slots, job):
+            slots.offer(job)
+
+
+def _speeds_up(snapshot: Snapshot, slots: Slots, job: JobFacts) -> bool:
+    """It has GPUs of a model on which it is faster, by so much that it is worth a restart."""
+    if slots.runs(job) or job.coming or not slots.reachable(job):
+        return False
+    models = [model for model, _ in pools(snapshot)]
+    speed = dict(zip(models, estimated(snapshot, models).speeds(job.job_class), strict=True))
+    here = {host.name: speed[host.model] for host in snapshot.hosts}
+    now = min((here[name] for name in slots.home(job)), default=0.0)
+    faster = [model for model in models if speed[model] > WORTH_A_RESTART * now]
+    return any(
+        slots.start(job, model, f"it does {speed[model]:.3g} steps/s on {model}, {now:.3g} where it is")
+        for model in sorted(slots.ways(job, tuple(faster)), key=lambda model: -speed[model])
+    )
 
 
 def _is_averaged(job: JobFacts) -> bool:
