@@ -130,9 +130,7 @@ def _became_one(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[s
 def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
     """Jobs over several servers, each where it is fastest of what is left; and copies that are being averaged still."""
     for job in sorted(snapshot.jobs, key=by_arrival):
-        if _is_averaged(job):
-            slots.offer(job)
-        elif job.nodes > 1 and not _speeds_up(snapshot, slots, job):
+        if _is_averaged(job) or (job.nodes > 1 and not _speeds_up(snapshot, slots, job)):
             slots.offer(job)
 
 
