@@ -88,15 +88,16 @@ class Round:
         return job.started or job.id in self.snapshot.running
 
     def _keep(self) -> None:
-        """Who has GPUs keeps them, guests included; so does who has a process, which cannot go elsewhere, and then who has been given some and is to come up there."""
+        """Who has GPUs keeps them, guests included; so does who has a process, which cannot go elsewhere, and then who has been given some and is to come up there. Who leaves a server that is drained has GPUs that the others leave."""
         started = [
             job
             for job in sorted(self.snapshot.jobs, key=by_arrival)
             if self._has_gpus(job) or job.coming or job.id in self._beside
         ]
+        running, leaves = self.snapshot.running, self._slots.should_leave
         for job in sorted(
             started,
-            key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running, job.coming),
+            key=lambda job: (job.id in self._beside, job.id not in running, job.coming, leaves(job)),
         ):
             beside = self._beside.get(job.id)
             if beside is None:

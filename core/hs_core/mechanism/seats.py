@@ -98,23 +98,24 @@ class Seats:
         self._chosen[job.id] = (job, model)
         return True
 
-    def keep(self, job: JobFacts) -> bool:
-        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs."""
+    def keep(self, job: JobFacts, *, leaves: bool = False) -> bool:
+        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs. `leaves`: a server that is drained, if there is room elsewhere."""
         home = self._slots.home(job)
         has = job.id in self._snapshot.running or job.coming
         if not home or not has or job.id in self._chosen or not self._slots.reachable(job):
             return self._slots.goes(job)
         if not self._slots.runs(job):
-            if not self._slots.take(job, home, ""):
+            if not (self._slots.offer(job) if leaves else self._slots.take(job, home, "")):
                 return False
-            for name in home:  # of several models, where another policy gave it these
+            for name in self._slots.home(job):  # of several models, where another policy gave it these
                 self._free[self._hosts[name].model] -= job.per_node
         return True
 
     def kept(self, jobs: Iterable[JobFacts]) -> frozenset[JobId]:
-        """`keep` of each, who runs before who comes up."""
-        order = sorted(jobs, key=lambda job: job.id not in self._snapshot.running)
-        return frozenset([job.id for job in order if self.keep(job)])
+        """`keep` of each, who runs before who comes up. Who leaves a server that is drained has GPUs that the others leave."""
+        running, slots = self._snapshot.running, self._slots
+        order = sorted(jobs, key=lambda job: (job.id not in running, slots.should_leave(job)))
+        return frozenset([job.id for job in order if self.keep(job, leaves=True)])
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""

@@ -143,6 +143,15 @@ class Slots:
     def fits_now(self, job: JobFacts) -> bool:
         return bool(self._where(job))
 
+    def should_leave(self, job: JobFacts) -> bool:
+        """A server of its home is drained, and the job can go."""
+        home = self._homes.get(job.id)
+        if not self._floor.drained or home is None or not job.movable:
+            return False
+        if all(self._hosts[name].accepts for name in home):
+            return False
+        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
+
     def offer(self, job: JobFacts) -> bool:
         """Give the job its GPUs for this quantum, at home or wherever it fits best; False if there are none."""
         if self.runs(job):
@@ -288,7 +297,7 @@ class Slots:
             return ()
         if home is None:
             return self._fit(job)
-        if self._should_leave(job) and (elsewhere := self._elsewhere(job, home)):
+        if self.should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
         return home if self._has_room(job, home) else ()
 
@@ -306,15 +315,6 @@ class Slots:
         if not found:
             self._full.add(like)
         return found
-
-    def _should_leave(self, job: JobFacts) -> bool:
-        """A server of its home is drained, and the job can go."""
-        home = self._homes.get(job.id)
-        if not self._floor.drained or home is None or not job.movable:
-            return False
-        if all(self._hosts[name].accepts for name in home):
-            return False
-        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
 
     def _elsewhere(self, job: JobFacts, home: Home) -> Home:
         pinned = job
