@@ -116,6 +116,19 @@ def test_allox_gives_what_a_gang_found_no_room_on_to_the_next_gang() -> None:
     assert JobId(3) in found.why
 
 
+def test_allox_lets_nobody_wait_behind_one_that_can_only_run_where_others_do() -> None:
+    """It was time-sliced under another policy and cannot leave its server; another one of the pool has an idle GPU."""
+    long, stands = (
+        sized(1, 1e6, host=HostName("h"), started=True, running=True),
+        sized(2, 10.0, host=HostName("h")),
+    )
+    stands = replace(stands, started=True, movable=False)
+    asked = snapshot([host("h", 1), host("i", 1)], [long, stands, sized(3, 1e3)], rates=RATES)
+    found = decide("allox", asked)
+    assert homes_of(found) == {1: "h", 2: "h", 3: "i"}
+    assert found.plan.turns[HostName("i")].gangs == (3,)
+
+
 def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_ends() -> None:
     late, new = sized(1, 1e4), sized(2, 1e4, arrival_s=9_000.0)
     asked = snapshot([host("h", 1)], [new, late], rates=RATES, now_s=10_000.0)
