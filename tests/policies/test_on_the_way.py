@@ -105,6 +105,22 @@ def test_of_two_servers_it_stays_on_the_one_where_it_comes_up(name: str) -> None
     assert homes_of(asked_twice(find(name), asked)) == {1: "i"}
 
 
+def test_who_was_to_come_up_where_no_gpu_is_in_health_any_more_goes_where_it_is_fastest() -> None:
+    """It has to go anyway: to another server of that model it would go first, and on from there a moment later."""
+    hosts = [host("h", 0, "K80"), host("i", 4, "K80"), host("j")]
+    asked = snapshot(hosts, [sized(1, host=H)], **BOTH)
+    assert homes_of(asked_twice(find("las"), asked)) == {1: "j"}
+
+
+def test_who_has_just_come_up_on_a_model_that_nobody_measured_stays_until_it_is_measured() -> None:
+    """Of the other one it is only known that its class was measured there: it may be the slower one."""
+    runs_on = sized(1, host=J, started=True, running=True, settled_s=1_000.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [runs_on], migrations_left=9)
+    asked = replace(asked, rates={("c", "K80"): 1.0}, now_s=1_060.0)
+    assert homes_of(asked_twice(find("las"), asked)) == {1: "i"}
+    assert homes_of(asked_twice(find("las"), replace(asked, now_s=1_360.0))) == {1: "h"}, "not for ever"
+
+
 def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> None:
     """It had less, and would take the faster ones of who runs there before it had its own."""
     comes = sized(5, host=H)

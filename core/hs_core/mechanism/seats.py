@@ -24,6 +24,8 @@ from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 BEARABLE = 0.9
 """The part of its speed that a job keeps over more servers, at least, if it is to be spread. Tiresias goes by the skew of a model's tensors, and has no such number."""
 
+MEASURED = 5  # quanta in which a class is measured where a job of it has come; what shares its GPUs all the time never is
+
 
 class Seats:
     def __init__(self, snapshot: Snapshot, *, spreads: bool = False) -> None:
@@ -58,7 +60,7 @@ class Seats:
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone: where it comes up, then the fastest first; equals and those not measured newest first."""
+        """GPU models on which it could run in this round if it were alone: where it comes up or is being measured, then the fastest first; equals and those not measured newest first."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
@@ -67,14 +69,19 @@ class Seats:
         if found is None:
             able = self._slots.pools_for(job)
             found = self._estimates.fastest(job.job_class, able)
-            if (
-                job.coming
-                and (home := self._slots.home(job))
-                and (here := self._hosts[home[0]].model) in found
-            ):
+            if (here := self._first_here(job)) in found:
                 found = (here, *(model for model in found if model != here))
             self._choices[job.id] = found
         return found
+
+    def _first_here(self, job: JobFacts) -> str | None:
+        """The model of its home, where it comes up, or has come up and is being measured: it is not sent to one that was before it is known which is faster."""
+        home = self._slots.home(job)
+        if not home or self._slots.waits_for_repair(job):
+            return None
+        here, asked = self._hosts[home[0]].model, self._snapshot
+        is_new = asked.now_s - job.settled_s < MEASURED * asked.quantum_s
+        return here if job.coming or (is_new and (job.job_class, here) not in asked.rates) else None
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
