@@ -385,6 +385,7 @@ def test_those_whose_papers_measure_have_such_runs_but_for_those_blind_to_speeds
         "hadar",
         "hadar-exact",
         "pop",
+        "themis",
     } | gavels
     where_asked = {name for name, batches in have.items() if batches == 0}
     assert where_asked == {name for name in POLICIES if name.startswith("tesserae-")}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from math import sqrt
 
@@ -13,7 +14,7 @@ from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 
-from .worlds import TABLE_2, after, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import TABLE_2, after, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 FIFO, LAS, LOTTERY, GANG_LOTTERY = (find(name) for name in ("fifo", "las", "lottery", "gang-lottery"))
 SJF, SRTF, SRSF, TIRESIAS, YARN_CS = (find(name) for name in ("sjf", "srtf", "srsf", "tiresias", "yarn-cs"))
@@ -139,6 +140,35 @@ def test_the_gang_lottery_is_fair_in_the_long_run() -> None:
     got = shares(GANG_LOTTERY, 3_000, seed=11)
     for at, share in EXPECTED_GANG.items():
         assert got[at] == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("policy", [LOTTERY, GANG_LOTTERY], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_loses_within_a_quantum_what_it_won_in_a_lottery(policy: Policy, seed: int) -> None:
+    """Where jobs live, and who else is here, is another from one moment to the next, and so is what draws are by."""
+    jobs = [job(at, "ABC"[at % 3], gang) for at, gang in enumerate([1, 2, 4, 1, 2, 4])]
+    tickets = dict.fromkeys("ABCD", Fraction(100))
+    asked = snapshot([host("h"), host("i", 2, "K80")], jobs, seed=seed)
+    asked = replace(asked, tickets=tickets)
+    first = policy.decide(asked, {})
+    won = {name: list(turn.gangs) for name, turn in first.plan.turns.items()}
+    then = after(asked, first, won, quanta=0)
+    again = policy.decide(then, first.memory)
+    assert again.plan.turns == first.plan.turns
+    assert again.memory == first.memory
+    assert policy.decide(having(then, [*then.jobs, job(9, "D")]), first.memory).plan.turns == first.plan.turns
+
+
+def test_gpus_that_come_free_within_a_quantum_are_drawn_for() -> None:
+    jobs = [job(at, "AB"[at % 2], gang) for at, gang in enumerate([2, 2, 2, 4])]
+    asked = snapshot([host("h")], jobs)
+    for policy in (LOTTERY, GANG_LOTTERY):
+        first = policy.decide(asked, {})
+        winners = first.plan.turns[HostName("h")].gangs
+        left = having(asked, [one for one in asked.jobs if one.id != winners[0]])
+        now = policy.decide(left, first.memory).plan.turns[HostName("h")].gangs
+        assert set(winners[1:]) <= set(now), "who won stays"
+        assert sum(one.gang for one in left.jobs if one.id in now) == 4, "what is free is used"
 
 
 @pytest.mark.parametrize(

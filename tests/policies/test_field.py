@@ -1,9 +1,12 @@
 """The schedulers of other papers: what each is for, on cases small enough to see the answer."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from hs_core.mechanism.rows import rows
+from hs_core.mechanism.seats import Seats
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
@@ -76,6 +79,23 @@ def test_the_shorter_job_goes_first(name: str) -> None:
     assert JobId(1) in decide(name, asked).why
 
 
+@pytest.mark.parametrize("name", ["sjf", "srtf", "srsf", "sjf-bsbf", "tesserae-srtf"])
+def test_a_job_is_as_long_as_it_is_where_it_may_run(name: str) -> None:
+    """On V100 it would be the shorter one."""
+    pinned, other = sized(1, 100.0, "fast", gpu_types=("K80",)), sized(2, 50.0, gpu_types=("K80",))
+    assert homes_of(decide(name, snapshot([V, K], [pinned, other], rates=RATES))) == {2: "k"}
+
+
+@pytest.mark.parametrize("name", ["srtf", "srsf", "tesserae-srtf"])
+@pytest.mark.parametrize("facts", [{"migrate": Migrate.SAME_TYPE}, {"rooted": True, "movable": False}])
+def test_a_job_that_cannot_leave_its_gpu_model_is_as_long_as_it_is_there(
+    name: str, facts: Mapping[str, object]
+) -> None:
+    stays = sized(1, 100.0, "fast", host=HostName("k"), started=True, running=True, **facts)
+    asked = snapshot([V, K], [stays, sized(2, 50.0, gpu_types=("K80",))], rates=RATES)
+    assert decide(name, asked).plan.turns[HostName("k")].gangs == (2,)
+
+
 def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
     """Ten times as long on the free one is more than the wait."""
     runs = sized(1, 100.0, host=HostName("v"), started=True, running=True)
@@ -85,6 +105,28 @@ def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
     assert found.why[JobId(2)] == "it is to run on a V100 that others use before it"
     patient = replace(runs, steps=1e9)
     assert homes_of(decide("allox", snapshot([V, K], [patient, slow], rates=RATES))) == {1: "v", 2: "k"}
+
+
+def test_allox_gives_what_a_gang_found_no_room_on_to_the_next_gang() -> None:
+    """Of four GPUs that are left over no three are on one server."""
+    hosts = [host("a", 3), host("b", 2)]
+    jobs = [sized(1, 1e3, host=HostName("a")), sized(2, 1e3), sized(3, 1e3, gang=3), sized(4, 1e3, gang=2)]
+    found = decide("allox", snapshot(hosts, jobs, rates=RATES))
+    assert {1, 2, 4} == homes_of(found).keys()
+    assert JobId(3) in found.why
+
+
+def test_allox_lets_nobody_wait_behind_one_that_can_only_run_where_others_do() -> None:
+    """It was time-sliced under another policy and cannot leave its server; another one of the pool has an idle GPU."""
+    long, stands = (
+        sized(1, 1e6, host=HostName("h"), started=True, running=True),
+        sized(2, 10.0, host=HostName("h")),
+    )
+    stands = replace(stands, started=True, movable=False)
+    asked = snapshot([host("h", 1), host("i", 1)], [long, stands, sized(3, 1e3)], rates=RATES)
+    found = decide("allox", asked)
+    assert homes_of(found) == {1: "h", 2: "h", 3: "i"}
+    assert found.plan.turns[HostName("i")].gangs == (3,)
 
 
 def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_ends() -> None:
@@ -99,6 +141,37 @@ def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_
     later = having(asked, jobs=older, now_s=asked.now_s + 1200.0)
     turn = decide("themis", later, first.memory).plan.turns[HostName("h")]
     assert turn.gangs == (2,)
+
+
+def test_themis_leases_end_together_so_that_a_gang_finds_gpus_free_at_once() -> None:
+    one, two, gang = sized(1, 1e5), sized(2, 1e5, arrival_s=600.0), sized(3, 1e4, gang=2, arrival_s=600.0)
+    asked = snapshot([host("h", 2)], [one], {"A": 1}, rates=RATES, now_s=0.0)
+    first = decide("themis", asked)
+    asked = replace(having(after(asked, first, {HostName("h"): [JobId(1)]}), [one]), now_s=600.0)
+    runs = replace(asked.jobs[0], hosts=(HostName("h"),), started=True)
+    asked = replace(asked, jobs=(runs, two), running=frozenset({JobId(1)}))
+    second = decide("themis", asked, first.memory)
+    assert second.plan.turns[HostName("h")].gangs == (1, 2)
+    both = tuple(replace(job, hosts=(HostName("h"),), started=True) for job in asked.jobs)
+    late = replace(gang, arrival_s=-1e6)
+    then = replace(asked, jobs=(*both, late), running=frozenset({JobId(1), JobId(2)}), now_s=1200.0)
+    assert decide("themis", then, second.memory).plan.turns[HostName("h")].gangs == (3,)
+
+
+def test_themis_says_how_late_a_gang_is_for_which_too_few_gpus_are_free() -> None:
+    """On what there is, whoever has it just now: without that it would be late beyond measure, or not at all."""
+    stuck = sized(1, 1e5, host=HostName("h"), started=True, running=True, sliceable=False)
+    asked = snapshot([host("h", 2)], [stuck, sized(2, 1e3, gang=2)], rates=RATES, now_s=100.0)
+    # It waits for a lease that ends at 1200 s, then takes 1000 s; on its half of two GPUs it runs half of the time.
+    assert f"ends after {(98 + 1100 + 1000) / 2000:.2f} times" in decide("themis", asked).why[JobId(2)]
+
+
+def test_a_job_of_a_class_that_nobody_measured_is_as_long_as_the_median_job() -> None:
+    """A thousand million of its steps may be over in a second: they do not send it behind all others."""
+    short, new, long = sized(1, 2e3), sized(2, 1e9, "new"), sized(3, 5e3)
+    asked = snapshot([V], [short, new, long], rates=RATES)
+    table = rows(asked, Seats(asked))
+    assert (table.steps_left / table.speed[:, 0]).tolist() == [2e3, 3.5e3, 5e3]
 
 
 def test_finish_time_fairness_helps_who_is_late() -> None:
@@ -126,6 +199,26 @@ def test_fft_owes_who_waits() -> None:
     assert decide("fft", asked, first.memory).memory["policy"] == first.memory["policy"], (
         "charged once a round"
     )
+
+
+def test_fft_owes_a_job_no_less_for_a_round_in_which_it_has_no_part() -> None:
+    jobs = [sized(1, 1e3, host=HostName("h")), sized(2, 1e3), sized(3, 1e3)]
+    asked = snapshot([host("h", 1), host("i", 1)], jobs, rates=RATES, now_s=6000.0)
+    first = decide("fft", asked).memory
+    memory = {**first, "policy": {"quantum": 0, "owed": {}, "next": {"1": 5.0, "9": 2.0}}}
+    away = replace(asked, quantum=1, hosts=(host("h", 1, connected=False), host("i", 1)))
+    owed = decide("fft", away, memory).memory["policy"]
+    assert owed["owed"]["1"] == owed["next"]["1"] == 5.0
+    assert "9" not in owed["owed"], "it has ended"
+
+
+def test_fft_charges_who_really_runs() -> None:
+    """Its program knows no servers: two gangs of two would use most GPUs, and one of them fits on none. A job of one GPU has what is left."""
+    jobs = [sized(at, 1e3, gang=gang) for at, gang in enumerate([2, 2, 1])]
+    found = decide("fft", snapshot([host("h", 3), host("i", 1)], jobs, rates=RATES, now_s=6000.0))
+    assert homes_of(found) == {0: "h", 2: "h"}
+    following = found.memory["policy"]["next"]
+    assert following["0"] == following["2"] == 0.0 < following["1"]
 
 
 def test_pop_solves_parts_and_shares_like_the_whole() -> None:
@@ -213,6 +306,26 @@ def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> 
     assert found.plan.copies == {}
     assert all(len(home) == 1 for home in found.plan.homes.values())
     assert len(found.plan.homes) == 3
+
+
+def test_hadare_has_a_gang_over_several_servers_go_where_it_is_faster() -> None:
+    """Nobody forks it: on the GPUs that were left when it came it would stay to its end, beside faster ones that idle."""
+    there = (HostName("k1"), HostName("k2"))
+    gang = sized(1, 1e5, "fast", gang=2, nodes=2, hosts=there, started=True, running=True)
+    hosts = [host("v1", 1), host("v2", 1), host("k1", 1, "K80"), host("k2", 1, "K80")]
+    asked = snapshot(hosts, [gang], rates=RATES, migrations_left=9)
+    found = decide("hadare", asked)
+    assert homes_of(found) == {1: "v1+v2"}
+    assert found.plan.moves[JobId(1)][1] == "it does 10 steps/s on V100, 1 where it is"
+    for stays in (
+        replace(asked, migrations_left=0),
+        having(asked, [replace(gang, job_class="even")]),  # as fast as here
+        having(asked, [replace(gang, migrate=Migrate.SAME_TYPE)]),
+        having(
+            asked, [gang, sized(2, 1e5, host=HostName("v1"), started=True, running=True, sliceable=False)]
+        ),
+    ):
+        assert homes_of(decide("hadare", stays))[1] == "k1+k2"
 
 
 def test_hadare_averages_at_the_edges_of_rounds_only() -> None:

@@ -8,8 +8,9 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Going, JobFacts, Policy, Snapshot, Verdict
+from hs_core.strategy import Strategy
 
-from .worlds import GIB, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import GIB, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 OTHERS = [
     policy for policy in POLICIES.values() if policy.name != "gandiva-fair"
@@ -78,6 +79,16 @@ def test_while_the_server_that_it_is_to_leave_is_away_it_has_its_gpus_there(poli
     assert (homes_of(verdict), runs(verdict)) == ({1: "h", 2: "i"}, {1, 2})
 
 
+@every_other_policy
+def test_nobody_is_put_beside_one_that_has_lost_its_home_and_is_on_its_way(policy: Policy) -> None:
+    lays = (Strategy(data=4), Strategy(tensor=4))
+    going = sized(1, strategies=lays, going=Going(hosts=(J,), gpus=4))
+    asked = snapshot([host("h"), host("i")], [going, sized(2), sized(3, strategies=lays)], **BOTH)
+    verdict = policy.decide(asked, {})
+    check(asked, verdict.plan, policy.needs)
+    assert not any(1 in guest.beside for turn in verdict.plan.turns.values() for guest in turn.guests)
+
+
 @pytest.mark.parametrize("policy", NOT_PREEMPTIVE, ids=lambda policy: policy.name)
 def test_who_is_not_put_aside_once_it_runs_is_not_before_its_process_is_up(policy: Policy) -> None:
     comes = sized(1, 2, host=H, steps=1e4)
@@ -92,6 +103,22 @@ def test_of_two_servers_it_stays_on_the_one_where_it_comes_up(name: str) -> None
     comes = sized(1, 1, host=J)
     asked = snapshot([host("h", 1), host("i", 4)], [comes], rates={("c", "V100"): 1.0})
     assert homes_of(asked_twice(find(name), asked)) == {1: "i"}
+
+
+def test_who_was_to_come_up_where_no_gpu_is_in_health_any_more_goes_where_it_is_fastest() -> None:
+    """It has to go anyway: to another server of that model it would go first, and on from there a moment later."""
+    hosts = [host("h", 0, "K80"), host("i", 4, "K80"), host("j")]
+    asked = snapshot(hosts, [sized(1, host=H)], **BOTH)
+    assert homes_of(asked_twice(find("las"), asked)) == {1: "j"}
+
+
+def test_who_has_just_come_up_on_a_model_that_nobody_measured_stays_until_it_is_measured() -> None:
+    """Of the other one it is only known that its class was measured there: it may be the slower one."""
+    runs_on = sized(1, host=J, started=True, running=True, settled_s=1_000.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [runs_on], migrations_left=9)
+    asked = replace(asked, rates={("c", "K80"): 1.0}, now_s=1_060.0)
+    assert homes_of(asked_twice(find("las"), asked)) == {1: "i"}
+    assert homes_of(asked_twice(find("las"), replace(asked, now_s=1_360.0))) == {1: "h"}, "not for ever"
 
 
 def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> None:
@@ -111,6 +138,25 @@ def test_las_puts_nobody_aside_that_comes_up_for_one_that_had_more() -> None:
     verdict = asked_twice(find("las"), asked)
     assert (homes_of(verdict), runs(verdict)) == ({5: "i", 6: "h"}, {5, 6})
     assert not verdict.plan.moves
+
+
+@pytest.mark.parametrize("name", ["gavel-max-min", "gavel-ftf", "pop", "gavel-max-min-packed"])
+def test_who_is_on_its_way_when_time_is_divided_has_a_part_of_it(name: str) -> None:
+    """The next time that it is divided may be half an hour later."""
+    policy = find(name)
+    going = sized(1, host=H, started=True, movable=False, going=Going(hosts=(J,), gpus=4))
+    others = [sized(at, memory_bytes=0) for at in (2, 3, 4)]
+    asked = snapshot([host("h", model="K80"), host("i")], [going, *others], **BOTH)
+    first = policy.decide(asked, {})
+    books = first.memory["policy"]["books"]
+    parts = {tuple(unit): sum(part) for unit, part in zip(books["units"], books["fraction"], strict=True)}
+    assert parts.keys() == {(1,), (2,), (3,), (4,)}
+    assert parts[1,] > 0.3
+    there = replace(going, hosts=(J,), going=None, movable=True, attained_gpu_s=120.0)
+    arrived = having(replace(asked, quantum=1, now_s=60.0), [there, *others])
+    received = policy.decide(arrived, first.memory).memory["policy"]["books"]["received_s"]
+    v100 = first.memory["policy"]["models"].index("V100")
+    assert received[0][v100] == books["received_s"][0][v100] + 120.0 / 4, "what it had since it came counts"
 
 
 def test_nothing_is_measured_on_gpus_to_which_a_job_is_going() -> None:

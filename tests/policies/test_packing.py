@@ -3,6 +3,7 @@
 import pytest
 
 from hs_core.names import HostName, JobId
+from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 
@@ -44,6 +45,22 @@ def test_only_equal_gangs_share() -> None:
 
 def test_only_two_jobs_are_on_a_gpu() -> None:
     assert len(pairs(LAS.decide(world(*(some(at) for at in range(1, 6)), gpus=2), {}))) == 2
+
+
+def test_who_found_other_gpus_than_it_was_promised_is_joined_by_one_job_only() -> None:
+    """The two V100s that are promised to job 5 are on two servers, the three K80s of job 6 too: so job 5 gets K80s, and either of two jobs could join it."""
+    hosts = [host("v", 2), host("w", 2), host("k", 4, "K80"), host("l", 4, "K80")]
+    widths = {"v": 1, "w": 1, "k": 2, "l": 3}
+    stuck = [
+        job(at, gang=gang, host=HostName(name), started=True, running=True, sliceable=False)
+        for at, (name, gang) in enumerate(widths.items(), start=1)
+    ]
+    waiting = [some(5, 2), some(6, 3), some(7, 2), some(8, 2)]
+    asked = snapshot(hosts, [*stuck, *waiting], rates={("c", "V100"): 2.0, ("c", "K80"): 1.0})
+    verdict = LAS.decide(asked, {})
+    check(asked, verdict.plan, LAS.needs)
+    assert verdict.plan.homes[JobId(5)] == ("k",)
+    assert pairs(verdict) == {7: 5}
 
 
 @pytest.mark.parametrize(("ratio", "shares"), [(1.1, True), (1.99, True), (2.01, False)])

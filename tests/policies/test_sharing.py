@@ -123,6 +123,17 @@ def test_a_job_whose_memory_is_not_known_shares_nothing_and_is_told_so() -> None
     assert guests(BSBF.decide(world(runs(1, memory=0), waits(2), gpus=1), {})) == {}
 
 
+def test_who_starts_beside_nobody_is_told_so_by_what_its_policy_goes_by() -> None:
+    known, unknown = waits(2, memory=10), waits(3, memory=10, steps=0.0)
+    why = {
+        name: find(name).decide(world(runs(1, memory=10), known, unknown, gpus=1), {}).why
+        for name in ("sjf-bsbf", "sjf-ffs")
+    }
+    assert why["sjf-bsbf"][JobId(2)].endswith("one that it would gain by sharing GPUs with")
+    assert why["sjf-bsbf"][JobId(3)].endswith("nobody can say beside whom it would gain")
+    assert all(why["sjf-ffs"][JobId(at)].endswith("leaves memory enough beside it") for at in (2, 3))
+
+
 def test_a_gang_may_share_with_several_jobs() -> None:
     verdict = BSBF.decide(world(runs(1), runs(2, 2), waits(3, 3), gpus=3), {})
     assert guests(verdict) == {3: {1: 1, 2: 2}}

@@ -40,8 +40,8 @@ class Estimates:
         return found
 
     def measured(self, job_class: str) -> bool:
-        """On any of the models."""
-        return any((job_class, model) in self._rates for model in self._models)
+        """On some of the models, so that it is known how long its mini-batches take."""
+        return any(self._rates.get((job_class, model)) for model in self._models)
 
     def speeds(self, job_class: str) -> tuple[float, ...]:
         """On each of the models steps/s; 0.0 where it was measured not to run."""

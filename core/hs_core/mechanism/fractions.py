@@ -34,7 +34,7 @@ from hs_core.mechanism.rounds import (
 )
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.newest import Newest
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 from hs_core.solve import Method
@@ -83,20 +83,24 @@ class Style:
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
-    # Who runs to be measured has its part in the time all the same.
-    table = rows(snapshot, seats, though=snapshot.reserved)
+    # Who runs to be measured, or is on its way, has its part in the time all the same.
+    held = _held(snapshot, seats)
+    table = rows(snapshot, seats, though=held)
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
-    agreed = _agreed(snapshot, memory, table, style)
+    agreed = _agreed(snapshot, memory, table, style, _gpus_of(held, snapshot, table))
     if agreed.books is None or staleness.due(
         agreed.books, snapshot.now_s, changed=agreed.changed, idle=agreed.idle
     ):
         agreed = _agree(snapshot, table, agreed, allocate, style)
     books = agreed.books
     assert books is not None
-    able, found_round = _round(snapshot, table, books, style)
-    chosen = _choose(snapshot, seats, table, books, found_round)
+    who = _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(held))
+    able, found_round = _round(snapshot, table, books, style, who)
+    chosen = _choose(seats, table, books, found_round, who)
+    if held:
+        chosen |= _on_their_way(snapshot, held, table)
     models = {job.id: seats.suits(job) for job in table.jobs}
     now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
@@ -139,8 +143,8 @@ class _Agreed:
         return bool(self.signature != self.asked)
 
 
-def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style) -> _Agreed:
-    gpus = table.gpus + _reserved(snapshot, table) if snapshot.reserved else table.gpus
+def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style, held: Ints) -> _Agreed:
+    gpus = table.gpus + held
     books, lives = _past(memory, table)
     guessed = memory.get("guessed", {})
     idle = not snapshot.running
@@ -230,15 +234,38 @@ def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
     return Sharing(kind=kind, speed=speed)
 
 
-def _reserved(snapshot: Snapshot, table: Rows) -> NDArray[np.int64]:
-    """(T,) GPUs that profiling runs have."""
-    hosts = {host.name: host for host in snapshot.hosts}
-    per_node = {job.id: job.per_node for job in table.jobs if job.id in snapshot.reserved}
+Held = Mapping[JobId, tuple[tuple[HostName, ...], int]]
+"""Jobs that have their GPUs whatever is decided: servers, and GPUs on each."""
+
+
+def _held(snapshot: Snapshot, seats: Seats) -> Held:
+    """For profiling runs, and where jobs are going."""
+    jobs = {job.id: job for job in snapshot.jobs} if snapshot.reserved else {}
+    held = {job: (home, jobs[job].per_node) for job, home in snapshot.reserved.items()}
+    for job in snapshot.jobs:
+        if job.going is not None and job.id not in held and seats.goes(job):
+            held[job.id] = job.going.hosts, job.going.gpus
+    return held
+
+
+def _gpus_of(held: Held, snapshot: Snapshot, table: Rows) -> Ints:
+    """(T,) those of jobs that have a part in the time."""
     found = np.zeros(len(table.models), dtype=np.int64)
-    for job, home in snapshot.reserved.items():
-        for name in home if job in per_node else ():
-            found[table.models.index(hosts[name].model)] += per_node[job]
+    if held:
+        hosts, here = {host.name: host for host in snapshot.hosts}, {job.id for job in table.jobs}
+        for job, (home, gpus) in held.items():
+            for name in home if job in here else ():
+                if (host := hosts.get(name)) is not None and host.connected:
+                    found[table.models.index(host.model)] += gpus
     return found
+
+
+def _on_their_way(snapshot: Snapshot, held: Held, table: Rows) -> dict[Unit, int]:
+    """On which of `models` they go on, so that what they have there in this round counts as received."""
+    models = {host.name: host.model for host in snapshot.hosts}
+    going = [job for job in table.jobs if job.id in held and job.id not in snapshot.reserved]
+    to = {job.id: models.get(held[job.id][0][0]) for job in going}
+    return {(job,): table.models.index(model) for job, model in to.items() if model is not None}
 
 
 def _signature(snapshot: Snapshot, table: Rows, gpus: NDArray[np.int64], style: Style) -> list[Any]:
@@ -314,9 +341,9 @@ def _before(books: Books | None, table: Rows) -> Floats:
     return found
 
 
-def _round(snapshot: Snapshot, table: Rows, books: Books, style: Style) -> tuple[Bools, Round]:
+def _round(snapshot: Snapshot, table: Rows, books: Books, style: Style, who: "_Who") -> tuple[Bools, Round]:
     """Which units could run now on which of `models`, and which do."""
-    here = _here(_who(snapshot, table, books))
+    here = _here(who)
     can = table.speed > 0
     able = can[here.first] & here.first_here
     if style.packed:
@@ -330,9 +357,9 @@ def _round(snapshot: Snapshot, table: Rows, books: Books, style: Style) -> tuple
     return able, pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
 
 
-def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, found: Round) -> dict[Unit, int]:
+def _choose(seats: Seats, table: Rows, books: Books, found: Round, who: "_Who") -> dict[Unit, int]:
     """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
-    here = _here(_who(snapshot, table, books))
+    here = _here(who)
     chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
         unit = books.units[at]
@@ -348,14 +375,10 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, found: 
     return chosen
 
 
-def _who(snapshot: Snapshot, table: Rows, books: Books) -> "_Who":
-    return _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(snapshot.reserved))
-
-
 class _Who(NamedTuple):
     units: tuple[Unit, ...]
     jobs: tuple[JobId, ...]  # of the table
-    reserved: frozenset[JobId]
+    held: frozenset[JobId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +393,7 @@ class _Here:
 
 
 def _find(who: _Who) -> _Here:
-    place_of: dict[int, int] = {job: at for at, job in enumerate(who.jobs) if job not in who.reserved}
+    place_of: dict[int, int] = {job: at for at, job in enumerate(who.jobs) if job not in who.held}
     places = [place_of.get(unit[0], -1) for unit in who.units]
     first = np.array(places, dtype=np.int64)
     last = np.array([place_of.get(unit[-1], -1) for unit in who.units], dtype=np.int64)

@@ -34,6 +34,9 @@ class Offer:
 Choose = Callable[["Round", JobFacts, str, Sequence[JobFacts]], list[Offer]]
 """Of running jobs on one GPU model, alone on their GPUs, those beside which the job may start, the best first."""
 
+Alone = Callable[["Round", JobFacts], str]
+"""For people: why the job starts beside nobody."""
+
 
 class Round:
     def __init__(self, snapshot: Snapshot, memory: Memory) -> None:
@@ -66,7 +69,7 @@ class Round:
         partner = self._jobs.get(number)
         return partner is not None and name in partner.hosts
 
-    def decide(self, choose: Choose) -> Verdict:
+    def decide(self, choose: Choose, alone: Alone) -> Verdict:
         self._keep()
         lengths = self.lengths
         waiting = sorted(
@@ -76,7 +79,7 @@ class Round:
         for job in waiting:
             if not self._start(job) and not self._has_gpus(job):
                 self._share(job, choose)
-        why = {job.id: self._why(job) for job in waiting}
+        why = {job.id: f"{self._why(job)}, and {alone(self, job)}" for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
@@ -85,15 +88,16 @@ class Round:
         return job.started or job.id in self.snapshot.running
 
     def _keep(self) -> None:
-        """Who has GPUs keeps them, guests included; so does who has a process, which cannot go elsewhere, and then who has been given some and is to come up there."""
+        """Who has GPUs keeps them, guests included; so does who has a process, which cannot go elsewhere, and then who has been given some and is to come up there. Who leaves a server that is drained has GPUs that the others leave."""
         started = [
             job
             for job in sorted(self.snapshot.jobs, key=by_arrival)
             if self._has_gpus(job) or job.coming or job.id in self._beside
         ]
+        running, leaves = self.snapshot.running, self._slots.should_leave
         for job in sorted(
             started,
-            key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running, job.coming),
+            key=lambda job: (job.id in self._beside, job.id not in running, job.coming, leaves(job)),
         ):
             beside = self._beside.get(job.id)
             if beside is None:
@@ -151,7 +155,7 @@ class Round:
         """Those that run on that model, have their GPUs for themselves, and whose memory is known."""
         slots = self._slots
         for other in sorted(self.snapshot.jobs, key=by_arrival):
-            if other.id == job.id or not other.started or not other.memory_bytes or not slots.runs(other):
+            if other.id == job.id or not other.started or not other.memory_bytes or not slots.has_turn(other):
                 continue
             home = [self._hosts[name] for name in slots.home(other)]
             able = all(
@@ -195,11 +199,24 @@ class Round:
         return {"guests": kept} if kept else {}
 
     def _why(self, job: JobFacts) -> str:
-        if missing := self.lengths.why(job):
-            return f"waits for free GPUs; {missing}, and nobody can say beside whom it would gain"
-        if not job.memory_bytes:
-            return "shorter jobs start first; it can share no GPU, as its memory was not said (--gpu-mem)"
-        return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"
+        missing = self.lengths.why(job)
+        return f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+
+
+def gains_beside_nobody(this: Round, job: JobFacts) -> str:
+    """SJF-BSBF."""
+    if this.lengths.why(job):
+        return "nobody can say beside whom it would gain"
+    return _unsaid(job) or "no running job is one that it would gain by sharing GPUs with"
+
+
+def fits_beside_nobody(_: Round, job: JobFacts) -> str:
+    """SJF-FFS."""
+    return _unsaid(job) or "no running job that has its GPUs for itself leaves memory enough beside it"
+
+
+def _unsaid(job: JobFacts) -> str:
+    return "" if job.memory_bytes else "it can share no GPU, as its memory was not said (--gpu-mem)"
 
 
 def steps_of(job: JobFacts) -> int:

@@ -50,13 +50,17 @@ class Layouts:
         partners = set(pairs.values())
         for guest, partner in sorted(pairs.items()):
             one, other = jobs.get(partner), jobs.get(guest)
-            if one is None or other is None or not (self._slots.runs(one) and self._slots.runs(other)):
+            if (
+                one is None
+                or other is None
+                or not (self._slots.has_turn(one) and self._slots.has_turn(other))
+            ):
                 continue
             found = packer.pair(one, other, self._host(one))
             if found is not None:
                 self._give(one, found.placed, f"beside job {guest} both get most done so")
                 self._give(other, found.waiting, f"beside job {partner} both get most done so")
-        alone = [job for job in jobs.values() if job.strategies and self._slots.runs(job)]
+        alone = [job for job in jobs.values() if job.strategies and self._slots.has_turn(job)]
         for job in sorted(alone, key=by_arrival):
             if job.id not in partners and job.id not in pairs:
                 self._alone(job)

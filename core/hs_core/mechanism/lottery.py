@@ -1,4 +1,4 @@
-"""Drawing by weight, so that neither the order of entries nor a common factor of the weights changes a draw."""
+"""Drawing by weight, so that neither the order of entries nor a common factor of the weights changes a draw; and what was won in a quantum."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -7,6 +7,9 @@ from itertools import accumulate
 from math import gcd, lcm
 
 from hs_core.dice import Random
+from hs_core.mechanism.slots import Slots
+from hs_core.names import JobId
+from hs_core.policy import Memory, Snapshot
 
 
 class Urn:
@@ -30,3 +33,10 @@ class Urn:
     def take_out(self, lot: int) -> None:
         self._weights[lot] = 0
         self._sums = list(accumulate(self._weights))
+
+
+def won_before(snapshot: Snapshot, memory: Memory, slots: Slots) -> list[JobId]:
+    """Who won GPUs in this quantum and has them still, in that order; none in a new one. Weights go by where jobs live, so the same lottery would be drawn otherwise a moment later."""
+    won = memory["won"] if memory and memory["quantum"] == snapshot.quantum else []
+    jobs = {job.id: job for job in snapshot.jobs}
+    return [job for job in won if job in jobs and slots.offer(jobs[job])]

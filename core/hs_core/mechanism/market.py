@@ -82,7 +82,9 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     held = _held(slots, jobs, hosts, kind)
     fixed = np.array([_stuck(job, slots, settled=settled) for job in jobs], dtype=np.bool_)
     best = speed.max(axis=1, keepdims=True)
-    left = steps_left(jobs, best[:, 0].tolist())
+    left = steps_left(
+        jobs, best[:, 0].tolist(), estimated(snapshot, list(dict.fromkeys(model for model, _ in kinds)))
+    )
     unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
     speed, left, done = (
         speed / unit,

@@ -75,7 +75,7 @@ class Packer:
     def _placed(self, job: JobFacts) -> bool:
         """It has its GPUs for itself."""
         home = self._slots.home(job)
-        return self._slots.runs(job) and all(
+        return self._slots.has_turn(job) and all(
             takes_new(self._hosts[name]) and self._slots.lends(job, name) == job.per_node for name in home
         )
 

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.estimates import estimated
+from hs_core.mechanism.estimates import Estimates, estimated
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import JobId, UserName
@@ -52,7 +52,8 @@ class Rows:
     @cached_property
     def steps_left(self) -> Floats:
         """(J,) above 0"""
-        return steps_left(self.jobs, self.speed.max(axis=1, initial=0.0).tolist())
+        estimates = estimated(self.snapshot, self.models)
+        return steps_left(self.jobs, self.speed.max(axis=1, initial=0.0).tolist(), estimates)
 
     @cached_property
     def age_s(self) -> Floats:
@@ -61,14 +62,22 @@ class Rows:
         return np.array([max(0.0, now_s - job.arrival_s) for job in self.jobs], dtype=float)
 
 
-def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float]) -> Floats:
-    """Above 0. Who has not said how many there are is taken to have as many seconds left as the median job that has (an hour if none has)."""
+def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float], estimates: Estimates) -> Floats:
+    """Above 0. Who has not said how many there are is taken to have as many seconds left as the median job of which they are known (an hour if none is).
+    So is who is of a class that was measured nowhere: how long a step of it takes is anybody's guess. `rates`: each job's, on its fastest model.
+    """
+    known = [bool(job.steps_left) and estimates.measured(job.job_class) for job in jobs]
     known_s = [
-        job.steps_left / rate for job, rate in zip(jobs, rates, strict=True) if job.steps_left and rate > 0
+        (job.steps_left or 0.0) / rate
+        for job, rate, is_known in zip(jobs, rates, known, strict=True)
+        if is_known and rate > 0
     ]
     typical_s = median(known_s) if known_s else 3600.0
     return np.array(
-        [job.steps_left or max(1.0, typical_s * rate) for job, rate in zip(jobs, rates, strict=True)],
+        [
+            (job.steps_left or 0.0) if is_known else max(1.0, typical_s * rate)
+            for job, rate, is_known in zip(jobs, rates, known, strict=True)
+        ],
         dtype=float,
     )
 

@@ -24,6 +24,8 @@ from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 BEARABLE = 0.9
 """The part of its speed that a job keeps over more servers, at least, if it is to be spread. Tiresias goes by the skew of a model's tensors, and has no such number."""
 
+MEASURED = 5  # quanta in which a class is measured where a job of it has come; what shares its GPUs all the time never is
+
 
 class Seats:
     def __init__(self, snapshot: Snapshot, *, spreads: bool = False) -> None:
@@ -49,28 +51,37 @@ class Seats:
         """It has its GPUs at its home whatever is decided: it cannot be suspended, or its server is away."""
         return self._slots.has_turn(job)
 
+    def goes(self, job: JobFacts) -> bool:
+        """It is leaving its home, and has its GPUs where it goes."""
+        return self._slots.goes(job)
+
     def free(self, model: str) -> int:
         """GPUs of the pool that are promised to nobody yet."""
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone: where it comes up, then the fastest first; equals and those not measured newest first."""
+        """GPU models on which it could run in this round if it were alone: where it comes up or is being measured, then the fastest first; equals and those not measured newest first."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
-        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
+        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`), or where it is going."""
         found = self._choices.get(job.id)
         if found is None:
             able = self._slots.pools_for(job)
             found = self._estimates.fastest(job.job_class, able)
-            if (
-                job.coming
-                and (home := self._slots.home(job))
-                and (here := self._hosts[home[0]].model) in found
-            ):
+            if (here := self._first_here(job)) in found:
                 found = (here, *(model for model in found if model != here))
             self._choices[job.id] = found
         return found
+
+    def _first_here(self, job: JobFacts) -> str | None:
+        """The model of its home, where it comes up, or has come up and is being measured: it is not sent to one that was before it is known which is faster."""
+        home = self._slots.home(job)
+        if not home or self._slots.waits_for_repair(job):
+            return None
+        here, asked = self._hosts[home[0]].model, self._snapshot
+        is_new = asked.now_s - job.settled_s < MEASURED * asked.quantum_s
+        return here if job.coming or (is_new and (job.job_class, here) not in asked.rates) else None
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
@@ -94,23 +105,24 @@ class Seats:
         self._chosen[job.id] = (job, model)
         return True
 
-    def keep(self, job: JobFacts) -> bool:
-        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs."""
+    def keep(self, job: JobFacts, *, leaves: bool = False) -> bool:
+        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs. `leaves`: a server that is drained, if there is room elsewhere."""
         home = self._slots.home(job)
         has = job.id in self._snapshot.running or job.coming
         if not home or not has or job.id in self._chosen or not self._slots.reachable(job):
             return self._slots.goes(job)
         if not self._slots.runs(job):
-            if not self._slots.take(job, home, ""):
+            if not (self._slots.offer(job) if leaves else self._slots.take(job, home, "")):
                 return False
-            for name in home:  # of several models, where another policy gave it these
+            for name in self._slots.home(job):  # of several models, where another policy gave it these
                 self._free[self._hosts[name].model] -= job.per_node
         return True
 
     def kept(self, jobs: Iterable[JobFacts]) -> frozenset[JobId]:
-        """`keep` of each, who runs before who comes up."""
-        order = sorted(jobs, key=lambda job: job.id not in self._snapshot.running)
-        return frozenset([job.id for job in order if self.keep(job)])
+        """`keep` of each, who runs before who comes up. Who leaves a server that is drained has GPUs that the others leave."""
+        running, slots = self._snapshot.running, self._slots
+        order = sorted(jobs, key=lambda job: (job.id not in running, slots.should_leave(job)))
+        return frozenset([job.id for job in order if self.keep(job, leaves=True)])
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -198,8 +210,10 @@ class Seats:
             else:
                 seated = seated_afresh
         # A promise counts GPUs on drained servers too, which only those who are there can have.
-        missed = [job for job, _ in self._chosen.values() if job.id not in seated]
-        left = [*missed, *spare] if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
+        missed = {job_id: job for job_id, (job, _) in self._chosen.items() if job_id not in seated}
+        left = sorted(self._snapshot.jobs, key=by_arrival)
+        if spare is not None:
+            left = [*missed.values(), *(job for job in spare if job.id not in missed)]
         for job in left:
             if job.id not in seated and job.id not in (mates or ()):
                 self._seat(job, self.choices(job), {})

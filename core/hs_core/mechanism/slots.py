@@ -143,6 +143,15 @@ class Slots:
     def fits_now(self, job: JobFacts) -> bool:
         return bool(self._where(job))
 
+    def should_leave(self, job: JobFacts) -> bool:
+        """A server of its home is drained, and the job can go."""
+        home = self._homes.get(job.id)
+        if not self._floor.drained or home is None or not job.movable:
+            return False
+        if all(self._hosts[name].accepts for name in home):
+            return False
+        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
+
     def offer(self, job: JobFacts) -> bool:
         """Give the job its GPUs for this quantum, at home or wherever it fits best; False if there are none."""
         if self.runs(job):
@@ -181,7 +190,10 @@ class Slots:
         return tuple(model for model in models if {model} == there)
 
     def pools_for(self, job: JobFacts) -> tuple[str, ...]:
-        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first."""
+        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first; of one that is on its way, from where it goes."""
+        if job.going is not None and self.goes(job) and (there := self._hosts.get(job.going.hosts[0])):
+            free = job.migrate is Migrate.AUTO
+            return self._floor.usable_from(job, there.model) if free else (there.model,)
         home = self._homes.get(job.id)
         if home is None:
             return self._floor.usable(job) if self.reachable(job) else ()
@@ -196,11 +208,12 @@ class Slots:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
         return self._take(job, home, (MoveReason.ROUND, why))
 
-    def start(self, job: JobFacts, model: str) -> bool:
-        """Give a job that was not started GPUs of that model, as few servers' as can be; False if there are none."""
+    def start(self, job: JobFacts, model: str, why: str | None = None) -> bool:
+        """Give a job GPUs of that model, where they fit it best; False if there are none. `why` a started one leaves its home, if it may."""
         pinned = replace(job, gpu_types=(model,))
         allowed = not job.gpu_types or model in job.gpu_types
-        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free))
+        reason = None if why is None else (MoveReason.ROUND, why)
+        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free), reason)
 
     def lends(self, job: JobFacts, name: HostName) -> int:
         """GPUs of a job in its turn there that no other shares yet; none of a guest's."""
@@ -284,7 +297,7 @@ class Slots:
             return ()
         if home is None:
             return self._fit(job)
-        if self._should_leave(job) and (elsewhere := self._elsewhere(job, home)):
+        if self.should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
         return home if self._has_room(job, home) else ()
 
@@ -302,15 +315,6 @@ class Slots:
         if not found:
             self._full.add(like)
         return found
-
-    def _should_leave(self, job: JobFacts) -> bool:
-        """A server of its home is drained, and the job can go."""
-        home = self._homes.get(job.id)
-        if not self._floor.drained or home is None or not job.movable:
-            return False
-        if all(self._hosts[name].accepts for name in home):
-            return False
-        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
 
     def _elsewhere(self, job: JobFacts, home: Home) -> Home:
         pinned = job

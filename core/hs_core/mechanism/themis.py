@@ -37,8 +37,8 @@ class Leases:
 
 
 def waiting_rho(question: Question, lives: Lives, lease_s: float) -> Floats:
-    """J: finish time over `alone_s` of a job that waits for another lease, and then has its fastest type to itself."""
-    fastest = np.where(question.can, question.speed, 0.0).max(axis=1, initial=0.0)
+    """J: finish time over `alone_s` of a job that waits for another lease, and then has its fastest type to itself, whoever has that now."""
+    fastest = question.speed.max(axis=1, initial=0.0)
     left = np.divide(lives.steps_left, fastest, out=np.full(len(fastest), np.inf), where=fastest > 0)
     rho: Floats = (lives.age_s + lease_s + left) / lives.alone_s
     return rho
@@ -46,8 +46,7 @@ def waiting_rho(question: Question, lives: Lives, lease_s: float) -> Floats:
 
 def running_rho(question: Question, lives: Lives, lease_s: float) -> Floats:
     """J x T: the same for one that runs there for the lease, and then has its fastest type."""
-    speed = np.where(question.can, question.speed, 0.0)
-    fastest = speed.max(axis=1, initial=0.0)[:, None]
+    speed, fastest = question.speed, question.speed.max(axis=1, initial=0.0)[:, None]
     done = np.minimum(lives.steps_left[:, None], speed * lease_s)
     rest = lives.steps_left[:, None] - done
     here_s = np.divide(done, speed, out=np.full(speed.shape, lease_s), where=speed > 0)

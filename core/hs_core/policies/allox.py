@@ -19,18 +19,20 @@ from hs_core.mechanism.gavels import Gavels
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
+from hs_core.model import Migrate
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 LEAST_SPEED = 1e-10  # Gavel's, of a job where it does not run
-UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is
+UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is, or is of a class that nobody measured
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     held = seats.kept(sorted(snapshot.jobs, key=by_arrival))
     holding = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id in held]
-    table = rows(snapshot, seats, [job for job in snapshot.jobs if job.id not in held and job.gang == 1])
+    waiting = [job for job in snapshot.jobs if job.id not in held]
+    table = rows(snapshot, seats, [job for job in waiting if job.gang == 1 and _finds_room(seats, job)])
     models, counts, free_in_s = _devices(snapshot, table, holding)
     left_s = np.divide(
         table.steps_left[:, None], table.speed, out=np.full(table.speed.shape, np.inf), where=table.speed > 0
@@ -44,9 +46,16 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         model, idle = table.models[models[on]], on < len(table.models)
         if not (found.first[at] and idle and seats.choose(job, model)):
             why[job.id] = f"it is to run on a {model} that others use before it"
-    gangs = [job for job in snapshot.jobs if job.id not in held and job.gang > 1]
-    seats.serve(sorted(gangs, key=by_arrival))
-    return seats.verdict({}, why, ())
+    gangs = sorted((job for job in waiting if job.gang > 1), key=by_arrival)
+    seats.serve(gangs)
+    return seats.verdict({}, why, gangs)
+
+
+def _finds_room(seats: Seats, job: JobFacts) -> bool:
+    """Not one that can only run where others do: a queue that it heads would wait with it, beside an idle GPU."""
+    if not job.started or not seats.choices(job):
+        return True
+    return seats.room(job.hosts[0]) >= job.gang or (job.movable and job.migrate is not Migrate.NEVER)
 
 
 def _devices(
@@ -62,7 +71,8 @@ def _devices(
         speed = float(estimates.speeds(job.job_class)[on])
         models.append(on)
         counts.append(job.gang)
-        free_in_s.append(job.steps_left / speed if job.steps_left and speed > 0 else UNKNOWN_S)
+        known = speed > 0 and estimates.measured(job.job_class)
+        free_in_s.append(job.steps_left / speed if job.steps_left and known else UNKNOWN_S)
     return models, np.array(counts, dtype=np.int64), np.array(free_in_s, dtype=float)
 
 

@@ -7,9 +7,10 @@ Of the placement within a model (4.3) only "who stays keeps its servers" is in u
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
 from hs_core.mechanism.fft.program import decide as solve_round
@@ -17,7 +18,7 @@ from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
-from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 WORK = 100.0  # of every job, in all
 NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
@@ -27,31 +28,45 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     table = rows(snapshot, seats)
     past = _past(snapshot, memory)
-    jobs = _jobs(snapshot, table, past["owed"])
+    jobs = _jobs(snapshot, table, past)
     fair = fair_rounds(jobs.rates, jobs.work, jobs.gpus, table.gpus)
     found = solve_round(round_costs(jobs), table.gang, table.gpus)
     for job, kind in zip(table.jobs, found.choice.tolist(), strict=True):
         if kind >= 0:
             seats.choose(job, table.models[kind])
-    owed = owed_next(jobs, np.where(np.isfinite(fair), fair, 1e12), found.choice)
-    ids = [str(job.id) for job in table.jobs]
-    now = {
-        "quantum": snapshot.quantum,
-        "owed": dict(zip(ids, jobs.owed.tolist(), strict=True)),  # as this round began
-        "next": dict(zip(ids, owed.tolist(), strict=True)),  # as it ends, if all goes so
-    }
     why = {
         job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g}"
         for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
     }
-    return seats.verdict(now, why)
+    verdict = seats.verdict({}, why)
+    ran = _ran(snapshot, table, verdict.plan)
+    owed = owed_next(jobs, np.where(np.isfinite(fair), fair, 1e12), ran)
+    ids = [str(job.id) for job in table.jobs]
+    now = {
+        "quantum": snapshot.quantum,
+        "owed": past | dict(zip(ids, jobs.owed.tolist(), strict=True)),  # as this round began
+        "next": past | dict(zip(ids, owed.tolist(), strict=True)),  # as it ends, if all goes so
+    }
+    return replace(verdict, memory=now)
 
 
-def _past(snapshot: Snapshot, memory: Memory) -> Mapping[str, Any]:
-    """What each is owed as this round begins. Asked again about one round, it begins as it began."""
+def _past(snapshot: Snapshot, memory: Memory) -> dict[str, float]:
+    """What each is owed as this round begins, also who has no part in it: its server is away, say, or its class is being measured.
+
+    Asked again about one round, it begins as it began.
+    """
     if not memory:
-        return {"owed": {}}
-    return {"owed": memory["owed"] if memory["quantum"] == snapshot.quantum else memory["next"]}
+        return {}
+    owed = memory["owed"] if memory["quantum"] == snapshot.quantum else memory["next"]
+    return {name: owed[name] for job in snapshot.jobs if (name := str(job.id)) in owed}
+
+
+def _ran(snapshot: Snapshot, table: Rows, plan: Plan) -> NDArray[np.int64]:
+    """(J,) type on which each has its GPUs in this round, also those that the program left over; -1: none."""
+    models = {host.name: table.models.index(host.model) for host in snapshot.hosts}
+    in_turn = {job for turn in plan.turns.values() for job in turn.gangs}
+    on = [models[plan.homes[job.id][0]] if job.id in in_turn else -1 for job in table.jobs]
+    return np.array(on, dtype=np.int64)
 
 
 def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:

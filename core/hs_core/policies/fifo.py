@@ -15,8 +15,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     slots = Slots(snapshot)
     jobs = sorted(snapshot.jobs, key=by_arrival)
     why: dict[JobId, str] = {}
-    # Who has GPUs keeps them; then who has a process, which cannot go elsewhere.
-    for job in sorted((job for job in jobs if job.started), key=lambda job: job.id not in snapshot.running):
+    # Who has GPUs keeps them, before others come from a server that is drained; then who has a process, which cannot go elsewhere.
+    for job in sorted(
+        (job for job in jobs if job.started),
+        key=lambda job: (job.id not in snapshot.running, slots.should_leave(job)),
+    ):
         slots.offer(job)
     head: JobFacts | None = None
     for job in jobs:

@@ -1,17 +1,17 @@
 """Gang-aware lottery (Gandiva_fair, 3.1, the second baseline of table 2).
 
 Lotteries by tickets over gang size, with replacement: a winner runs if it fits (and runs not already), else it waits, and those who wait
-come first in the next quanta, each win once. So wins follow tickets whatever the gang; only chance is unfair.
+come first in the next quanta, each win once. So wins follow tickets whatever the gang; only chance is unfair. Asked again within a
+quantum nobody loses what it won: those who wait, and then the lottery, have GPUs that came free since.
 
 Limits keep memory and time bounded: a job waits for at most `WINS` of its wins (all jobs for about `WAITING`), and after
 `DRAWS` draws per job GPUs that are still free go to whoever fits, drawn among them.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 from hs_core.dice import Random, roll
-from hs_core.mechanism.lottery import Urn
+from hs_core.mechanism.lottery import Urn, won_before
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.weights import weigh_per_gpu
@@ -28,20 +28,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     dice = roll(snapshot.seed, "gang-lottery", snapshot.quantum)
     per_gpu = weigh_per_gpu(snapshot)
     jobs = sorted((job for job in snapshot.jobs if job.user in per_gpu), key=by_arrival)
-    before = _waiting(snapshot, memory, jobs)
-    waiting = _serve(slots, before, {job.id: job for job in jobs})
+    won = won_before(snapshot, memory, slots)
+    here = {job.id: job for job in jobs}
+    waiting = _serve(slots, [job for job in memory.get("waiting", ()) if job in here], here)
     urn = Urn([per_gpu[job.user] for job in jobs])
     _draw(slots, dice, urn, jobs, waiting)
     why = {job.id: "it did not win this quantum's lottery" for job in snapshot.jobs}
     why |= dict.fromkeys(waiting, "it won a lottery and comes first as soon as it fits")
-    return slots.verdict({"quantum": snapshot.quantum, "before": before, "waiting": waiting}, why)
-
-
-def _waiting(snapshot: Snapshot, memory: Memory, jobs: Iterable[JobFacts]) -> list[JobId]:
-    """Who waited when this quantum began: deciding once more within it (a job came) plays the same lotteries."""
-    kept = memory.get("before" if memory.get("quantum") == snapshot.quantum else "waiting", [])
-    present = {job.id for job in jobs}
-    return [job for job in kept if job in present]
+    won += [job.id for job in jobs if slots.has_turn(job) and job.id not in won]
+    return slots.verdict({"quantum": snapshot.quantum, "won": won, "waiting": waiting}, why)
 
 
 def _serve(slots: Slots, waiting: list[JobId], jobs: dict[JobId, JobFacts]) -> list[JobId]:

@@ -4,7 +4,7 @@ Each server in turn goes to the job whose effective throughput grows most by it;
 
 Departures. A server takes several copies, of different jobs, as far as its GPUs go. Speeds that nobody has measured are estimated from other
 classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints, suspending or moving not
-allowed) are one copy; those over several servers have theirs first, by arrival. Copies must begin alike, which only a checkpoint makes sure: a job
+allowed) are one copy; those over several servers have theirs first, by arrival, and move where they are a tenth faster. Copies must begin alike, which only a checkpoint makes sure: a job
 is started on one of its servers, the others are kept for it, and it is forked once it can write one. Else nothing is forked or averaged within a round.
 """
 
@@ -26,6 +26,8 @@ from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
+WORTH_A_RESTART = 1.1  # times as fast, of a gang over several servers
+
 Copies = dict[JobId, tuple[int, ...]]
 
 
@@ -36,7 +38,11 @@ class Field:
     jobs: tuple[JobFacts, ...]
     hosts: tuple[HostFacts, ...]  # by name
     speed: NDArray[np.float64]  # (J, H) steps/s of a copy; 0: not there
-    left: NDArray[np.float64]  # (J,) steps
+    left: NDArray[np.float64]  # (J,) steps, as its user said, where that was said
+    counts: NDArray[
+        np.float64
+    ]  # (J,) the same for what it is worth: of a class that nobody has measured as many as the median job would have
+    whole: NDArray[np.float64]  # (J,) and in all
     most: NDArray[np.int64]  # (J,) copies
 
 
@@ -122,10 +128,25 @@ def _became_one(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[s
 
 
 def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
-    """Jobs over several servers; and copies that are being averaged still."""
+    """Jobs over several servers, each where it is fastest of what is left; and copies that are being averaged still."""
     for job in sorted(snapshot.jobs, key=by_arrival):
-        if job.nodes > 1 or _is_averaged(job):
+        if _is_averaged(job) or (job.nodes > 1 and not _speeds_up(snapshot, slots, job)):
             slots.offer(job)
+
+
+def _speeds_up(snapshot: Snapshot, slots: Slots, job: JobFacts) -> bool:
+    """It has GPUs of a model on which it is faster, by so much that it is worth a restart."""
+    if slots.runs(job) or job.coming or not slots.reachable(job):
+        return False
+    models = [model for model, _ in pools(snapshot)]
+    speed = dict(zip(models, estimated(snapshot, models).speeds(job.job_class), strict=True))
+    here = {host.name: speed[host.model] for host in snapshot.hosts}
+    now = min((here[name] for name in slots.home(job)), default=0.0)
+    faster = [model for model in models if speed[model] > WORTH_A_RESTART * now]
+    return any(
+        slots.start(job, model, f"it does {speed[model]:.3g} steps/s on {model}, {now:.3g} where it is")
+        for model in sorted(slots.ways(job, tuple(faster)), key=lambda model: -speed[model])
+    )
 
 
 def _is_averaged(job: JobFacts) -> bool:
@@ -180,10 +201,13 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     of = [models.index(host.model) for host in hosts]
     estimates = estimated(snapshot, models)
     speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]
-    left = steps_left(jobs, speed.max(axis=1).tolist())
+    counts = np.maximum(1.0, np.ceil(steps_left(jobs, speed.max(axis=1).tolist(), estimates)))
+    left = np.array([ceil(job.steps_left or some) for job, some in zip(jobs, counts.tolist(), strict=True)])
+    known = [estimates.measured(job.job_class) for job in jobs]
+    whole = np.maximum(counts, np.where(known, [job.steps for job in jobs], 0.0))
     may = _may(jobs, hosts, slots)
     most = np.array([len(hosts) if _forks(job) else 1 for job in jobs], dtype=np.int64)
-    return Field(jobs, hosts, np.where(may, speed, 0.0), np.maximum(1.0, np.ceil(left)), most)
+    return Field(jobs, hosts, np.where(may, speed, 0.0), left, counts, whole, most)
 
 
 def _may(jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np.bool_]:
@@ -221,8 +245,8 @@ def _homes(field: Field, snapshot: Snapshot, slots: Slots, may_move: NDArray[np.
     found = spread(
         Jobs(
             rates=speed,
-            steps=np.maximum(field.left, [job.steps for job in field.jobs]),
-            left=field.left,
+            steps=field.whole,
+            left=field.counts,
             age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in field.jobs]),
             unit=1.0 / np.where(best > 0, best, 1.0),
         ),

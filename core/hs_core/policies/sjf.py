@@ -1,6 +1,6 @@
 """Shortest job first by expected length, without preemption: who runs keeps its GPUs to its end; of those that wait the shortest that fits starts.
 
-A class that was not measured on any model yet goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
+A class that was not measured on any model that its job may have goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
 """
 
 from hs_core.mechanism.lengths import Lengths

@@ -8,12 +8,12 @@ accumulating costs a little more time (equation 7) is known only where a job's s
 a gang lie on as many servers of one model as its user said. A job whose memory is not known shares nothing.
 """
 
-from hs_core.mechanism.guests import Round, best_first
+from hs_core.mechanism.guests import Round, best_first, gains_beside_nobody
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    return Round(snapshot, memory).decide(best_first)
+    return Round(snapshot, memory).decide(best_first, gains_beside_nobody)
 
 
 SJF_BSBF = Policy(name="sjf-bsbf", needs=Needs(preemptive=False, lengths=True, sharing=True), decide=decide)

@@ -4,12 +4,12 @@ first running ones where memory suffices, whether or not anybody gains by it.
 Departures: those of `sjf-bsbf`.
 """
 
-from hs_core.mechanism.guests import Round, first_fit
+from hs_core.mechanism.guests import Round, first_fit, fits_beside_nobody
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    return Round(snapshot, memory).decide(first_fit)
+    return Round(snapshot, memory).decide(first_fit, fits_beside_nobody)
 
 
 SJF_FFS = Policy(name="sjf-ffs", needs=Needs(preemptive=False, lengths=True, sharing=True), decide=decide)

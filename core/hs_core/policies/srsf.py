@@ -1,6 +1,6 @@
 """Shortest remaining service first (Tiresias, NSDI'19, 3.1: remaining time x GPUs); preemptive; Tiresias with known durations, FFT's baseline.
 
-A class that was not measured on any model yet goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
+A class that was not measured on any model that its job may have goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
 """
 
 from hs_core.mechanism.lengths import Lengths

@@ -1,6 +1,6 @@
-"""Shortest remaining time first; preemptive: what is left is taken at each job's fastest GPU model.
+"""Shortest remaining time first; preemptive: what is left is taken at the fastest GPU model that the job may have.
 
-A class that was not measured on any model yet goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
+A class that was not measured on any model that its job may have goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
 """
 
 from hs_core.mechanism.lengths import Lengths

@@ -3,15 +3,20 @@
 rho is the time until a job ends over what it would take on one of N parts of the cluster, N being the jobs that are here. The auction is held by the
 controller, which knows everybody's true bid.
 
-Departures. A lease is in whole quanta. What the auction leaves over, and what gangs can't use, goes to the others, the worst first.
+Departures. Leases end together, each `LEASE_S` and at the edge of a quantum, so one that begins in between is shorter: where each has its own end a gang
+never finds GPUs enough free at once. What the auction leaves over, and what gangs can't use, goes to the others, the worst first.
+Classes that nobody measured are measured first (`mechanism.profiling`).
 """
+
+from math import floor
 
 import numpy as np
 
 from hs_core.mechanism.gavel.finish import Lives
 from hs_core.mechanism.gavel.question import Question, isolated_speed
 from hs_core.mechanism.placing import by_arrival
-from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.profiling import profiled
+from hs_core.mechanism.rows import rows
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.themis import auction
 from hs_core.names import JobId
@@ -23,7 +28,7 @@ FOREVER_S = 1e12  # of what could not run on such a part
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-    alone = _alone_speeds(rows(snapshot, seats))
+    alone = _alone_speeds(snapshot, seats)
     ends: dict[str, float] = dict(memory.get("ends", {}))
     order = sorted(snapshot.jobs, key=by_arrival)
     kept = seats.kept(job for job in order if ends.get(str(job.id), 0.0) > snapshot.now_s)
@@ -34,11 +39,12 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     lives = Lives(age_s=table.age_s, steps_left=table.steps_left, alone_s=alone_s)
     question = Question(speed=table.speed, gang=table.gang, gpus=table.gpus)
     lease_s = max(snapshot.quantum_s, LEASE_S)
-    found = auction(question, lives, lease_s)
+    ends_s = lease_s * (floor(snapshot.now_s / lease_s) + 1)
+    found = auction(question, lives, ends_s - snapshot.now_s)
     for at, job in enumerate(table.jobs):
         on = int(found.on[at])
         if on >= 0 and seats.choose(job, table.models[on]):
-            leased[str(job.id)] = snapshot.now_s + lease_s
+            leased[str(job.id)] = ends_s
     why = {
         job.id: f"others are worse off: if it waits it ends after {rho:.2f} times what a fair part would take"
         for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
@@ -48,10 +54,16 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _alone_speeds(everybody: Rows) -> dict[JobId, float]:
-    """Steps/s of each job on one of N parts of the cluster, N being all of them."""
-    parts = Question(speed=everybody.speed, gang=everybody.gang, gpus=everybody.gpus)
+def _alone_speeds(snapshot: Snapshot, seats: Seats) -> dict[JobId, float]:
+    """Steps/s of each job on one of N parts of the cluster, N being all of them; whoever has GPUs just now."""
+    everybody = rows(snapshot, seats, though={job.id for job in snapshot.jobs})
+    gpus = dict.fromkeys(everybody.models, 0)
+    for host in snapshot.hosts:
+        gpus[host.model] += host.gpus
+    parts = Question(
+        speed=everybody.speed, gang=everybody.gang, gpus=np.array(list(gpus.values()), dtype=np.int64)
+    )
     return dict(zip((job.id for job in everybody.jobs), isolated_speed(parts).tolist(), strict=True))
 
 
-THEMIS = Policy(name="themis", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+THEMIS = profiled(Policy(name="themis", needs=Needs(every_quantum=True, lengths=True), decide=decide))
