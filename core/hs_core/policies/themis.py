@@ -8,7 +8,7 @@ never finds GPUs enough free at once. What the auction leaves over, and what gan
 Classes that nobody measured are measured first (`mechanism.profiling`).
 """
 
-from math import floor
+from math import floor, inf
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     alone = _alone_speeds(snapshot, seats)
     ends: dict[str, float] = dict(memory.get("ends", {}))
     order = sorted(snapshot.jobs, key=by_arrival)
-    kept = seats.kept(job for job in order if ends.get(str(job.id), 0.0) > snapshot.now_s)
+    kept = seats.kept(job for job in order if ends.get(str(job.id), -inf) > snapshot.now_s)
     leased = {str(job.id): ends[str(job.id)] for job in order if job.id in kept}
     table = rows(snapshot, seats)
     speed = np.array([alone[job.id] for job in table.jobs], dtype=float)
