@@ -228,6 +228,7 @@ class AdminCalls(Calls):
             decided_at=watched.decided_s,
             decision_s=watched.took_s,
             text=watched.text,
+            failure=machine.failure,
         )
 
     async def ListTrades(self, request: pb.ListTradesRequest, context: Context) -> pb.ListTradesReply:

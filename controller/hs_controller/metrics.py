@@ -89,6 +89,11 @@ def _controller(mind: Mind, *, read_only: bool) -> list[Metric]:
             "1 while the journal cannot be written: nothing is submitted or changed, jobs go on.",
             value=float(read_only),
         ),
+        GaugeMetricFamily(
+            "hs_policy_failing",
+            "1 while the policy fails: what it said last stands, and nobody is given a home.",
+            value=float(bool(mind.machine.failure)),
+        ),
     ]
 
 

@@ -53,6 +53,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         quantum_s=config.quantum_s,
         seed=config.seed,
         default_tickets=config.default_tickets,
+        outlives_policy=True,
         max_jobs=limits.live_jobs,
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
         max_spec_bytes_per_user=limits.spec_bytes_per_user,

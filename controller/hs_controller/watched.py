@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import structlog
+
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
+
+log = structlog.get_logger("hs_controller.watched")
 
 
 class Watched:
@@ -16,6 +20,7 @@ class Watched:
         self.took_s = 0.0
         self.decisions = 0  # since the mind was built
         self.text = ""  # what it does, in a sentence
+        self._failed = ""  # how, the last time
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -31,7 +36,13 @@ class Watched:
 
         def timed(snapshot: Snapshot, memory: Memory) -> Verdict:
             began_s = time.perf_counter()
-            verdict = policy.decide(snapshot, memory)
+            try:
+                verdict = policy.decide(snapshot, memory)
+            except Exception as error:
+                if repr(error) != self._failed:  # it is asked again and again
+                    self._failed = repr(error)
+                    log.exception("policy-failed", policy=policy.name)
+                raise
             self.took_s = time.perf_counter() - began_s
             self.decided_s = snapshot.now_s
             self.decisions += 1

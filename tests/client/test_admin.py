@@ -199,6 +199,14 @@ def test_what_is_for_admins_is_refused_to_others_with_5(hsctl, fake, words):
     assert hsctl(*words).code == 5
 
 
+def test_how_a_policy_fails_is_shown_and_what_to_do(hsctl, fake):
+    assert "it fails" not in hsctl("policy", "show").out
+    fake.policy.failure = "KeyError: 'a job' (policies/fifo.py:9)"
+    assert "it fails:   KeyError: 'a job' (policies/fifo.py:9)" in hsctl("policy", "show").out
+    ran = hsctl("doctor")
+    assert (ran.code, "fail  policy: it fails: KeyError" in ran.out) == (1, True)
+
+
 def test_policy_is_shown_checked_and_set(hsctl, fake):
     assert "fair, preemptive" not in hsctl("policy", "show").out
     assert "gandiva-fair: shares" in hsctl("policy", "show").out

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hs_controller.rows import Event
 from hs_core.events import Fact
 from hs_core.names import UserName
 from hs_core.policies import find
-from hs_core.policy import Trade
+from hs_core.policy import Trade, Verdict
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import PLAIN, spec, started, until
 from tests.controller.test_daemon import Daemon
@@ -254,6 +255,28 @@ def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Confi
             assert [kind for kind, _ in told].count("policy-set") == 1
         async with started(config) as here:
             assert (await here.client.stub.GetPolicy(pb.PolicyRequest())).name == "las"
+
+    asyncio.run(story())
+
+
+def test_a_policy_that_fails_leaves_the_controller_in_office_until_another_one_is_put_in_its_place(
+    config: Config,
+) -> None:
+    def fails(*_: object) -> Verdict:
+        raise ZeroDivisionError("by nobody")
+
+    async def story() -> None:
+        async with started(config, replace(find("fifo"), decide=fails)) as here:
+            stub, agent = here.client.stub, await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await until(lambda: here.loop.mind.machine.failure)
+            view = await stub.GetPolicy(pb.PolicyRequest())
+            assert view.failure.startswith("ZeroDivisionError: by nobody (controller/test_admin.py:")
+            assert "the policy fifo fails" in (await stub.Why(pb.JobRequest(job_id=job))).text
+            view = await stub.SetPolicy(pb.SetPolicyRequest(key="a", name="las"))
+            assert (view.name, view.failure) == ("las", "")
+            await agent.until(lambda: agent.wants(job) is not None)
+            assert [kind for kind, _ in await kinds(here)].count("policy-failed") == 1
 
     asyncio.run(story())
 

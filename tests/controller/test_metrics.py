@@ -122,6 +122,7 @@ def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
             assert found["hs_events_total"]["submitted",] == 2.0
             assert found["hs_info"].keys() == {("plain", version())}
             assert found["hs_controller_read_only"] == {(): 0.0}
+            assert found["hs_policy_failing"] == {(): 0.0}
             assert found["hs_scheduler_cycle_seconds_count"]["plain",] >= 1.0
             assert (
                 found["hs_scheduler_cycle_seconds_sum"]["plain",]

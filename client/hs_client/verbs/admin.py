@@ -274,6 +274,9 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
     out(f"quantum:    {view.quantum_s:g} s")
     if view.decided_at:
         out(f"decided:    {screen.clock(view.decided_at)}, in {view.decision_s * 1000:.1f} ms")
+    if view.failure:
+        out(f"it fails:   {screen.printable(view.failure)}")
+        out("            what it said last stands, and nobody is given a home: hsctl policy set NAME")
     out(f"available:  {', '.join(view.available)}")
 
 

@@ -231,6 +231,13 @@ def _checks(client: Client) -> list[dict[str, str]]:
                 "free space on the controller's disk; its log says more",
             )
         )
+    failure = client.policy().failure
+    if failure:
+        found.append(
+            _check(
+                "fail", "policy", f"it fails: {failure}", "put another one in office: hsctl policy set NAME"
+            )
+        )
     found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))
     nodes = client.nodes()
     if not nodes:

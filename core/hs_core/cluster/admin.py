@@ -46,6 +46,7 @@ class Admin(Hosts):
             return
         self.policy = self._dress(policy)
         self._memory = {}
+        self._failure = None
         self._sight.serve(policy.needs)
         self._event.meta = True
         self._stale = True

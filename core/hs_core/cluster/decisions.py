@@ -8,6 +8,7 @@ from hs_core import plan
 from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.edges import SLACK_S
+from hs_core.cluster.failures import Failure, failure_of
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.copier import copier
@@ -128,11 +129,13 @@ class Decisions(Requests):
             self._edges.keep(now_s, needed=False)
             self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
             self._entitled, self._base, self._trials, self._policy_chose = {}, {}, {}, {}
+            self._failure = None
             self._restless |= self._connected
             return
-        verdict = self.policy.decide(snapshot, self._memory)
-        plan.check(snapshot, verdict.plan, self.policy.needs)
-        invariants.check_trades(verdict, snapshot)
+        verdict = self._verdict(snapshot, now_s)
+        if verdict is None:
+            self._edges.keep(now_s, needed=True)  # it is asked again at each
+            return
         if verdict.memory != self._memory:
             self._memory = verdict.memory
             self._event.meta = True
@@ -140,6 +143,32 @@ class Decisions(Requests):
         self._settle_accumulation(verdict.plan, now_s)
         self._take_up(verdict, now_s)
         self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
+
+    def _verdict(self, snapshot: Snapshot, now_s: float) -> Verdict | None:
+        """None: the policy has failed, or said what must not be; what it said before stands."""
+        try:
+            verdict = self.policy.decide(snapshot, self._memory)
+            plan.check(snapshot, verdict.plan, self.policy.needs)
+            invariants.check_trades(verdict, snapshot)
+        except Exception as error:
+            if not self.settings.outlives_policy:
+                raise
+            self._fails(failure_of(error), now_s)
+            return None
+        if self._failure is not None:
+            self._failure = None
+            text = f"the policy {self.policy.name} decides again"
+            self._fact(now_s, "policy-recovered", text, deed=True)
+        return verdict
+
+    def _fails(self, failure: Failure, now_s: float) -> None:
+        known, self._failure = self._failure, failure
+        if known is None or known.place != failure.place:
+            text = (
+                f"the policy {self.policy.name} failed: {failure.text}; what it said last stands, and who has no home waits. "
+                "`hsctl policy set` puts another one in office"
+            )
+            self._fact(now_s, "policy-failed", text, deed=True)
 
     def _settle_homes(self, snapshot: Snapshot, decided: Plan, now_s: float) -> None:
         homes = decided.homes

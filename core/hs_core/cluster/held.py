@@ -8,6 +8,7 @@ from hs_core.cluster import reports
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
+from hs_core.cluster.failures import Failure
 from hs_core.cluster.given_up import GivenUp
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.orders import Orders, rendezvous
@@ -58,6 +59,7 @@ class Held:
         self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
         self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
         self._policy_says: Mapping[JobId, str] = {}
+        self._failure: Failure | None = None  # of the newest decision
         self._policy_chose: Mapping[JobId, str] = {}
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}

@@ -42,6 +42,9 @@ class Settings:
     quantum_s: float = 60.0
     seed: int = 0
     default_tickets: float = 100.0
+    outlives_policy: bool = (
+        False  # a policy that fails is told of, and what it said last stands; else it ends who asked
+    )
     max_jobs: int = 20_000  # that have not ended
     max_jobs_per_user: int = 10_000
     max_spec_bytes_per_user: int = 64 * MiB  # of those of theirs that have not ended

@@ -63,6 +63,11 @@ class Views(Held):
         return self._rates.gpus.dump()
 
     @property
+    def failure(self) -> str:
+        """How the policy failed when it was asked last; empty: it did not."""
+        return "" if self._failure is None else self._failure.text
+
+    @property
     def next_job_id(self) -> JobId:
         return self._next_job_id
 
@@ -224,7 +229,7 @@ class Views(Held):
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
-            policy_says=self._policy_says.get(job, ""),
+            policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
             policy_chose=self._policy_chose.get(job, ""),
             trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",
             central=any(not turn.local for turn in turns),
@@ -236,6 +241,9 @@ class Views(Held):
             quantum_s=self.settings.quantum_s,
         )
         return explain(scene)
+
+    def _fails_text(self) -> str:
+        return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
 
     def _open_after(self, row: Job) -> After | None:
         for index, after in enumerate(row.spec.after):

@@ -243,6 +243,7 @@ class PolicyView(_message.Message):
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     DECISION_S_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     quantum_s: _builtins.float
     fair: _builtins.bool
@@ -253,6 +254,8 @@ class PolicyView(_message.Message):
     """how long the last one took"""
     text: _builtins.str
     """what it does, in a sentence"""
+    failure: _builtins.str
+    """how it failed when it was asked last; empty: it did not"""
     @_builtins.property
     def available(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -267,10 +270,11 @@ class PolicyView(_message.Message):
         decided_at: _builtins.float = ...,
         decision_s: _builtins.float = ...,
         text: _builtins.str = ...,
+        failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "decided_at", b"decided_at", "decision_s", b"decision_s", "fair", b"fair", "name", b"name", "preemptive", b"preemptive", "quantum_s", b"quantum_s", "text", b"text", "work_conserving", b"work_conserving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "decided_at", b"decided_at", "decision_s", b"decision_s", "failure", b"failure", "fair", b"fair", "name", b"name", "preemptive", b"preemptive", "quantum_s", b"quantum_s", "text", b"text", "work_conserving", b"work_conserving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
