@@ -5,7 +5,6 @@ median). One that was measured nowhere is taken as the median class. That serves
 """
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -30,13 +29,14 @@ class Estimates:
         self._typical: Floats | None = None
 
     def fastest(self, job_class: str, models: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of these models where the class runs, the fastest first; equals and those not measured as they come."""
+        """Those of these models where the class runs, the fastest first; of equals those that were measured; else as they come."""
         found = self._fastest.get((job_class, models))
         if found is None:
-            rated = [(self._rates.get((job_class, model)), model) for model in models]
-            able = [(-(rate or 0.0), model) for rate, model in rated if rate != 0.0]
-            able.sort(key=itemgetter(0))
-            found = self._fastest[job_class, models] = tuple(model for _, model in able)
+            speeds = dict(zip(self._models, self.speeds(job_class), strict=True))
+            guessed = {model: (job_class, model) not in self._rates for model in models}
+            able = [model for model in models if speeds[model] != 0.0]
+            able.sort(key=lambda model: (-speeds[model], guessed[model]))
+            found = self._fastest[job_class, models] = tuple(able)
         return found
 
     def measured(self, job_class: str) -> bool:
