@@ -280,7 +280,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
         preload=top.whole("preload", 2, low=0, high=64),
         host_memory_budget_bytes=top.size("host_memory_budget", memory_bytes() // 2),
-        # All of it left free would be no job that ever starts.
+        # With all but nothing left free jobs have a process one at a time; more than there is nobody means.
         host_memory_reserve_bytes=top.size(
             "host_memory_reserve", memory_bytes() // 20, high=memory_bytes() - 1
         ),

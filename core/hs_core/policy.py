@@ -46,6 +46,7 @@ class JobFacts:
     job_class: str = ""  # as the strategy that it has, where it declared any
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
+    held_up: bool = False  # has none, and can have none there for now: its checkpoint cannot be fetched, or its server cannot start it
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
     going: Going | None = None  # it moves, or is restarted in another shape; None: it stays where it is
     rooted: bool = False  # has a process that can never go elsewhere, or not for long; a started one that is neither this nor movable soon will be
@@ -74,8 +75,8 @@ class JobFacts:
 
     @property
     def coming(self) -> bool:
-        """It has been given a home, and no process has come up there yet."""
-        return bool(self.hosts) and not self.started
+        """It has been given a home, and no process has come up there yet, but may at any moment."""
+        return bool(self.hosts) and not self.started and not self.held_up
 
     @property
     def per_node(self) -> int:

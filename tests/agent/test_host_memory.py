@@ -10,6 +10,7 @@ import pytest
 
 from hs_agent import host_memory, procs
 from hs_agent.cgroup import NO_CGROUP, CgroupUse, JobCgroup, create, probe
+from hs_agent.config import memory_bytes
 from hs_core.names import JobId
 from hs_core.reports import Tier
 
@@ -154,7 +155,7 @@ def test_all_that_came_from_a_process_is_in_its_tree(holder: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "daemon", [{"host_memory_reserve": 1 << 60, "pace": [{"base_s": 0.02}]}], indirect=True
+    "daemon", [{"host_memory_reserve": memory_bytes() - 1, "pace": [{"base_s": 0.02}]}], indirect=True
 )
 def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end_exactly(
     daemon, controller, job, place, handed

@@ -224,3 +224,13 @@ def test_gandiva_fair_counts_a_job_at_home_while_nothing_comes_of_its_move(away:
     hosts = [host("h", connected=away != "h"), host("i", connected=away != "i")]
     verdict = fair(snapshot(hosts, [leaves(1), sized(2)]))
     assert homes_of(verdict) == {1: "h", 2: "i" if away == "h" else "h"}
+
+
+@every_other_policy
+def test_who_cannot_come_up_where_it_is_to_be_leaves_its_gpus_to_others(policy: Policy) -> None:
+    """Its checkpoint is out of reach, or its server's disk is full: it keeps its home, and GPUs that nobody could use idle."""
+    held = sized(1, host=H, held_up=True)
+    other = sized(2, host=H, started=True, movable=False)
+    verdict = asked_twice(policy, snapshot([host("h")], [held, other], **BOTH))
+    assert homes_of(verdict) == {1: "h", 2: "h"}
+    assert runs(verdict) == {JobId(2)}

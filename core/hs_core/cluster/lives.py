@@ -425,15 +425,19 @@ _ENDED_WORDS = {
 }
 
 
-def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:
+def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool, bool]:
     """What of a part's report policies see, but for its counters."""
-    memory_bytes, over = report.device_memory_bytes, report.exit is not None
-    return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over
+    memory_bytes, over, held_up = (
+        report.device_memory_bytes,
+        report.exit is not None,
+        reports.is_held_up(report),
+    )
+    return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over, held_up
 
 
 def _weighs_alike(old: JobReport, new: JobReport) -> bool:
     """A policy would not decide differently for what is new."""
-    if old.sliceable != new.sliceable:
+    if old.sliceable != new.sliceable or reports.is_held_up(old) != reports.is_held_up(new):
         return False
     if old.phase is new.phase and old.can_checkpoint == new.can_checkpoint:
         return True

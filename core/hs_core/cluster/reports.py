@@ -8,7 +8,7 @@ from math import isfinite
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOLLOWED, LOST, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, FOLLOWED, LOST, Exit, JobReport, Phase
 
 TIME_LIMIT = "time limit"
 
@@ -125,6 +125,11 @@ def broken(row: Job) -> bool:
         return copies.through(row)
     parts = [row.reports.get(host) for host in row.hosts]
     return any(p is not None and p.exit is not None and not p.exit.ok for p in parts)
+
+
+def is_held_up(report: JobReport) -> bool:
+    """It has no process there, and can have none for now."""
+    return report.note.startswith((CANNOT_FETCH, CANNOT_START))
 
 
 def has_process(report: JobReport | None) -> bool:

@@ -285,6 +285,7 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
+            held_up=here and not started and any(map(reports.is_held_up, parts)),
             movable=free and (not started or reachable),
             going=_going(row),
             restartable=free and started,

@@ -110,10 +110,12 @@ class Slots:
         return sum(self._free.values())
 
     def reachable(self, job: JobFacts) -> bool:
-        """Not so if a server of its home is away: it is neither offered GPUs nor in anybody's way."""
+        """Not so if a server of its home is away, or it is held up there: it is neither offered GPUs nor in anybody's way."""
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
+        if job.held_up:
+            return False
         return not self._floor.away or all(self._hosts[name].connected for name in home)
 
     def goes(self, job: JobFacts) -> bool:
@@ -197,7 +199,7 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return self._floor.usable(job) if self.reachable(job) else ()
-        if self._floor.away and not self.reachable(job):
+        if not self.reachable(job):
             return ()
         models, here = self._ways_from(home, job, self._floor.usable(job)), self._hosts[home[0]].model
         if here in models or not runs_at(job, home, self._hosts):

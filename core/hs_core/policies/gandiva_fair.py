@@ -184,7 +184,9 @@ def _gangs(world: World, jobs: Sequence[JobFacts], tickets: Iterable[Fraction]) 
             tickets=has,
             user=job.user,
             forced=not job.sliceable and job.id in running,
-            able=job.id not in unable and not (away and any(not hosts[name].connected for name in home)),
+            able=job.id not in unable
+            and not job.held_up
+            and not (away and any(not hosts[name].connected for name in home)),
         )
         for job, has in zip(jobs, tickets, strict=True)
     ]
