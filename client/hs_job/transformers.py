@@ -29,6 +29,8 @@ _SINCE_LOGGED = ("_tr_loss", "_globalstep_last_logged", "_initial_global_step")
 def attach(trainer: Any) -> None:
     if getattr(trainer, "is_deepspeed_enabled", False):
         raise TypeError("hs_job.attach: the trainer uses DeepSpeed; expected one whose optimizer is torch's")
+    if getattr(trainer, "is_fsdp_enabled", False) and _fsdp(trainer) < 2:
+        raise TypeError("hs_job.attach: the trainer uses FSDP, version 1; expected fsdp_version 2 (DTensors)")
     library: Any = sys.modules["transformers"]
     train, progress = trainer.train, Progress(trainer)
 
@@ -63,6 +65,11 @@ def attach(trainer: Any) -> None:
     hands = type("Hands", (library.TrainerCallback,), {"on_train_begin": on_train_begin})
     trainer.add_callback(hands())
     trainer.train = resumed
+
+
+def _fsdp(trainer: Any) -> int:
+    plugin = getattr(getattr(trainer.accelerator, "state", None), "fsdp_plugin", None)
+    return int(getattr(plugin, "fsdp_version", 1))
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -78,6 +78,7 @@ except TypeError as error:
     [
         ("transformers", "pass", "hs_job", "trainer is a module; expected a Trainer of transformers or Lightning"),
         ("transformers", "self.is_deepspeed_enabled = True", "Trainer()", "the trainer uses DeepSpeed; expected"),
+        ("transformers", "self.is_fsdp_enabled, self.accelerator = True, None", "Trainer()", "the trainer uses FSDP, version 1; expected fsdp_version 2"),
         ("lightning", "lightning.__version__ = '2.4.1'", "Trainer()", "this is Lightning 2.4.1; expected 2.5 or newer"),
     ],
 )  # fmt: skip
