@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
+from moving import suspend_and_resume
 from warm import Forked
 
 from hs_core.events import (
@@ -122,16 +123,6 @@ def script(agent: StubAgent, text: str) -> str:
     return str(path)
 
 
-def cycle(agent: StubAgent, tier: Tier = Tier.HOLD) -> JobHeld:
-    since = agent.seen()
-    agent.suspend(tier)
-    held = agent.wait(JobHeld, since)
-    since = agent.seen()
-    agent.resume()
-    agent.wait(JobWentOn, since)
-    return held
-
-
 def start(
     agent: StubAgent, *argv: str, env: dict[str, str] | None = None, fresh: bool = False
 ) -> subprocess.Popen[str] | Forked:
@@ -154,7 +145,7 @@ def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent, text: str) -> None:
     ).stdout
     job = start(agent, path)
     agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
-    held = cycle(agent, Tier.SWAP)
+    held = suspend_and_resume(agent, Tier.SWAP)
     assert held.tier is Tier.SWAP
     since = agent.seen()
     agent.suspend(Tier.CHECKPOINT)
@@ -171,7 +162,7 @@ def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimiz
     agent: StubAgent,
 ) -> None:
     job = start(agent, script(agent, NO_LOADER))
-    steps = [cycle(agent).step for _ in range(5)]
+    steps = [suspend_and_resume(agent, Tier.HOLD).step for _ in range(5)]
     assert steps == sorted(steps)
     (agent.folder / "enough").touch()
     output, errors = job.communicate()
@@ -182,7 +173,7 @@ def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimiz
 def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None:
     job = start(agent, script(agent, NO_TORCH), fresh=True)
     for _ in range(3):
-        assert cycle(agent).tier is Tier.HOLD
+        assert suspend_and_resume(agent, Tier.HOLD).tier is Tier.HOLD
     (agent.folder / "enough").touch()
     assert job.communicate() == ("done False\n", "")
     assert job.returncode == 0
@@ -196,7 +187,7 @@ def test_the_last_steps_are_told_when_the_script_ends(agent: StubAgent) -> None:
 
 def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:
     job = start(agent, script(agent, VALIDATING), fresh=True)
-    cycle(agent)
+    suspend_and_resume(agent, Tier.HOLD)
     output, errors = job.communicate()
     assert (job.returncode, output, errors) == (0, "done\n", "")
     assert {message["pid"] for message in agent.messages("hello")} == {job.pid}
@@ -242,7 +233,7 @@ def test_an_agent_that_dies_and_comes_back_finds_the_job_as_it_was(agent: StubAg
     agent.kill()
     agent.start()
     assert agent.wait(JobWentOn, since).step > held.step
-    assert cycle(agent).step > held.step
+    assert suspend_and_resume(agent, Tier.HOLD).step > held.step
     os.killpg(job.pid, signal.SIGKILL)
     job.communicate()
 
@@ -267,7 +258,7 @@ def test_a_full_disk_fails_the_checkpoint_and_the_job_goes_on(agent: StubAgent) 
     agent.wait(CheckpointFailed, since)
     agent.wait(SuspendFailed, since)
     assert list((agent.folder / "checkpoints").iterdir()) == [], "nothing half-done is left"
-    cycle(agent)
+    suspend_and_resume(agent, Tier.HOLD)
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
 
@@ -293,7 +284,7 @@ def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_
     agent.checkpoint()
     assert "odd['f'] is a builtins.builtin_function_or_method" in agent.wait(CheckpointFailed, since).why
     assert not agent.wait(JobCapable, since).can_checkpoint
-    cycle(agent)
+    suspend_and_resume(agent, Tier.HOLD)
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
 
@@ -351,7 +342,7 @@ def test_a_held_job_is_saved_where_it_stands_and_a_torn_generation_is_passed_ove
     step = agent.wait(JobHeld, since).step
     agent.checkpoint()
     assert agent.wait(JobCheckpointed, since).step == step
-    cycle(agent)
+    suspend_and_resume(agent, Tier.HOLD)
     since = agent.seen()
     agent.suspend(Tier.CHECKPOINT)
     newest = agent.wait(JobHeld, since)

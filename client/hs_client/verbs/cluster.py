@@ -243,36 +243,39 @@ def _checks(client: Client) -> list[dict[str, str]]:
     if not nodes:
         found.append(_check("fail", "nodes", "none has joined", "start hs-agent on a GPU host"))
     for node in nodes:
-        bad = [gpu for gpu in node.gpus if not gpu.healthy]
-        result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
-        if node.state != "up":
-            result = "fail"
+        found += _checks_of(node)
+    return found
+
+
+def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
+    bad = [gpu for gpu in node.gpus if not gpu.healthy]
+    result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
+    if node.state != "up":
+        result = "fail"
+    found = [
+        _check(
+            result,
+            f"node {node.name}",
+            f"{tables.node_state(node)}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
+        )
+    ]
+    found += [_check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad]
+    found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
+    left_s = node.certificate_until - time.time()
+    if node.certificate_until and left_s < CERTIFICATE_LOW_S:
+        text = (
+            f"its certificate ends in {quantities.span_text(left_s)}"
+            if left_s > 0
+            else "its certificate has ended"
+        )
         found.append(
             _check(
-                result,
+                "warn" if left_s > 0 else "fail",
                 f"node {node.name}",
-                f"{tables.node_state(node)}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
+                text,
+                "see its agent's log; `hsctl node enroll` makes a new one",
             )
         )
-        found += [
-            _check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad
-        ]
-        found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
-        left_s = node.certificate_until - time.time()
-        if node.certificate_until and left_s < CERTIFICATE_LOW_S:
-            text = (
-                f"its certificate ends in {quantities.span_text(left_s)}"
-                if left_s > 0
-                else "its certificate has ended"
-            )
-            found.append(
-                _check(
-                    "warn" if left_s > 0 else "fail",
-                    f"node {node.name}",
-                    text,
-                    "see its agent's log; `hsctl node enroll` makes a new one",
-                )
-            )
     return found
 
 
