@@ -46,6 +46,7 @@ def alone(libraries: Warm, *argv: str) -> tuple[str, ...]:
         (("lightning", "adds-up"), 8),
         (("lightning", "worker"), 11),
         (("lightning", "stream"), 15),
+        (("lightning", "seeded"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

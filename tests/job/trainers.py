@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 import hs_job
 
@@ -149,7 +149,11 @@ def with_lightning(net: Net) -> object:
         enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[stops],
     )  # fmt: skip
     hs_job.attach(trainer)
-    trainer.fit(Module(), data(), DataLoader(Noisy(), batch_size=8))
+    loader = data()
+    if "seeded" in MORE:  # by the epoch that it is told, as with several ranks
+        sampler = DistributedSampler(Noisy(), num_replicas=1, rank=0)
+        loader = DataLoader(Noisy(), batch_size=8, sampler=sampler)
+    trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
     return (
         stops.best_score,
         stops.wait_count,

@@ -60,7 +60,7 @@ class Seats:
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone: where it comes up or is being measured, then the fastest first; equals and those not measured newest first."""
+        """GPU models on which it could run in this round if it were alone: where it comes up or is being measured, then as `Estimates.fastest` has it."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
