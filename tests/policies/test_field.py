@@ -10,7 +10,7 @@ from hs_core.mechanism.seats import Seats
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
+from hs_core.policy import Going, JobFacts, Memory, Policy, Snapshot, Verdict
 
 from .worlds import Run, after, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -340,6 +340,23 @@ def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
     assert again.plan.homes == first.plan.homes, "who comes in between waits"
     later = decide("hadare", replace(asked, quantum=1), again.memory)
     assert sum(later.plan.copies[JobId(1)]) == 9100
+
+
+def test_hadare_keeps_the_gpus_of_copies_that_are_averaged_where_they_are() -> None:
+    """It is asked while they leave their servers for the same ones, and again when they come up there."""
+    home = tuple(map(HostName, ("k0", "k1", "v")))
+    copies = sized(1, 1e4, "c", hosts=home, started=True, running=True, arrival_s=1.0)
+    asked = snapshot(FIVE, [copies], rates=SPEEDS, migrations_left=9)
+    first = decide("hadare", asked)
+    leave = replace(copies, movable=False, running=False, going=Going(hosts=home, gpus=1))
+    earlier = sized(2, 1e4, "c", arrival_s=0.0)  # its GPUs were sick
+    asked = having(asked, jobs=(leave, earlier))
+    second = decide("hadare", asked, first.memory)
+    assert homes_of(second) == {1: "k0+k1+v"}
+    third = decide(
+        "hadare", having(asked, jobs=(replace(copies, started=False, running=False), earlier)), second.memory
+    )
+    assert {name: turn.gangs for name, turn in third.plan.turns.items()} == dict.fromkeys(home, (1,))
 
 
 def test_hadare_has_copies_that_are_averaged_on_all_of_their_servers_or_none() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hs_core.events import Fetch, HostEvent, JobHeld, JobWentOn
+from hs_core.events import Fetch, Forget, HostEvent, JobHeld, JobWentOn
 from hs_core.host import HostOutcome
 from hs_core.model import Migrate
 from hs_core.names import GpuId, HostName, JobId, UserName
@@ -171,6 +171,18 @@ def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():
     agent.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
     agent.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
     assert world.within_reach(JobId(1), 2, [agent.name]) == -1
+
+
+def test_what_copies_fetched_to_begin_with_goes_when_their_incarnation_is_forgotten():
+    """It lies in folders of theirs, which agents remove: nobody goes on from it any more. What they are averaged from is lent still."""
+    world = World(an_experiment(a_job(1)))
+    agent = next(iter(world.agents.values()))
+    agent.start()
+    agent.store(JobId(1), 2, Saved(epoch=1, step=12, rank=0, copy=1))
+    agent.store(JobId(1), 3, Saved(epoch=2, step=20, rank=0, copy=0))
+    agent._lent = frozenset({(JobId(1), 1, 2)})
+    agent._perform(Forget(job=JobId(1), epoch=2))
+    assert world.within_reach(JobId(1), 1, [agent.name]) == 12
 
 
 def test_an_agent_whose_first_word_finds_no_controller_dials_again():

@@ -24,7 +24,9 @@ def keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -
         home = tuple(HostName(name) for name in homes.get(str(job.id), ()))
         if not home or not slots.reachable(job):
             continue
-        if home == slots.home(job):
+        if job.going is not None and job.going.hosts == home and slots.goes(job):
+            on_its_way[job.id] = home  # also back to the servers that it leaves: copies that are averaged
+        elif home == slots.home(job):
             slots.take(job, home, "")
         elif job.started and not job.movable:
             slots.reserve(job, home)

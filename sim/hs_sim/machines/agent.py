@@ -306,7 +306,15 @@ class Agent:
         part = self.parts.get(key)
         if part is not None and part.way is Way.GONE:
             del self.parts[key]
+        self._forget_copies(key)
         self._forget_checkpoints()
+
+    def _forget_copies(self, key: Key) -> None:
+        """What copies of that incarnation wrote, or fetched to begin with: they have folders of their own (`hs_agent.launch`)."""
+        job, epoch = key
+        shelf = self.stores.get(job, {})
+        for at in [at for at, saved in shelf.items() if saved.copy >= 0 and saved.epoch == epoch]:
+            del shelf[at]
 
     def _forget_checkpoints(self) -> None:
         """Of jobs that are neither wanted nor here, and that are not lent."""

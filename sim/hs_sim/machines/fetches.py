@@ -52,7 +52,7 @@ class Fetches:
         seconds = size * come / world.costs.network_bytes_per_s + world.network.delay_s()
         # An elastic job's node may take up what one of another rank wrote, and has it as its own from then on.
         epoch, step = (wanted.epoch, source.step) if source.parts else (at[0].epoch, at[0].step)
-        got = Saved(epoch, step, wanted.node_rank)
+        got = Saved(epoch, step, wanted.node_rank, wanted.copy)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
 
     def _look(self, agent: "Agent", wanted: WantedJob, source: Source, tries: int) -> None:

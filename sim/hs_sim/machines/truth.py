@@ -23,6 +23,7 @@ class Saved(NamedTuple):
     epoch: int  # that wrote it
     step: int
     rank: int  # node rank, whose it is
+    copy: int = -1  # that wrote it, or fetched it to begin with; -1: the job was not forked
 
 
 Shelf = dict[tuple[int, int], Saved]
