@@ -38,6 +38,25 @@ def test_a_part_moves_to_idle_gpus_for_one_that_cannot_be_moved() -> None:
     assert [what for _, what in sim.log].count("suspend 1 (checkpoint)") == 1
 
 
+def test_a_part_moves_to_gpus_that_are_its_own_in_part_for_one_that_cannot_be_moved() -> None:
+    """Started anew wherever it fits best it would be bound to GPUs 0 and 1 again, so that job 2 would never have its turn beside an idle GPU."""
+    sim = HostSim(4)
+    sim.job(2, ways=Ways(**QUICK))
+    sim.job(4, nodes=2, rendezvous="a:1", ways=Ways(**QUICK, can_checkpoint=True))
+    sim.job(5, ways=Ways(**QUICK, work_s=30.0))
+    sim.send()
+    sim.run(5.0)
+    sim.job(1, 2, nodes=2, rendezvous="a:2", ways=Ways(**QUICK, can_checkpoint=True))
+    both = Turn(gangs=(GANG, JobId(4)))
+    sim.start_clock([both])
+    sim.run(25.0)
+    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+    assert bound == {2: {0}, 4: {2}, 5: {1}, 1: {0, 1}}
+    sim.quanta(4)
+    assert sim.running() == {GANG, ONE, JobId(4)}
+    assert [what for _, what in sim.log].count("suspend 1 (checkpoint)") == 1
+
+
 def test_a_part_that_cannot_be_moved_either_takes_turns_with_it() -> None:
     sim = clash()
     sim.quanta(40)

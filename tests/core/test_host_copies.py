@@ -139,3 +139,17 @@ def test_a_copy_that_was_let_go_once_more_after_its_portion_takes_no_gpu_from_th
     assert sim.phases() == {1: "held", 2: "running"}
     assert sim.trained(TWO) - before == 10.0
     assert sim.ordered("resume 1") == ["resume 1"]
+
+
+def test_a_job_that_is_one_again_before_its_copies_did_anything_fetches_what_they_began_with() -> None:
+    """What the copy here has fetched lies in a folder of its own, and goes with it."""
+    sim = HostSim(1)
+    copy(sim)
+    sim.send()
+    sim.run(10.0)
+    alone = Source(peer=AWAY, epoch=1, generation=4, step=0)
+    sim.change(ONE, epoch=3, copy=-1, copies=1, last_step=0, source=alone)
+    sim.send()
+    sim.run(20.0)
+    words = [what for _, what in sim.log if what.startswith(("fetch", "launch"))]
+    assert words[2:] == ["fetch 1", "launch 1 on 0 from generation 4"]

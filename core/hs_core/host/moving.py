@@ -1,6 +1,6 @@
 """Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs are never free."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
@@ -9,8 +9,9 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
 from hs_core.host.movable import bound_to_none, may_move, movable
 from hs_core.host.seating import astray
-from hs_core.host.uneven import late, started_anew
+from hs_core.host.uneven import late
 from hs_core.host.walk import Walk, fills
+from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 
 
@@ -76,19 +77,29 @@ def displaced(board: Board, this: Walk) -> list[HostedJob]:
             continue
         holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
         left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)
-        if not holders or sum(other.gang for other in holders) > len(left):
+        aims = beside(board, holders, left)
+        if not aims or not all(movable(board, this, other) for other in holders):
             continue
-        if all(movable(board, this, other) and lands_beside(board, other, job) for other in holders):
+        for other in holders:
+            this.leave(other)
+        if this.pick(job):
             for other in holders:
-                this.leave(other)
-            if this.pick(job):
-                return holders
-            for other in holders:
-                this.pick(other)
+                other.aim = aims[other.id]
+            return holders
+        for other in holders:
+            this.pick(other)
     return []
 
 
-def lands_beside(board: Board, holder: HostedJob, job: HostedJob) -> bool:
-    """Started anew it would not be bound to the same GPUs again."""
-    gpus = started_anew(board, holder)
-    return gpus is not None and set(gpus).isdisjoint(job.gpus)
+def beside(
+    board: Board, holders: Sequence[HostedJob], left: Collection[GpuId]
+) -> dict[JobId, tuple[GpuId, ...]]:
+    """GPUs for each of them, of these; none where they do not suffice. They are to be aimed at: started anew where it fits best, one might be bound as before."""
+    aims: dict[JobId, tuple[GpuId, ...]] = {}
+    for job in holders:
+        gpus = choose(job.gang, left, list(board.gpus), load(board, without=job.id), {})
+        if gpus is None:
+            return {}
+        aims[job.id] = gpus
+        left = set(left).difference(gpus)
+    return aims

@@ -75,9 +75,14 @@ def bury(board: Board, job: HostedJob) -> None:
     if job.next is not None:
         # A new incarnation on the same host goes on from the newest checkpoint of the one before; the parts of
         # a gang over several hosts all go on from one, which the controller names, and have files of their own,
-        # which are of no use to who has the job for itself.
+        # which are of no use to who has the job for itself. So have copies, whose files go with them.
         heir = take_up(board, job.next)
         source = heir.wanted.source
-        if job.part or heir.part or (source is not None and (source.parts or not _as_this_part(heir.wanted))):
+        if (
+            job.part
+            or heir.part
+            or job.wanted.copy >= 0
+            or (source is not None and (source.parts or not _as_this_part(heir.wanted)))
+        ):
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
