@@ -185,6 +185,15 @@ def test_an_order_that_waited_for_a_link_is_not_obeyed_after_one_that_was_given_
     assert run_seed(19100, deeds=True) is None
 
 
+def test_what_a_node_was_told_before_its_gang_stops_is_told_though_the_link_has_just_come_back():
+    """It knew of no checkpoint that the gang had written since, and left; the one that it knew was there no more."""
+    assert run_seed(26380, deeds=True) is None
+
+
+def test_gpus_do_not_idle_for_long_beside_one_that_cannot_be_moved_out_of_a_gangs_way():
+    assert run_seed(24054, deeds=True) is None
+
+
 def under_gandiva_fair(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     case = case_of(seed)
     experiment = replace(case.experiment, policy="gandiva-fair")

@@ -338,14 +338,15 @@ class Agent:
             self._clock.after(self._world.network.delay_s(), self._said, part, event, more)
 
     def _said(self, part: Part, event: Callable[..., HostEvent], more: dict[str, Any]) -> None:
-        if part.unsaid or not part.gang.reachable(part):
+        if not part.gang.reachable(part):
             if not part.unsaid:
                 self._clock.after(RELINK_S, self._linked, part)
             if event in HOW_IT_STANDS:  # ranks that dial anew say how they stand then
                 part.unsaid = [said for said in part.unsaid if said[0] not in HOW_IT_STANDS]
             part.unsaid.append((event, more))
         elif self.up and self.parts.get(part.key) is part:
-            self._post_of(part, event, more)
+            part.unsaid.append((event, more))
+            self._say_all(part)
 
     def _linked(self, part: Part) -> None:
         """Is node 0's agent within reach again?"""
@@ -354,6 +355,10 @@ class Agent:
         if not self.up or not part.gang.reachable(part):
             self._clock.after(RELINK_S, self._linked, part)
             return
+        self._say_all(part)
+
+    def _say_all(self, part: Part) -> None:
+        """In order: over the link over which node 0 has a gang stop, what was said before it was up comes first."""
         unsaid, part.unsaid = part.unsaid, []
         for event, more in unsaid:
             self._post_of(part, event, more)
