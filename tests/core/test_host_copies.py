@@ -153,3 +153,27 @@ def test_a_job_that_is_one_again_before_its_copies_did_anything_fetches_what_the
     sim.run(20.0)
     words = [what for _, what in sim.log if what.startswith(("fetch", "launch"))]
     assert words[2:] == ["fetch 1", "launch 1 on 0 from generation 4"]
+
+
+def test_a_job_that_comes_back_after_its_copies_did_nothing_goes_on_from_what_it_wrote_here() -> None:
+    """That is lent all the while; what its copy here had fetched under a newer number is gone."""
+    sim = HostSim(1)
+    sim.job(1, epoch=1, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.run(30.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    left = sim.machine.report(ONE)
+    wrote = left.checkpoint_generation
+    sim.lends = (Lend(job=ONE, epoch=1, generation=wrote, grant="x"),)
+    begin = average(left.step, generation=wrote + 1)
+    sim.change(ONE, epoch=2, leave=False, copy=1, copies=2, last_step=3000, source=begin)
+    sim.send()
+    sim.run(10.0)
+    sim.generations[ONE] = wrote  # its copy's folder is removed with it
+    sim.change(ONE, epoch=3, copy=-1, copies=1, last_step=0, source=None)
+    sim.send()
+    sim.run(20.0)
+    launches = [what for _, what in sim.log if what.startswith("launch")]
+    assert launches[-1] == f"launch 1 on 0 from generation {wrote}"

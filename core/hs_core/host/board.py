@@ -290,7 +290,8 @@ class Board:
             key for key in self.lends if key[0] == job.id
         ]  # perhaps of an incarnation before, which it had come back to
         for key in lent:
-            if not job.part or key not in self.kept:  # a part says nothing of what it wrote here alone
+            # A part, or a copy, says nothing of what the job wrote here alone.
+            if not (job.part or job.wanted.copy >= 0) or key not in self.kept:
                 self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
         if (job.id, job.wanted.epoch) not in lent:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
