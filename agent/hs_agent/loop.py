@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import hs_job
 from hs_agent import cgroup, folder, host_memory, logs, memory, procs
 from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
+from hs_agent.faults import OF_STARTS
 from hs_agent.folder import Ended, Folder, Key
 from hs_agent.gangs import Gang
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
@@ -57,18 +57,6 @@ from hs_daemon import boot_s, notify
 SAVE_EVERY_S = 1.0
 LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
 MOST_TROUBLES = 4
-OF_THE_HOST = frozenset(  # that a start fails with: no job is to blame for them
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EIO,
-        errno.ENOMEM,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EAGAIN,
-    }
-)
 MEMORY_LOOK_S = 1.0  # between two looks at the host's memory …
 MEMORY_LOOK_PART = (
     50  # … or so many times as long as one takes: on a host of thousands of processes they cost little
@@ -325,7 +313,7 @@ class Agent:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            of_the_host = isinstance(error, OSError) and error.errno in OF_THE_HOST
+            of_the_host = isinstance(error, OSError) and error.errno in OF_STARTS
             self._launch_failed(key, why, host_fault=of_the_host)
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)

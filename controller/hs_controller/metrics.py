@@ -170,7 +170,9 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
     )
     draining = GaugeMetricFamily("hs_node_draining", "1 while the node is drained.", labels=node)
     unable = GaugeMetricFamily(
-        "hs_node_cannot_start", "1 from when the node could not start a job until it has started one.", labels=node
+        "hs_node_cannot_start",
+        "1 from when the node could not start a job until it has started one.",
+        labels=node,
     )
     memory = GaugeMetricFamily("hs_node_memory_bytes", "The node's host memory.", labels=node)
     available = GaugeMetricFamily(

@@ -41,7 +41,10 @@ def test_it_is_said_and_who_waits_there_goes_elsewhere_at_once() -> None:
     assert kinds(here) == ["cannot-start", "placed"]
     assert here.outcome.facts[0].text == "n1 cannot start job 1: No space left; for 20 s it is given no jobs"
     assert here.machine.job(JobId(1)).hosts == ("n2",)
-    assert here.machine.cannot_start(N1) == "could not start a job (No space left): it is given no others for a while"
+    assert (
+        here.machine.cannot_start(N1)
+        == "could not start a job (No space left): it is given no others for a while"
+    )
 
 
 def test_a_process_that_is_up_there_stays() -> None:
@@ -88,7 +91,9 @@ def test_one_start_that_succeeds_ends_it() -> None:
 
 
 def test_a_job_that_ran_before_and_is_resumed_tells_nothing_of_starts() -> None:
-    here = world("user ann\nhost n1 V100:2\nsubmit ann some gpus=1 count=2\n@1\ntick\nreport n1 1:0=held step=1")
+    here = world(
+        "user ann\nhost n1 V100:2\nsubmit ann some gpus=1 count=2\n@1\ntick\nreport n1 1:0=held step=1"
+    )
     fails(here, 1, job="2:0")
     here.do("report n1 1:0=running step=1")
     assert here.machine.cannot_start(N1) != ""
@@ -129,7 +134,9 @@ def test_why_says_what_is_wrong_of_those_that_were_not_tried_and_of_those_withou
     here = world("user ann\nhost n1 V100:1\nsubmit ann some gpus=1 count=2\n@1\ntick", "gandiva-fair")
     fails(here, 1)
     assert here.do("why 1")[0].startswith("host-trouble: it cannot be started on its server: No space left")
-    assert here.do("why 2")[0].startswith("host-trouble: it waits on n1, and n1 cannot start jobs (No space left)")
+    assert here.do("why 2")[0].startswith(
+        "host-trouble: it waits on n1, and n1 cannot start jobs (No space left)"
+    )
     here.do("submit ann late gpus=1")
     assert here.do("why 3")[0].startswith(
         "host-trouble: every server that could hold it is away or cannot start jobs: n1 (No space left)"

@@ -541,7 +541,10 @@ def test_what_is_said_of_one_that_cannot_be_started_begins_with_that_however_it_
     sim.send()
     sim.run(1.0)
     report = sim.machine.report(ONE)
-    assert (report.note.startswith("cannot be started on its server: disk full"), report.start_fails) == (True, 1)
+    assert (report.note.startswith("cannot be started on its server: disk full"), report.start_fails) == (
+        True,
+        1,
+    )
 
 
 def test_a_part_of_a_gang_that_its_host_cannot_start_is_lost_so_that_the_others_do_not_wait_for_it() -> None:

@@ -321,7 +321,9 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            held_up=here and all(part.phase in _WITHOUT_PROCESS for part in parts) and any(map(reports.is_held_up, parts)),
+            held_up=here
+            and all(part.phase in _WITHOUT_PROCESS for part in parts)
+            and any(map(reports.is_held_up, parts)),
             movable=free and (not started or reachable),
             going=_going(row),
             restartable=free and started,

@@ -227,7 +227,9 @@ class Views(Held):
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
-            unable={name: self._unable.why(name) for name in row.hosts or self._unable if name in self._unable},
+            unable={
+                name: self._unable.why(name) for name in row.hosts or self._unable if name in self._unable
+            },
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
@@ -274,7 +276,7 @@ class Views(Held):
         """For people: that it could not start a job, and has started none since; else nothing."""
         if not self._unable.tried(host):
             return ""
-        now = "it is given no others for a while" if host in self._unable else "it is being tried again"
+        now = "it is given no others for a while" if host in self._unable else "it may have others again"
         return f"could not start a job ({self._unable.why(host)}): {now}"
 
     @property

@@ -68,7 +68,9 @@ class Scene:
     hosts_away: tuple[
         HostName, ...
     ]  # all that could hold it, where not enough of these are connected and can start jobs
-    unable: Mapping[HostName, str]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
+    unable: Mapping[
+        HostName, str
+    ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     evicted: bool  # its server was to be empty by now
     policy_says: str

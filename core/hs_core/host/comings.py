@@ -77,8 +77,14 @@ def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
     board.tell("fetched", f"has checkpoint {generation}, step {step}", job)
 
 
-def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool) -> None:
+def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool, host_fault: bool = False) -> None:
+    """`host_fault`: nor could it be started here, nor others."""
     if job.fetching is None:
+        return
+    job.start_fails += host_fault
+    if host_fault and job.part:
+        job.fetching, job.fetch_why = None, why
+        board.exited(job, Exit(why=f"{LOST}: {job.waits_for}"))
         return
     if hopeless and job.fetch_fails + 1 >= HOPELESS:
         job.fetching, job.fetch_why = None, why

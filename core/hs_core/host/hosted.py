@@ -281,7 +281,9 @@ class HostedJob:
         mode = self.wanted.spec.suspend
         if self.phase is Phase.EXITED:
             return self.trouble
-        parts = [self.waits_for] if self.waits_for else []  # first: how it begins tells programs what it is about
+        parts = (
+            [self.waits_for] if self.waits_for else []
+        )  # first: how it begins tells programs what it is about
         if self.phase is Phase.KILLING and self.stuck:
             parts.append(self.stuck)
         elif mode is SuspendMode.NONE:
