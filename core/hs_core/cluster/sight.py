@@ -240,7 +240,7 @@ class Sight:
 
     def stranded(self, row: Job) -> bool:
         """It waits on a server that cannot start jobs, and there are others that could: it is shown as one without a home, which it keeps where it gets no other."""
-        if row.move is not None or row.portions or self._unable_among(row.hosts) == ():
+        if row.move is not None or row.portions or not any(name in self._unable for name in row.hosts):
             return False
         if any(part.phase not in _WITHOUT_PROCESS for part in row.reports.values()):
             return False
@@ -259,9 +259,6 @@ class Sight:
     def _may_leave_checkpointed(self, row: Job) -> bool:
         reachable = all(self._book.hosts[name].peer for name in row.hosts)
         return reachable and row.spec.migrate is Migrate.AUTO and reports.left(row) is not None
-
-    def _unable_among(self, hosts: Collection[HostName]) -> tuple[HostName, ...]:
-        return tuple(name for name in hosts if name in self._unable)
 
     def _fits_somewhere(self, row: Job) -> bool:
         book = self._book
