@@ -220,10 +220,12 @@ def _bound(members: Sequence[_Entity], last: float) -> None:
     debt need be kept from being forgiven below it, as on a server, where only of those that ran debts are forgiven.
     """
     since = Fraction(round(last * ROUNDED), ROUNDED)
-    mean = sum(entity.stride for entity in members) / sum(entity.tickets for entity in members)
+    mean = Fraction(sum(entity.stride for entity in members)) / sum(entity.tickets for entity in members)
     beyond = ZERO
     for entity in members:
-        now = min(entity.got, since * entity.tickets + DEBT * max(entity.stride, mean * entity.tickets))
+        now = min(
+            entity.got, since * entity.tickets + DEBT * max(Fraction(entity.stride), mean * entity.tickets)
+        )
         if not entity.could:
             now = max(now, Fraction(-entity.stride))
         beyond += entity.got - now
