@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 import grpc
 import structlog
@@ -43,6 +43,7 @@ UNKNOWN_END_S = 10.0
 
 log = structlog.get_logger("jobs")
 
+Order = Suspend | Resume | Checkpoint | Kill
 Post = Callable[[HostEvent], None]
 StepOf = Callable[[Key], int]
 
@@ -203,6 +204,20 @@ class Jobs:
         self._post(JobExited(now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_))
 
     # --- orders -----------------------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """Of a job that has no process here (any more) it is nothing."""
+        match order:
+            case Suspend():
+                self.suspend(order)
+            case Resume():
+                self.resume(order)
+            case Checkpoint():
+                self.checkpoint(order)
+            case Kill():
+                self.kill(order)
+            case _:
+                assert_never(order)
 
     def suspend(self, order: Suspend) -> None:
         running = self.running.get(Key(order.job, order.epoch))

@@ -42,10 +42,16 @@ log = structlog.get_logger("link")
 class Side(Protocol):
     """What the link needs of the agent."""
 
-    gpus: tuple[Gpu, ...]
-    readings: tuple[Reading, ...]
-    left_bytes: int | None
     warnings: tuple[str, ...]
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]: ...
+
+    @property
+    def readings(self) -> tuple[Reading, ...]: ...
+
+    @property
+    def left_bytes(self) -> int | None: ...
 
     @property
     def troubles(self) -> tuple[str, ...]: ...

@@ -23,11 +23,11 @@ def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed
         config = settings()
         agent = Agent(config, open_devices(config), cgroup.Cgroups())
         told: list[object] = []
-        monkeypatch.setattr(agent, "post", told.append)
+        monkeypatch.setattr(agent.launches, "_post", told.append)
         monkeypatch.setattr(agent.launcher, "prepare", lambda *_: 1 / 0)
         wanted = job(1, "true")
         key = Key(wanted.job, wanted.epoch)
-        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+        await agent.launches.launch(key, Launch(wanted=wanted, gpus=()))
         return told
 
     (event,) = asyncio.run(launched())
@@ -45,11 +45,11 @@ def test_a_launch_that_is_told_as_failed_has_left_no_process(
         config = settings()
         agent = Agent(config, open_devices(config), cgroup.Cgroups())
         told: list[object] = []
-        monkeypatch.setattr(agent, "post", told.append)
+        monkeypatch.setattr(agent.launches, "_post", told.append)
         monkeypatch.setattr(procs, "open_pidfd", no_descriptors_left)
         wanted = job(1, "touch", str(place / "ran"))
         key = Key(wanted.job, wanted.epoch)
-        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+        await agent.launches.launch(key, Launch(wanted=wanted, gpus=()))
         return told, agent.launcher.running_shim(agent.launcher.folder(key))
 
     (event,), shim = asyncio.run(launched())
@@ -68,11 +68,11 @@ def test_an_order_that_breaks_right_after_a_launch_does_not_make_it_a_failed_one
         said: list[object] = []
         wanted = job(1, "sleep", "600")
         key = Key(wanted.job, wanted.epoch)
-        monkeypatch.setattr(agent, "post", said.append)
+        monkeypatch.setattr(agent.launches, "_post", said.append)
         monkeypatch.setattr(agent.jobs, "suspend", lambda _: 1 / 0)
-        agent._deferred[key] = [Suspend(job=key.job, epoch=key.epoch, tier=Tier.HOLD)]
+        agent.launches._deferred[key] = [Suspend(job=key.job, epoch=key.epoch, tier=Tier.HOLD)]
         with pytest.raises(ZeroDivisionError):
-            await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+            await agent.launches.launch(key, Launch(wanted=wanted, gpus=()))
         assert key in agent.jobs.running
         await agent.jobs.end_all(0.0)
         await agent.jobs.close()

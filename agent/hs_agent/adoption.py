@@ -1,0 +1,99 @@
+"""An agent takes up what the one before it left: jobs that run on, jobs that ended while nobody looked, launches that were cut off."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from hs_agent import folder, procs
+from hs_agent.folder import Ended, Folder, Key
+from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
+from hs_agent.launch import Launcher
+from hs_agent.launches import Launches
+from hs_core.events import HostEvent, JobFroze
+from hs_core.reports import LOST, Exit, JobReport
+from hs_daemon import boot_s
+
+SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
+
+log = structlog.get_logger("agent")
+
+
+def has_process(report: JobReport) -> bool:
+    """Also one that has written its checkpoint, until its exit was heard of."""
+    return bool(report.gpus)
+
+
+class Adoption:
+    """What the machine remembers against what there is."""
+
+    def __init__(
+        self, launcher: Launcher, jobs: Jobs, launches: Launches, post: Callable[[HostEvent], None]
+    ) -> None:
+        """`launches`: has taken up those that the last agent left."""
+        self._launcher, self._jobs, self._launches, self._post = launcher, jobs, launches, post
+
+    async def adopt(self, known: Mapping[Key, JobReport]) -> None:
+        for path in sorted(self._launcher.jobs.iterdir()):
+            key = folder.parse_key(path.name)
+            if key is not None:
+                await self._one(Folder(path, key), known.get(key))
+        for key, report in known.items():
+            if has_process(report) and not self._launcher.folder(key).path.exists():
+                self._without_trace(key)
+        self._launches.drop_what_has_not_begun()
+
+    async def _one(self, job: Folder, report: JobReport | None) -> None:
+        shim = await self._find_shim(job)
+        launch = job.launch()
+        if shim is not None and (report is None or launch is None):
+            await self._jobs.end_unknown(job, shim)
+        elif shim is not None and launch is not None:
+            await self._running(job, shim, launch)
+        elif report is None:
+            await asyncio.to_thread(self._launcher.forget, job.key)
+        elif has_process(report):
+            self._ended(job)
+
+    async def _running(self, job: Folder, shim: procs.Identity, launch: Mapping[str, Any]) -> None:
+        gang, sock = await self._jobs.open_socket(job, launch)
+        if not await self._jobs.watch(job, shim, gang, sock):
+            return
+        running = self._jobs.running[job.key]
+        running.frozen = found_frozen(running)
+        if running.frozen:
+            self._post(JobFroze(now_s=boot_s(), job=job.key.job, epoch=job.key.epoch))
+        log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)
+
+    def _ended(self, job: Folder) -> None:
+        ended, state = job.ended(), job.shim_state()
+        if ended is None and state is None:
+            self._without_trace(job.key)
+            return
+        self._launcher.socket_path(job.key).unlink(missing_ok=True)
+        if ended is None and state is not None and state.shim.boot_id == procs.boot_id():
+            self._jobs.end_without_shim(job)
+            return
+        self._launcher.group(job.key).remove()
+        ended = ended or Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
+        self._jobs.post_end(job.key, ended)
+
+    def _without_trace(self, key: Key) -> None:
+        launch = self._launches.left_by_the_last(key)
+        if launch is not None:  # the last agent was killed between deciding and doing
+            self._launches.begin(launch)
+        else:
+            ended = Exit(why=f"{LOST}: no trace of it was found after the agent's restart")
+            self._jobs.post_end(key, Ended(ended, launch_failed=False))
+
+    async def _find_shim(self, job: Folder) -> procs.Identity | None:
+        """A shim that has just been started may take a moment to be seen."""
+        if job.shim_state() is not None or job.ended() is not None:
+            return self._launcher.running_shim(job)
+        for _ in range(int(SHIM_START_S / SHIM_LOOK_S)):
+            shim = self._launcher.running_shim(job)
+            if shim is not None or job.ended() is not None:
+                return shim
+            await asyncio.sleep(SHIM_LOOK_S)
+        return None

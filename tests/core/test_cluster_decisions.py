@@ -1,0 +1,239 @@
+"""ClusterMachine: what the policy is shown, when it is asked, and what becomes of what it says."""
+
+from dataclasses import replace
+
+import pytest
+from clusters import ALICE, N1, SETTINGS, submit, world
+
+from hs_core.cluster import Reason, Settings
+from hs_core.cluster.harness import World, a_spec, plain_policy
+from hs_core.cluster.plain import Wishes
+from hs_core.errors import BrokenError, RefusedError
+from hs_core.events import QuantumEnded
+from hs_core.forms import Form
+from hs_core.model import SuspendMode
+from hs_core.names import HostName, JobId, UserName
+from hs_core.policies import find
+from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
+
+
+def recording(
+    turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False, progress: bool = True
+) -> Policy:
+    inner = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        seen.append(snapshot)
+        verdict = inner.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
+
+    needs = Needs(every_quantum=every_quantum, progress=progress)
+    return Policy(name="recording", needs=needs, decide=decide)
+
+
+def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
+    turn = Turn(gangs=(JobId(1), JobId(2)), local=False)
+    told = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = told.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={N1: turn if snapshot.jobs else Turn()}))
+
+    slow = replace(SETTINGS, settle_s=5.0)
+    at = world(policy=Policy(name="gangs", needs=Needs(), decide=decide), settings=slow)
+    at.now_s = 10.0
+    at.do("submit alice a gpus=2 count=2")
+    at.now_s = 11.0  # too early to decide again
+    assert at.wanted[N1].turn == turn
+    at.do("report n1 1:0=held")
+    assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS
+    at.do("pause alice 1")
+    assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
+
+
+def test_a_burst_of_submits_costs_few_decisions() -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen), settings=replace(SETTINGS, settle_s=0.1))
+    for i in range(200):
+        at.now_s = 5.0 + i / 200
+        submit(at, a_spec())
+    at.now_s = at.wake_s or 0.0
+    at.handle(QuantumEnded(now_s=at.now_s))
+    assert len(seen) <= 12
+    assert all(row.host == "n1" for row in at.machine.jobs())
+
+
+def test_nobody_is_asked_when_nothing_changed() -> None:
+    seen: list[Snapshot] = []
+    at = world("submit alice a", policy=recording({}, seen))
+    at.do("report n1 1:0=held")
+    asked = len(seen)
+    for line in (
+        "report n1 1:0=running gpu_s=3",
+        "report n1 1:0=held gpu_s=5 step=9",
+        "tick",
+        "user alice 100",
+    ):
+        at.do(line)
+    assert len(seen) == asked
+
+
+def test_a_policy_that_asked_for_it_is_asked_at_every_edge() -> None:
+    seen: list[Snapshot] = []
+    at = world("submit alice a", policy=recording({}, seen, every_quantum=True))
+    quanta = []
+    for _ in range(3):
+        assert at.wake_s is not None
+        at.now_s = at.wake_s
+        at.do("tick")
+        quanta.append(seen[-1].quantum)
+    assert (quanta, at.machine.quantum, at.now_s) == ([2, 3, 4], 3, 30.0)
+
+
+def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen))
+    submit(at, a_spec(), a_spec(suspend=SuspendMode.NONE), a_spec(gpus=4))
+    at.do("submit alice waits after=1")
+    at.do("pause alice 3")
+    at.do("report n1 1:0=running gpu_s=4")
+    at.do("user alice 50")
+    shown = {job.id: job for job in seen[-1].jobs}
+    assert set(shown) == {1, 2}
+    assert (shown[JobId(1)].started, shown[JobId(1)].attained_gpu_s) == (True, 4.0)
+    assert seen[-1].running == {1}
+    assert (shown[JobId(1)].sliceable, shown[JobId(2)].sliceable) == (True, False)
+    assert seen[-1].tickets == {ALICE: 50}
+
+
+@pytest.mark.parametrize(("progress", "had_gpu_s"), [(True, 9.0), (False, 4.0)])
+def test_a_job_of_which_only_counters_are_new_is_shown_again_to_those_who_go_by_them(
+    progress: bool, had_gpu_s: float
+) -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen, progress=progress))
+    at.do("submit alice a")
+    at.do("report n1 1:0=running gpu_s=4")
+    at.do("user alice 50")
+    before = seen[-1].jobs[0]
+    at.do("report n1 1:0=running gpu_s=9")
+    at.do("user alice 60")
+    after = seen[-1].jobs[0]
+    assert seen[-1].running == {after.id}
+    assert (before.attained_gpu_s, after.attained_gpu_s) == (4.0, had_gpu_s)
+    assert (after is before) is not progress
+    at.do("report n1 1:0=held gpu_s=9")
+    at.do("user alice 70")
+    assert not seen[-1].running
+    assert seen[-1].jobs[0] is after, "a turn that ended is no news of the job itself"
+
+
+def test_a_policy_that_places_where_nothing_can_be_placed_stops_the_controller() -> None:
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        homes = {job.id: (HostName("n1"),) for job in snapshot.jobs}
+        return Verdict(plan=Plan(homes=homes, turns={}, tickets={}), memory=memory)
+
+    at = world(policy=Policy(name="bad", needs=Needs(), decide=decide))
+    with pytest.raises(BrokenError):
+        submit(at, a_spec())
+
+
+def test_shares_follow_tickets_on_a_host() -> None:
+    at = world("user bob 300", "submit alice a gpus=4", "submit bob b gpus=4")
+    assert at.machine.job_tickets(JobId(1)) == 100.0
+    assert (at.machine.job_share_gpus(JobId(1)), at.machine.job_share_gpus(JobId(2))) == (1.0, 3.0)
+    at.do("pause bob 2")
+    assert (at.machine.job_share_gpus(JobId(1)), at.machine.job_share_gpus(JobId(2))) == (4.0, 0.0)
+    assert at.machine.demand() == {("alice", "V100"): 4.0}
+
+
+def test_who_asks_what_other_tickets_would_come_to_changes_nothing() -> None:
+    fair = find("gandiva-fair")
+
+    def counting(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = fair.decide(snapshot, memory)
+        return replace(verdict, memory={**verdict.memory, "asked": memory.get("asked", 0) + 1})
+
+    policy = replace(fair, decide=counting)
+    lines = ("user bob", "host n2 V100:4", "submit alice a gpus=4 nodes=2", "submit bob b gpus=4 nodes=2")
+    at, unasked = (world(*lines, policy=policy) for _ in range(2))
+    state, shares = at.machine.state, at.machine.job_share_gpus(JobId(1))
+    has = []
+    for tickets in (1.0, 300.0, 1e6):
+        then = at.machine.would_entitle({ALICE: tickets}, at.now_s + 5.0)
+        assert then["alice", "V100"] + then["bob", "V100"] == pytest.approx(8.0)
+        has.append(then["alice", "V100"])
+    assert has == sorted(set(has))
+    assert at.machine.state == state
+    assert at.machine.job_share_gpus(JobId(1)) == shares
+    for then_s in (10.0, 20.0, 30.0):
+        at.machine.would_entitle({ALICE: 5.0}, then_s)
+        edge = QuantumEnded(now_s=then_s)
+        assert at.machine.handle(edge) == unasked.machine.handle(edge)
+        assert at.do("submit bob c") == unasked.do("submit bob c")
+        assert at.machine.state == unasked.machine.state
+    for wrong, words in (({UserName("eve"): 5.0}, "no user 'eve'"), ({ALICE: -1.0}, "tickets")):
+        with pytest.raises(RefusedError, match=words):
+            at.machine.would_entitle(wrong, at.now_s)
+
+
+def test_the_policy_is_told_where_a_job_is_going_until_it_has_left() -> None:
+    seen: list[Snapshot] = []
+    wishes: Wishes = {}
+    shapes: dict[JobId, Form] = {}
+    plain = plain_policy(wishes=wishes, shapes=shapes)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        seen.append(snapshot)
+        return plain.decide(snapshot, memory)
+
+    at = World(replace(plain, decide=decide), Settings(settle_s=0.0), wishes=wishes, shapes=shapes)
+
+    def told(lines: str) -> list[Going | None]:
+        for line in lines.splitlines():
+            at.do(line.strip())
+        return [job.going for job in seen[-1].jobs]
+
+    begun = """host n1 V100:4
+        host n2 V100:4
+        user alice
+        submit alice a gpus=2 elastic=1,4,32,256,32
+        submit alice b gpus=2
+        report n1 1:0=running can_checkpoint=yes
+        report n2 2:0=running can_checkpoint=yes"""
+    assert told(begun) == [None, None]
+    going = """shape 1 4x32x1
+        wish 2 n1
+        user alice 90
+        user alice 91"""
+    assert told(going) == [Going(hosts=(N1,), gpus=4), Going(hosts=(N1,), gpus=2)]
+    assert not any(job.movable for job in seen[-1].jobs)
+    left = "report n2 2:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes"
+    assert told(left) == [Going(hosts=(N1,), gpus=4), None]
+    assert (seen[-1].jobs[1].hosts, seen[-1].jobs[1].coming) == ((N1,), True)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_ended_is_decided_about_at_once_or_at_the_next_edge_as_the_policy_says(ends: bool) -> None:
+    asked: list[tuple[float, tuple[JobId, ...]]] = []
+    plain = plain_policy(every_quantum=True)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        asked.append((snapshot.now_s, tuple(job.id for job in snapshot.jobs)))
+        return plain.decide(snapshot, memory)
+
+    at = world(policy=replace(plain, needs=replace(plain.needs, ends=ends), decide=decide))
+    at.do("submit alice a gpus=1 count=2")
+    at.do("submit alice b gpus=1 after=1")
+    for line in ("@1", "report n1 1:0=running 2:0=running", "@23"):
+        at.do(line)
+    asked.clear()
+    at.do("report n1 2:0=exited code=0")
+    assert bool(asked) is ends
+    at.do("@26")
+    at.do("report n1 1:0=exited code=0")
+    assert asked[-1] == (26.0, (3,)), "who waited for it is a newcomer"
+    at.do("@30")
+    at.do("tick")
+    assert asked[-1] == (30.0, (3,)), "the edge"
