@@ -282,7 +282,8 @@ class Taker:
     def room(self, here: int, needed: int) -> None:
         room = os.fstatvfs(here)
         if needed > room.f_bavail * room.f_frsize:
-            raise TornError(f"it takes {needed} bytes; {room.f_bavail * room.f_frsize} are free here")
+            free = room.f_bavail * room.f_frsize
+            raise OSError(errno.ENOSPC, f"it takes {needed} bytes; {free} are free here")
 
     def clear(self, here: int) -> None:
         for name in os.listdir(here):
@@ -433,7 +434,8 @@ def main() -> None:
             return
         # What is missing, or is a link, or is not to be seen, will be so the next time as well.
         torn = error.errno in _FINAL.get(order["what"], ())
-        pipe.say(error=f"{error.strerror}: {error.filename or ''}", torn=torn)
+        what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        pipe.say(error=what, torn=torn, errno=error.errno)
 
 
 if __name__ == "__main__":

@@ -325,6 +325,8 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
+        for left in _left_behind(folder):
+            shutil.rmtree(left, ignore_errors=True)
         fresh.mkdir(mode=0o700, parents=True)
         _write(fresh / KEY, key_pem)
         _write(fresh / ROOM, bytes(ROOM_BYTES))
@@ -333,6 +335,14 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
         raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _left_behind(folder: Path) -> Iterator[Path]:
+    """By joins that were killed: there are private keys in them."""
+    for path in folder.parent.glob(f".{folder.name}.*"):
+        pid = whole(path.suffix[1:], 2**31 - 1)
+        if pid is not None and not Path(f"/proc/{pid}").exists():
+            yield path
 
 
 def _fill(fresh: Path, identity: Identity) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import errno
 from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
 from hs_agent import procs
+from hs_agent.faults import OF_STARTS
 from hs_agent.folder import Folder, Key
 from hs_agent.gangs import Gang
 from hs_agent.jobs import Jobs, Order
@@ -21,18 +21,6 @@ from hs_core.model import Gpu
 from hs_daemon import boot_s
 
 LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
-OF_THE_HOST = frozenset(  # that a start fails with: no job is to blame for them
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EIO,
-        errno.ENOMEM,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.EAGAIN,
-    }
-)
 
 log = structlog.get_logger("agent")
 
@@ -119,7 +107,7 @@ class Launches:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            of_the_host = isinstance(error, OSError) and error.errno in OF_THE_HOST
+            of_the_host = isinstance(error, OSError) and error.errno in OF_STARTS
             self._failed(key, why, host_fault=of_the_host)
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)

@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from hs_agent import carrier
+from hs_agent.faults import NO_ROOM
 from hs_agent.folder import Key
 from hs_agent.launch import Account, Launcher, account
 from hs_core.errors import Kind, RefusedError
@@ -41,6 +42,10 @@ class TornError(Exception):
 
 class GoneError(TornError):
     """So it is at its source."""
+
+
+class NoRoomError(RefusedError):
+    """This host has none for it."""
 
 
 class Got(NamedTuple):
@@ -124,7 +129,9 @@ class Carrier:
         _, data = await self.read()
         value: dict[str, Any] = json.loads(data)
         if "error" in value:
-            raise TornError(value["error"]) if value["torn"] else RefusedError(value["error"])
+            if value["torn"]:
+                raise TornError(value["error"])
+            raise (NoRoomError if value.get("errno") in NO_ROOM else RefusedError)(value["error"])
         return value
 
 
@@ -225,8 +232,13 @@ class Fetches:
             log.error("fetch broke", job=key.job, epoch=key.epoch, exc_info=error)
             self._failed(key, f"{type(error).__name__}: {error}")
 
-    def _failed(self, key: Key, why: str, hopeless: bool = False) -> None:
-        self._post(FetchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless))
+    def _failed(self, key: Key, why: str, *, hopeless: bool = False, host_fault: bool = False) -> None:
+        job, epoch = key
+        self._post(
+            FetchFailed(
+                now_s=boot_s(), job=job, epoch=epoch, why=why, hopeless=hopeless, host_fault=host_fault
+            )
+        )
 
     def wanted(self, jobs: Iterable[WantedJob]) -> None:
         """What nobody wants any more ends; the rest goes on, from where its source is now."""
@@ -256,7 +268,9 @@ class Fetches:
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
-            self._failed(key, why, hopeless=isinstance(error, GoneError))
+            full = isinstance(error, NoRoomError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
+            own = not order.wanted.spec.checkpoint_dir  # else it is the user's to make room
+            self._failed(key, why, hopeless=isinstance(error, GoneError), host_fault=full and own)
             return
         took_s = boot_s() - began_s
         log.info(

@@ -4,6 +4,7 @@ import codecs
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -90,7 +91,12 @@ def cli(
     Exit status: 0 ok, 1 failed, 2 bad usage or job, 3 can never run here, 4 not found, 5 not allowed, 6 controller
     unreachable or of another version, 124 timeout, 130 interrupted. `run`, `wait` and `submit --wait` exit as the job did.
     """
-    ctx.obj = {"controller": controller, "token_file": token_file, "ca_file": ca_file, "user": user or ""}
+    given = {"controller": controller, "token_file": token_file, "ca_file": ca_file, "user": user}
+    for name, value in given.items():
+        if value == "":  # an unset variable of a script, most likely: who is meant is not to be guessed
+            option = next(one for one in ctx.command.params if one.name == name)
+            raise click.BadParameter("expected text that is not empty.", ctx, option)
+    ctx.obj = given | {"user": user or ""}
 
 
 def say(message: str) -> None:
@@ -159,7 +165,15 @@ def _show_what_can_be_shown() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _told_to_end(number: int, _: object) -> NoReturn:
+    """Not at once: what is open is closed first, and the terminal is as it was."""
+    sys.exit(128 + number)
+
+
 def main() -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # else `nohup` wants it ignored
+            signal.signal(number, _told_to_end)
     _open_closed()
     _show_what_can_be_shown()
     sys.exit(run())

@@ -61,6 +61,7 @@ def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[c
     if place.check:
         for spec in made:
             spec.command[0] = _find_program(spec, workdir, origins)
+            _check_output(job, spec.output)
     _limits(made)
     return made
 
@@ -277,6 +278,18 @@ def _output(job: Job, spec: common.JobSpec) -> str:
             f"output = {job.output!r}: expected no % but %x (the job's name), %j (its number) and, in an array, %a (the task's number) and %A (the array's)"
         )
     return _absolute(text, spec.workdir)
+
+
+def _check_output(job: Job, output: str) -> None:
+    """That its log could be opened there; of a path with a number in it, as far as that."""
+    known, _, number = output.partition("%")
+    folder = Path(known).parent if not number else Path(known[: known.rfind("/") + 1])
+    if output and not folder.is_dir():
+        raise InvalidError(
+            f"output = {job.output!r}: expected a file in a folder that exists; {folder} does not"
+        )
+    if output and not number and Path(output).is_dir():
+        raise InvalidError(f"output = {job.output!r}: expected a file; {output} is a folder")
 
 
 def _absolute(text: str | None, workdir: str) -> str:

@@ -49,7 +49,10 @@ def state(
 
 
 def attach(trainer: Any) -> None:
-    """For a training loop that is a library's (the `Trainer` of transformers or Lightning): hands over what `state` would be given. Call it before the training begins."""
+    """For a training loop that is a library's (the `Trainer` of transformers or Lightning): hands over what `state` would be given. Call it before the training begins.
+
+    Raises TypeError, with an agent or without, where the trainer cannot be attached.
+    """
     from hs_job import trainers
 
     trainers.attach(trainer)

@@ -19,7 +19,8 @@ _SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
 _SINCE = (2, 5)  # its loops resume amid an epoch without counting it twice
 
 
-def attach(trainer: Any, version: str) -> None:
+def check(trainer: Any, version: str) -> None:
+    """Raises TypeError where it cannot be attached, as far as is known before it trains; changes nothing."""
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _SINCE:
         raise TypeError(f"hs_job.attach: this is Lightning {version}; expected 2.5 or newer")
     kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
@@ -28,6 +29,9 @@ def attach(trainer: Any, version: str) -> None:
             f"hs_job.attach: the trainer's strategy is a {type(trainer.strategy).__name__}; "
             "expected one that leaves whole parameters, or DTensors, to torch's optimizers"
         )
+
+
+def attach(trainer: Any) -> None:
     fit = trainer.fit_loop
     run = fit.run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -9,11 +10,12 @@ from hs_job import runtime
 
 
 def attach(trainer: Any) -> None:
+    """What cannot be attached is refused without an agent as well: so a script finds out where it is written."""
     for module, ours in _KNOWN:
         kind = getattr(sys.modules.get(module), "Trainer", None)
         if isinstance(kind, type) and isinstance(trainer, kind):
-            if not runtime.current().alone:
-                ours(trainer, sys.modules[module.partition(".")[0]].__version__)
+            if os.environ.get("HS_HOOK") != "0":
+                ours(trainer, sys.modules[module.partition(".")[0]].__version__, runtime.current().alone)
             return
     raise TypeError(
         f"hs_job.attach: trainer is a {type(trainer).__name__}; "
@@ -21,16 +23,20 @@ def attach(trainer: Any) -> None:
     )
 
 
-def _transformers(trainer: Any, _: str) -> None:
+def _transformers(trainer: Any, _: str, alone: bool) -> None:
     from hs_job import transformers
 
-    transformers.attach(trainer)
+    transformers.check(trainer)
+    if not alone:
+        transformers.attach(trainer)
 
 
-def _lightning(trainer: Any, version: str) -> None:
+def _lightning(trainer: Any, version: str, alone: bool) -> None:
     from hs_job import lightning
 
-    lightning.attach(trainer, version)
+    lightning.check(trainer, version)
+    if not alone:
+        lightning.attach(trainer)
 
 
 _KNOWN = (

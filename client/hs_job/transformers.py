@@ -26,11 +26,15 @@ _SINCE_LOGGED = ("_tr_loss", "_globalstep_last_logged", "_initial_global_step")
 """What its log lines are reckoned from, beside its state; before transformers 5 the losses since the last line are its loop's own, so the next one is of the steps since the move."""
 
 
-def attach(trainer: Any) -> None:
+def check(trainer: Any) -> None:
+    """Raises TypeError where it cannot be attached; changes nothing."""
     if getattr(trainer, "is_deepspeed_enabled", False):
         raise TypeError("hs_job.attach: the trainer uses DeepSpeed; expected one whose optimizer is torch's")
     if getattr(trainer, "is_fsdp_enabled", False) and _fsdp(trainer) < 2:
         raise TypeError("hs_job.attach: the trainer uses FSDP, version 1; expected fsdp_version 2 (DTensors)")
+
+
+def attach(trainer: Any) -> None:
     library: Any = sys.modules["transformers"]
     train, progress = trainer.train, Progress(trainer)
 

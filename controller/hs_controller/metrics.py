@@ -169,6 +169,11 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         "hs_agent_report_age_seconds", "Since the node's agent has reported last.", labels=node
     )
     draining = GaugeMetricFamily("hs_node_draining", "1 while the node is drained.", labels=node)
+    unable = GaugeMetricFamily(
+        "hs_node_cannot_start",
+        "1 from when the node could not start a job until it has started one.",
+        labels=node,
+    )
     memory = GaugeMetricFamily("hs_node_memory_bytes", "The node's host memory.", labels=node)
     available = GaugeMetricFamily(
         "hs_node_memory_available_bytes", "What is left of it before its agent starts nobody.", labels=node
@@ -199,6 +204,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         if heard_s > 0:
             age.add_metric([host.name], max(0.0, now_s - heard_s))
         draining.add_metric([host.name], float(host.drain is not None))
+        unable.add_metric([host.name], float(bool(machine.cannot_start(host.name))))
         busy, parked_bytes = _in_use(machine, host)
         if connected:
             parked.add_metric([host.name], float(parked_bytes))
@@ -213,7 +219,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
             busy_part.add_metric([host.name], sum(said) / len(said) / 100.0)
             used.add_metric([host.name], float(sum(reading.memory_used_bytes for reading in link.gpus)))
         await pieces.rest()
-    return [up, age, draining, memory, available, parked, state, busy_part, used]
+    return [up, age, draining, unable, memory, available, parked, state, busy_part, used]
 
 
 def _in_use(machine: ClusterMachine, host: Host) -> tuple[set[str], int]:

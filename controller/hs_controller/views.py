@@ -305,12 +305,13 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
     link = hub.link(host.name)
     rows = mind.machine.jobs_at(host.name)
     drain = host.drain
+    cannot_start = mind.machine.cannot_start(host.name)
     view = controller_pb2.NodeView(
         name=host.name,
         state="up" if link else "away",
         version=link.version if link else host.version,
         gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
-        warnings=(*host.warnings, *(link.troubles if link else ())),
+        warnings=(*host.warnings, *(link.troubles if link else ()), *filter(None, [cannot_start])),
         last_report_at=hub.heard_s(host.name),
         draining=drain is not None,
         drain_reason=drain.reason if drain else "",

@@ -335,6 +335,7 @@ class CheckpointFetched(_JobAt):
 class FetchFailed(_JobAt):
     why: str
     hopeless: bool = False  # it is torn, or no longer there: asking again would hardly mend that
+    host_fault: bool = False  # this host has no room for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

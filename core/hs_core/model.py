@@ -26,6 +26,7 @@ class MoveReason(StrEnum):
     POOL = "pool"  # it, or its user's other jobs, run better in another pool (also after a trade)
     DRAIN = "drain"  # an administrator wants the server empty
     ROUND = "round"  # the policy hands the GPUs out anew each round
+    TROUBLE = "trouble"  # its server cannot start it again
     PROFILE = "profile"  # its class is to be measured on another GPU model
     SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs or in another strategy
 

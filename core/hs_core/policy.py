@@ -110,6 +110,9 @@ class HostFacts:
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
+    starts: bool = (
+        True  # False: it could not start a job lately, and takes no new ones; who has a process there stays
+    )
     indices: tuple[int, ...] = ()  # of the healthy GPUs; (): 0, 1, 2, …
     datasets: frozenset[str] = frozenset()  # that lie there: whose jobs start sooner, all else being equal
 

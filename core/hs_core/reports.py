@@ -80,6 +80,7 @@ class JobReport:
         0  # times that a process found that one torn or gone, and began from an older one, or afresh
     )
     checkpoint_fails: int = 0  # in a row, the newest ones
+    start_fails: int = 0  # the same of starts that its host had no room for
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 
@@ -212,6 +213,7 @@ def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) ->
         host_memory_bytes=max(r.host_memory_bytes for r in reports),
         beside=tuple(sorted({job for r in reports for job in r.beside})),
         checkpoint_fails=max(r.checkpoint_fails for r in reports),
+        start_fails=max(r.start_fails for r in reports),
         checkpoint_generation=min(r.checkpoint_generation for r in reports)
         if len(reports) == servers
         else -1,

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,29 @@ def test_why_a_fetch_failed_is_text_that_goes_over_any_wire_whatever_the_job_cal
     event = run(two.fetch())
     assert isinstance(event, FetchFailed), event
     assert event.why.endswith(": ?.part")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+@pytest.mark.parametrize("named", [False, True])
+def test_a_full_disk_is_the_hosts_fault_but_not_in_a_folder_that_the_user_named(
+    two: Two, place: Path, named: bool
+) -> None:
+    folder = place / "small" if named else two.folders[1]
+    folder.mkdir()
+    small = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+    if subprocess.run(small, check=False, capture_output=True).returncode:
+        pytest.skip("this sandbox does not let root mount a tmpfs")
+    try:
+        write(two.folders[0], {"rank0.pt": 8 * MIB})
+        two.lend()
+        spec = replace(two.job.spec, checkpoint_dir=str(folder) if named else "")
+        event = run(two.fetch(spec=spec))
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+    assert isinstance(event, FetchFailed), event
+    assert event.why == f"it takes {8 * MIB} bytes; {MIB} are free here"
+    assert event.host_fault is not named
 
 
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:

@@ -4,7 +4,10 @@ import hashlib
 import io
 import json
 import shlex
+import signal
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -237,6 +240,44 @@ def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     ran = hsctl("backup", "torn.db")
     assert (ran.code, "not whole" in ran.err) == (1, True)
     assert [p.name for p in tmp_path.iterdir() if "db" in p.name] == ["copy.db"]
+
+
+KILLED = """
+import os, signal, sys
+from hs_client.__main__ import main
+from hs_client.api import Client
+
+whole = Client.backup
+
+def cut(client):
+    yield next(iter(whole(client)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Client.backup = cut
+main()
+"""
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_a_backup_that_is_killed_leaves_what_was_there_and_can_be_said_again(
+    serving, fake, hsctl, tmp_path, nameless
+):
+    data = [b"half", b"other"]
+    digest = hashlib.sha256(b"".join(data)).hexdigest()
+    fake.copy = [wire.BackupChunk(data=data[0]), wire.BackupChunk(data=data[1], sha256=digest)]
+    path = tmp_path / "copy.db"
+    path.write_text("the one before")
+    program = KILLED if nameless else "import os\ndel os.O_TMPFILE\n" + KILLED
+    words = ["--controller", f"unix:{serving.socket}", "backup", "copy.db", "--force"]
+    for _ in range(2):
+        ran = subprocess.run([sys.executable, "-c", program, *words], check=False, timeout=60)
+        assert ran.returncode == -signal.SIGKILL
+        assert path.read_text() == "the one before"
+    left = [each for each in tmp_path.iterdir() if "copy.db" in each.name and each != path]
+    assert not (nameless and left)
+    assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in left)
+    assert hsctl("backup", "copy.db", "--force").code == 0
+    assert path.read_bytes() == b"halfother"
 
 
 def test_restore_says_where_it_is_done_in_words_that_hs_controller_takes(call, tmp_path):

@@ -30,7 +30,7 @@ def test_examples_of_submit_do_submit(hsctl, fake, tmp_path, monkeypatch, line):
     monkeypatch.setenv("HOSTNAME", "here")
     (tmp_path / "train.sh").write_text("#!/bin/sh\n#SBATCH -G 2\ntrue\n")
     (tmp_path / "job.yaml").write_text(re.search(r"```yaml\n(.*?)```", JOB_FILE, re.DOTALL)[1])
-    (tmp_path / "work").mkdir()
+    (tmp_path / "work/logs").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "work")
     for name in ("train.sh", "job.yaml"):
         (tmp_path / "work" / name).write_text((tmp_path / name).read_text())

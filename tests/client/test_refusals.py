@@ -1,5 +1,10 @@
 """Exit codes and messages: every way in which a request is not met."""
 
+import contextlib
+import os
+import pty
+import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -322,6 +327,43 @@ def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
         err = hsctl.stderr.read()
         assert hsctl.wait(20) == 141
         assert err == b""
+
+
+@pytest.mark.parametrize("flag", ["controller", "user", "token-file", "ca"])
+def test_a_flag_for_everything_that_is_given_and_empty_is_refused(call, flag):
+    ran = call(f"--{flag}", "", "queue")
+    assert ran.code == 2
+    assert f"'--{flag}': expected text that is not empty" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [["queue", "--watch", "--interval"], ["top", "--interval"], ["up", "--quantum"]]
+)
+def test_seconds_that_are_no_number_are_refused(call, words):
+    ran = call(*words, "nan")
+    assert (ran.code, "'nan' is not a number of seconds" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_is_left_as_it_was_by_who_is_told_to_end(serving, fake, number):
+    import subprocess
+
+    fake.add(name="this-one")
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "top"]
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as top:
+        os.close(theirs)
+        said = b""
+        while b"this-one" not in said:
+            said += os.read(terminal, 65536)
+        top.send_signal(number)
+        with contextlib.suppress(OSError):  # as a terminal's end reads
+            while data := os.read(terminal, 65536):
+                said += data
+    os.close(terminal)
+    assert top.returncode == 128 + number
+    assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l"), "the cursor is shown again"
+    assert b"\x1b[?1049l" in said, "and what was on the screen before"
 
 
 def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake):

@@ -40,7 +40,7 @@ def test_a_command_is_sent_as_it_is_with_its_program_found(sent, tmp_path):
 
 
 def test_every_flag_arrives(sent, tmp_path):
-    (tmp_path / "w").mkdir()
+    (tmp_path / "w/logs").mkdir(parents=True)
     (spec,) = sent(
         "-J", "resnet", "-G", "H100:4", "-N", "2", "--gpu-mem", "40G", "-c", "8", "--mem", "64G", "-t", "1d12h", "-d", "7", "-d", "8:any,9:fail",
         "-p", "-3", "-e", "LR=0.1", "-e", "EMPTY=", "-C", "w", "-o", "logs/%x.txt", "--torchrun", "--migrate", "same-type", "--suspend", "hook",
@@ -126,6 +126,9 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["-a", "0-1", "-o", "all.out", "true"], "expected %a or %j"),
         (["-a", "0-1", "-o", "%A.out", "true"], "expected %a or %j"),
         (["--sweep", "lr=1,2", "-o", "all.out", "echo", "{lr}"], "expected %j"),
+        (["-o", ".", "true"], "expected a file; "),
+        (["-o", "nowhere/log", "true"], "expected a file in a folder that exists; "),
+        (["-a", "0-1", "-o", "nowhere/of-%j", "true"], "expected a file in a folder that exists; "),
         (["--wait", "--detach", "true"], "one of them"),
         (["-f", "none.yaml"], "none.yaml: No such file"),
         (["-f", "/dev/zero"], "/dev/zero: expected at most 256 KiB"),

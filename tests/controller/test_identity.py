@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pwd
+import signal
 import socket
 import ssl
 import stat
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -120,6 +122,65 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
     assert again.returncode == 5
     assert "was used already" in again.stderr
     assert identity.load_identity(cluster.folder / "id") == mine, "a refused join leaves what was there"
+
+
+KILLED_AT = """
+import os, signal, sys
+from hs_agent.__main__ import main
+
+mark, left = sys.argv[1], int(sys.argv[2])
+touches = ("open", "os.mkdir", "os.rename", "os.remove", "shutil.rmtree")
+
+def watch(event, args):
+    global left
+    if event in touches and any(mark in str(each) for each in args[:2]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.argv = ["hs-agent", *sys.argv[3:]]
+sys.addaudithook(watch)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_join_that_is_killed_wherever_leaves_a_whole_identity_or_none_and_is_said_again(
+    cluster: Cluster, replace: bool
+) -> None:
+    place = cluster.folder / "host"
+    folder = place / "identity"
+    old = None
+    if replace:
+        old = cluster.join(cluster.enroll("v11").token, "v11", folder=folder, replace=folder.exists())
+
+    def run(token: str, *python: str) -> subprocess.CompletedProcess[str]:
+        words = ["--controller", cluster.address, "--token", token, "--ca-sha256", cluster.ca_sha256]
+        words += ["--name", "v11", "--identity", str(folder), *(["--replace"] if replace else [])]
+        argv = [sys.executable, *python, "join", *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+    token = cluster.enroll("v11").token
+    for touch in count(1):
+        done = run(token, "-c", KILLED_AT, folder.name, str(touch))
+        if done.returncode == 0:
+            break
+        assert done.returncode in {-signal.SIGKILL, 5}, done.stderr
+        secrets = [path for path in place.rglob("*") if path.is_file()] if place.exists() else []
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
+        found = identity.load_identity(folder)
+        assert found is None or found.node == "v11"
+        if done.returncode == 5:
+            assert "was used already; make another: hsctl node enroll v11" in done.stderr
+            token = cluster.enroll("v11").token
+        elif not replace and found is not None:
+            break  # it had joined
+    assert touch > 5, "it was killed at several places"
+    joined = identity.load_identity(folder)
+    assert joined is not None
+    assert joined != old
+    if replace:
+        assert [path.name for path in place.iterdir()] == ["identity"], "nothing of those that were killed"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from hs_core.events import (
 )
 from hs_core.model import MoveReason, OnPartition
 from hs_core.names import HostName, JobId, UserName
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import CANNOT_START, LOST, Exit, JobReport, Phase
 from hs_core.wanted import Wanted, WantedJob
 
 NAMES = [HostName(name) for name in ("n1", "n2", "n3")]
@@ -47,6 +47,7 @@ class Part:
     phase: Phase = Phase.WAITING
     step: int = 0
     can: bool = True
+    fails: int = 0  # starts, in a row
     exit: Exit | None = None
 
 
@@ -54,6 +55,7 @@ class Part:
 class Agent:
     name: HostName
     boot: int = 1
+    full: bool = False  # it can start nothing
     linked: bool = False
     heard_s: float = 0.0
     wanted: Wanted | None = None
@@ -95,6 +97,8 @@ class Agent:
             checkpoint_generation=generation,
             checkpoint_step=step,
             rendezvous=f"{self.name}:1" if first else "",
+            start_fails=part.fails,
+            note=f"{CANNOT_START}: full" if part.fails and part.phase not in LIVE else "",
             exit=part.exit,
         )
 
@@ -177,6 +181,10 @@ class Honest(RuleBasedStateMachine):
 
     def start(self, job: JobId, agents: list[Agent]) -> bool:
         """Whether each part has its files: its own, or fetched where they are lent."""
+        if any(agent.full for agent in agents):
+            for agent in agents:
+                self.cannot_start(agent.parts[job], agent, whole=len(agents) == 1)
+            return False
         got: list[tuple[int, int] | None] = []
         for agent in agents:
             order = agent.order(job)
@@ -198,10 +206,16 @@ class Honest(RuleBasedStateMachine):
         steps = [files[1] if files else 0 for files in got]
         for agent in agents:
             agent.parts[job].step = min(steps)
-            agent.parts[job].phase = Phase.HELD
+            agent.parts[job].phase, agent.parts[job].fails = Phase.HELD, 0
         if len(agents) == 1 and job not in self.forgiven:
             assert steps[0] >= self.committed.get(job, 0), "what was committed is lost"
         return True
+
+    @staticmethod
+    def cannot_start(part: Part, agent: Agent, *, whole: bool) -> None:
+        part.fails += agent.full
+        if agent.full and not whole:
+            part.phase, part.exit = Phase.EXITED, Exit(why=f"{LOST}: {CANNOT_START}: full")
 
     def advance(self, job: JobId, *, save: bool = False) -> None:
         agents = self.crew(job)
@@ -315,6 +329,10 @@ class Honest(RuleBasedStateMachine):
         deadline_s = None if in_s is None else self.now_s + in_s
         self.tell(HostDrained(now_s=self.now_s, by=ROOT, host=name, deadline_s=deadline_s))
 
+    @rule(name=st.sampled_from(NAMES), full=st.booleans())
+    def a_disk_is_full_or_has_room(self, name: HostName, full: bool) -> None:
+        self.agents[name].full = full
+
     @rule(name=st.sampled_from(NAMES))
     def a_host_is_undrained(self, name: HostName) -> None:
         self.tell(HostUndrained(now_s=self.now_s, by=ROOT, host=name))
@@ -392,6 +410,7 @@ class Honest(RuleBasedStateMachine):
                 self.gone.discard(name)
                 self.connect(name)
             self.a_host_is_undrained(name)
+            self.agents[name].full = False
         self.wishes.clear()
         for row in self.world.machine.jobs():
             if row.paused:

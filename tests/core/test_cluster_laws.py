@@ -42,7 +42,7 @@ from hs_core.model import After, AfterCondition, Job, JobState, MoveReason, OnPa
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import CANNOT_START, Exit, JobReport, Phase
 
 HOSTS = {HostName("n1"): 4, HostName("n2"): 2, HostName("n3"): 4}
 USERS = [UserName("alice"), UserName("bob")]
@@ -218,9 +218,10 @@ class AnyOrder(RuleBasedStateMachine):
         phase=st.sampled_from(LIVE_PHASES),
         gpu_s=st.sampled_from([0.0, 1.0, 7.5, 100.0, float("nan"), -1.0, 1e308]),
         generation=st.integers(-1, 3),
+        fails=st.sampled_from([0, 0, 1, 2]),
         ended=st.none() | st.sampled_from(EXITS),
     )
-    def host_reports(self, *, job, part, can, old, phase, gpu_s, generation, ended):
+    def host_reports(self, *, job, part, can, old, phase, gpu_s, generation, fails, ended):
         row = self.world.machine.job(job)
         if row.host is None:
             return multiple()
@@ -234,6 +235,8 @@ class AnyOrder(RuleBasedStateMachine):
             step=10,
             checkpoint_generation=generation,
             checkpoint_step=5 if generation >= 0 else -1,
+            start_fails=fails,
+            note=f"{CANNOT_START}: full" if fails else "",
             exit=ended,
         )
         host = row.hosts[part % len(row.hosts)]

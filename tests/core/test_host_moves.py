@@ -532,6 +532,32 @@ def test_a_job_that_its_host_cannot_start_waits_there_and_is_tried_again_with_pa
     assert (report.phase, report.note) == (Phase.RUNNING, "")
 
 
+@pytest.mark.parametrize("mode", [SuspendMode.NONE, SuspendMode.TRANSPARENT])
+def test_what_is_said_of_one_that_cannot_be_started_begins_with_that_however_it_is_suspended(
+    mode: SuspendMode,
+) -> None:
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    sim.job(1, mode=mode, ways=Ways(start_fails=5))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.note.startswith("cannot be started on its server: disk full"), report.start_fails) == (
+        True,
+        1,
+    )
+
+
+def test_a_part_of_a_gang_that_its_host_cannot_start_is_lost_so_that_the_others_do_not_wait_for_it() -> None:
+    sim = HostSim(1)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(start_fails=1))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert report.exit is not None
+    assert report.exit.why == "lost with its host: cannot be started on its server: disk full"
+    assert report.start_fails == 1
+
+
 def test_one_that_goes_on_from_a_checkpoint_has_it_still_when_it_could_not_be_started() -> None:
     sim = HostSim(1)
     sim.job(1, epoch=2, source=sim.source(700, 4), ways=Ways(start_fails=1, fetch_s=0.0))

@@ -175,3 +175,32 @@ def test_what_cannot_be_hooked_is_frozen_in_others_turns(new_cluster: NewCluster
     assert all(view.tier == "freeze" for view in cluster.views().values())
     assert all(steps(file) > since[job][0] for job, file in files.items())
     assert max(received) < 2 * min(received)
+
+
+def warnings_of(cluster: Cluster, server: str) -> list[str]:
+    return next(node["warnings"] for node in cluster.json("nodes") if node["name"] == server)
+
+
+def test_a_server_whose_spool_cannot_be_written_is_given_no_jobs_until_it_can(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1", "--user", "ann")
+    until(lambda: cluster.is_up("a") and cluster.is_up("b"), "both servers are up")
+    spool = next(path for path in cluster.state.rglob("jobs") if path.parent.name.endswith("a"))
+    kept = spool.rename(spool.with_name("jobs.aside"))
+    spool.write_text("in the way")
+
+    jobs = [cluster.submit(*count_words(scripts, tmp_path / f"steps-{n}"), user="ann") for n in range(4)]
+    until(lambda: "cannot start job" in cluster.hsctl("events").stdout, "it is told")
+    until(lambda: all(cluster.view(job).hosts == ["b"] for job in jobs), "all live where they can run")
+    until(lambda: all(steps(tmp_path / f"steps-{n}") > 5 for n in range(4)), "all train", 240)
+    assert "(Not a directory" in " ".join(warnings_of(cluster, "a"))
+    assert all(view.epoch <= 20 for view in cluster.views().values()), "they were not sent back and forth"
+
+    spool.unlink()
+    kept.rename(spool)
+    until(lambda: "may have others again" in " ".join(warnings_of(cluster, "a")), "it is given jobs again")
+    later = cluster.submit(*count_words(scripts, tmp_path / "later"), user="ann")
+    until(lambda: cluster.view(later).hosts == ["a"], "and this one")
+    until(lambda: "a starts jobs again" in cluster.hsctl("events").stdout, "and can start it")
+    assert "could not start" not in " ".join(warnings_of(cluster, "a"))

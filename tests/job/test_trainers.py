@@ -25,11 +25,15 @@ def agent(tmp_path: Path, libraries: Warm) -> Iterator[StubAgent]:
 
 
 def alone(libraries: Warm, *argv: str) -> tuple[str, ...]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HS_")} | {"OMP_NUM_THREADS": "1"}
-    job = libraries.run(argv, environment, Path.cwd())
+    return lines(output_alone(libraries, *argv))
+
+
+def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HS_")} | {"OMP_NUM_THREADS": "1"}
+    job = libraries.run(argv, kept | environment, Path.cwd())
     output, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
-    return lines(output)
+    return output
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ except TypeError as error:
 """
 
 
-@pytest.mark.parametrize(
+unfit = pytest.mark.parametrize(
     ("library", "mend", "what", "said"),
     [
         ("transformers", "pass", "hs_job", "trainer is a module; expected a Trainer of transformers or Lightning"),
@@ -83,6 +87,9 @@ except TypeError as error:
         ("lightning", "lightning.__version__ = '2.4.1'", "Trainer()", "this is Lightning 2.4.1; expected 2.5 or newer"),
     ],
 )  # fmt: skip
+
+
+@unfit
 def test_what_cannot_be_attached_is_refused_by_name(
     agent: StubAgent, library: str, mend: str, what: str, said: str
 ) -> None:
@@ -90,6 +97,19 @@ def test_what_cannot_be_attached_is_refused_by_name(
     script.write_text(REFUSED.format(library=library, mend=mend, what=what))
     output, errors = agent.run(str(script)).communicate()
     assert (errors, output.startswith(f"hs_job.attach: {said}")) == ("", True), output
+
+
+@unfit
+@pytest.mark.parametrize("hook", ["1", "0"])
+def test_what_cannot_be_attached_is_refused_without_an_agent_but_where_the_hook_is_off(
+    libraries: Warm, tmp_path: Path, *, library: str, mend: str, what: str, said: str, hook: str
+) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED.format(library=library, mend=mend, what=what))
+    output = output_alone(libraries, str(script), HS_HOOK=hook)
+    refused = f"hs_job.attach: {said}" if hook == "1" or what == "hs_job" else ""
+    assert output.startswith(refused)
+    assert bool(output) is bool(refused)
 
 
 TWICE = """

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.mechanism.crowd import FEW, Crowd, table
-from hs_core.mechanism.split import Few, Gang, Server
+from hs_core.mechanism.split import Books, Few, Gang, Server
 from hs_core.names import HostName, JobId, UserName
 
 Drawn = tuple[list[Gang], list[Server]]
@@ -176,3 +176,24 @@ def test_a_gang_that_could_not_run_for_long_does_not_have_its_servers_to_itself_
     for at in range(5, 56):
         count = Counter(job for jobs in ran[at : at + 14] for job in jobs)
         assert abs(count[JobId(3)] - 6) <= 2, "4 of 8 tickets, and wider than the others"
+
+
+@pytest.mark.parametrize("kind", [Few, Crowd])
+def test_a_gang_has_its_turns_beside_many_of_next_to_no_tickets_whose_tickets_rise_and_fall(
+    kind: type[Few | Crowd],
+) -> None:
+    """Each time that tickets fall some are thousands of quanta behind, and everybody else is as far ahead."""
+    x, y = HostName("x"), HostName("y")
+    heavy = Gang(job=JobId(1), arrival_s=1.0, servers=(x, y), per_node=4, tickets=Fraction(4))
+    servers = [Server(name=name, gpus=4, small=(1,), tickets=Fraction(4)) for name in (x, y)]
+    books: Books = {}
+    turns = 0
+    for at in range(60):
+        tickets = Fraction(1, 10_000 if at % 2 else 10)
+        light = [
+            heavy._replace(job=JobId(job), arrival_s=float(job), tickets=tickets) for job in range(2, 32)
+        ]
+        table = kind([heavy, *light], servers, books)
+        turns += sum(heavy.job in dict(table.play().gangs) for _ in range(5))
+        books = table.books()
+    assert turns >= 30, "4 of 12 tickets beside jobs that take a GPU each: one turn in nine, in 300 quanta"

@@ -159,7 +159,11 @@ def test_a_job_that_cannot_run_just_now_takes_no_share() -> None:
             [host("h")],
             "asks for 40.0 GiB of memory on each GPU; the largest has 16.0",
         ),
-        (job(1), [host("h", accepts=False)], "every server that could take it is away or drained"),
+        (
+            job(1),
+            [host("h", accepts=False)],
+            "every server that could take it is away, drained, or cannot start jobs now",
+        ),
         (
             job(1, host=HostName("gone"), started=True),
             [host("h")],

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
+from hs_core.mechanism.placing import takes_new
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
@@ -102,11 +103,15 @@ def test_deciding_again_with_nothing_changed_moves_nobody(policy: Policy, asked:
     first = policy.decide(asked, {})
     ran = Strides().run(asked, first.plan)
     again = policy.decide(after(asked, first, ran, quanta=0), first.memory).plan
-    # Who has just started may have a guest now.
+    # Who has just started may have a guest now, or be copied as was planned, from where it is.
     came = again.homes.keys() - first.plan.homes.keys() if policy.needs.sharing else set()
     assert came <= {guest.job for turn in again.turns.values() for guest in turn.guests}
-    assert {job: home for job, home in again.homes.items() if job not in came} == first.plan.homes
-    assert {name: without(turn, came) for name, turn in again.turns.items()} == first.plan.turns
+    copied = again.copies.keys() - first.plan.copies.keys()
+    assert all(again.homes[job][:1] == first.plan.homes[job] for job in copied)
+    others = {job: home for job, home in again.homes.items() if job not in came | copied}
+    assert others == {job: home for job, home in first.plan.homes.items() if job not in copied}
+    before = {name: without(turn, copied) for name, turn in first.plan.turns.items()}
+    assert {name: without(turn, came | copied) for name, turn in again.turns.items()} == before
     assert {job: some for job, some in again.tickets.items() if job not in came} == first.plan.tickets
 
 
@@ -234,7 +239,7 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
         room = Counter(
             h.model
             for h in asked.hosts
-            if h.connected and h.accepts and fits(job, h) and free[h.name] >= job.per_node
+            if takes_new(h) and fits(job, h) and free[h.name] >= job.per_node
             if not is_seen_not_to_run(policy, asked, job.job_class, h.model)
         )
         assert max(room.values(), default=0) < job.nodes

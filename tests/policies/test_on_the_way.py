@@ -130,6 +130,17 @@ def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> 
     assert (homes_of(verdict), runs(verdict)) == ({5: "h", 6: "i"}, {5, 6})
 
 
+def test_las_has_one_that_has_run_and_comes_up_on_slower_gpus_go_on_to_the_faster_ones_of_who_had_more() -> (
+    None
+):
+    comes = sized(5, host=H, attained_gpu_s=60.0)
+    runs_on = sized(6, host=J, started=True, running=True, attained_gpu_s=600.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [comes, runs_on], **BOTH)
+    verdict = asked_twice(find("las"), asked)
+    assert homes_of(verdict)[5] == "i"
+    assert 5 in runs(verdict)
+
+
 def test_las_puts_nobody_aside_that_comes_up_for_one_that_had_more() -> None:
     """Whose turn is on and whose is about to begin are taken to be poorer by the same."""
     comes = sized(5, host=J)

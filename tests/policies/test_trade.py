@@ -84,7 +84,7 @@ def test_table_3() -> None:
 def test_a_trade_is_explained() -> None:
     (news,) = settle(base(V100=4, K80=20), TABLE_3).news
     assert news.why == (
-        "A gives 4 V100 and receives 20 K80 from C: on a V100 its jobs are 1.25 times as fast as on a K80, those of C 6.25 times"
+        "A gives 4 V100 and receives 20 K80 from C: a V100 is worth 1.25 K80 to it, 6.25 to C"
     )
     assert not news.undone
 
@@ -203,6 +203,35 @@ def test_the_four_users_of_figure_9() -> None:
     assert gains["u4"] > 0.23
 
 
+UNLIKE = {A: ((5.0, 4), (1.0, 20)), B: ((4.0, 40),), C: ((6.0, 2), (1.0, 3))}
+"""Classes: how many times as fast they are on a V100, and the GPUs that they ask for."""
+
+
+def settle_unlike(has: Base, standing: tuple[Trade, ...] = ()) -> Outcome:
+    means = {user: sum(s * n for s, n in steps) / sum(n for _, n in steps) for user, steps in UNLIKE.items()}
+    needs = Needs(total={user: sum(n for _, n in steps) for user, steps in UNLIKE.items()})
+
+    def steps(user: UserName, _fast: str, _slow: str) -> tuple[tuple[float, int], ...]:
+        return UNLIKE[user] if len(UNLIKE[user]) > 1 else ()
+
+    return Market(has, standing, needs, each(means), steps=steps).settle(NEWEST_FIRST, 60.0)
+
+
+@pytest.mark.parametrize(("gpus", "gives"), [(4, 0), (5, 1), (7, 3)])
+def test_who_has_unlike_classes_gives_no_gpu_that_the_faster_one_has(gpus: int, gives: int) -> None:
+    """At their means A would gain by what it receives for any of them."""
+    has = {(A, "V100"): Fraction(gpus), (B, "K80"): Fraction(30)}
+    outcome = settle_unlike(has)
+    assert given_by(A, outcome) == gives
+    assert given_by(A, settle_unlike(has, outcome.trades)) == gives
+
+
+@pytest.mark.parametrize(("gpus", "receives"), [(0, 2), (1, 1), (2, 0), (3, 0)])
+def test_who_has_unlike_classes_pays_for_no_gpu_that_a_slower_one_would_get(gpus: int, receives: int) -> None:
+    has = {(C, "V100"): Fraction(gpus), (C, "K80"): Fraction(20), (A, "V100"): Fraction(10)}
+    assert given_by(A, settle_unlike(has)) == receives
+
+
 def test_trades_that_lose_are_a_bug_of_this_program() -> None:
     bad = Trade(
         fast="V100", slow="K80", giver=A, taker=C, fast_gpus=Fraction(1), slow_gpus=Fraction(1), price=1.0,
@@ -224,16 +253,19 @@ def rescan(sides: list[Side], unit: int, margin: float = MARGIN) -> list[tuple[U
     left = [side for side in sides if side.fast >= unit or side.slow > 0]
     made = []
     while len(left) > 1:
-        taker = max(left, key=lambda side: side.speedup)
-        giver = min(reversed(left), key=lambda side: side.speedup)
+        taker = max(left, key=lambda side: side.bid)
+        giver = min(reversed(left), key=lambda side: side.ask)
+        if taker is giver:
+            break
         if giver.fast < unit:
             left.remove(giver)
             continue
         if taker.slow <= 0:
             left.remove(taker)
             continue
-        between = [side.speedup for side in left if side is not taker and side is not giver]
-        price = price_of(taker.speedup, max(between, default=None), giver.speedup, margin)
+        others = [side.bid for side in left if side is not taker and side is not giver]
+        between = [bid for bid in others if bid >= giver.ask]
+        price = price_of(taker.bid, max(between, default=None), giver.ask, margin)
         if price is None:
             break
         cost = price * unit // PRICE_UNIT
@@ -260,6 +292,7 @@ def one_by_one(deals: list[Deal]) -> list[tuple[UserName, UserName, int]]:
 
 side_st = st.tuples(
     st.sampled_from([0.5, 1.0, 1.25, 2.0, 3.0, 5.0, 5.0, 6.25]) | st.floats(0.3, 8.0),
+    st.sampled_from([0.0, 0.0, 1.0]) | st.floats(0.0, 3.0),
     st.integers(0, 5000),
     st.integers(0, 30_000),
     st.none() | st.integers(0, 4000),
@@ -269,10 +302,13 @@ side_st = st.tuples(
 
 @given(st.lists(side_st, max_size=12))
 def test_two_pointers_make_the_trades_of_the_literal_rule(
-    drawn: list[tuple[float, int, int, int | None, int | None]],
+    drawn: list[tuple[float, float, int, int, int | None, int | None]],
 ) -> None:
     def made() -> list[Side]:
-        return [Side(UserName(f"u{at:02}"), *facts) for at, facts in enumerate(drawn)]
+        return [
+            Side(UserName(f"u{at:02}"), bid, bid + more, *facts)
+            for at, (bid, more, *facts) in enumerate(drawn)
+        ]
 
     assert one_by_one(auction(made(), PRICE_UNIT)) == rescan(made(), PRICE_UNIT)
 
@@ -322,7 +358,8 @@ def test_a_thousand_users_trade_much_faster_than_by_asking_all_anew() -> None:
         return [
             Side(
                 UserName(f"u{at:04}"),
-                dice.uniform(1, 8),
+                worth := dice.uniform(1, 8),
+                worth,
                 dice.randint(0, 6) * 1000,
                 dice.randint(0, 40) * 1000,
             )

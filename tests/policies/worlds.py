@@ -26,7 +26,13 @@ MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
 
 
 def host(
-    name: str, gpus: int = 4, model: str = "V100", *, connected: bool = True, accepts: bool = True
+    name: str,
+    gpus: int = 4,
+    model: str = "V100",
+    *,
+    connected: bool = True,
+    accepts: bool = True,
+    starts: bool = True,
 ) -> HostFacts:
     return HostFacts(
         name=HostName(name),
@@ -35,6 +41,7 @@ def host(
         gpu_memory_bytes=MODELS[model],
         connected=connected,
         accepts=accepts,
+        starts=starts,
     )
 
 
@@ -255,6 +262,7 @@ def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
             draw(of(*MODELS)),
             connected=draw(of(True, True, True, False)),
             accepts=draw(of(True, True, True, False)),
+            starts=draw(of(True, True, True, False)),
         )
         for at in range(count)
     ]
@@ -267,6 +275,7 @@ def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
         replace(
             one,
             accepts=draw(of(one.accepts, True, False)),
+            starts=draw(of(one.starts, True, False)),
             gpus=one.gpus if asked.slowdowns else draw(of(one.gpus, one.gpus, max(0, one.gpus - 1))),
         )
         for one in asked.hosts

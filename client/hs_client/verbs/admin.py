@@ -3,11 +3,12 @@
 import hashlib
 import math
 import os
+import secrets
 import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -339,18 +340,34 @@ def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
 @contextmanager
 def _fresh(path: Path) -> Iterator[BinaryIO]:
     """Its name is given to it when it is whole; it holds hashes of secrets, so it is its owner's alone."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as stream:
+        with os.fdopen(_nameless(fresh), "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+            if not fresh.exists():
+                _name(stream.fileno(), fresh)
         fresh.replace(path)
     except OSError as error:
         raise InvalidError(f"{path} cannot be written: {error.strerror}") from None
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _nameless(fresh: Path) -> int:
+    """A file that is gone with its process, where the file system has such; else one of that name."""
+    with suppress(AttributeError, OSError):  # not on Linux; a file system without
+        return os.open(fresh.parent, os.O_WRONLY | os.O_TMPFILE, 0o600)
+    return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+
+
+def _name(handle: int, fresh: Path) -> None:
+    folder = os.open(fresh.parent, os.O_RDONLY)
+    try:  # without a folder's descriptor Python would link the link that /proc has
+        os.link(f"/proc/self/fd/{handle}", fresh.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
 
 
 def _copy(client: Client, stream: BinaryIO) -> tuple[int, str]:

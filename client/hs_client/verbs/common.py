@@ -1,5 +1,6 @@
 """What verbs share: the connection, the flags of lists, and where output goes."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,16 @@ def list_options(function: F) -> F:
     return json_option(function)
 
 
+class Seconds(click.FloatRange):
+    """Of which `nan` is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return found
+
+
 def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="for scripts (fields: docs/hsctl.md)")(
         function
@@ -65,7 +76,7 @@ def watch_options(function: F) -> F:
     for option in (
         click.option(
             "--interval",
-            type=click.FloatRange(0.1, 3600),
+            type=Seconds(0.1, 3600),
             default=2.0,
             show_default=True,
             help="seconds, with --watch",

@@ -10,7 +10,7 @@ import click
 from hs_client import cluster_files, embedded, process
 from hs_client.address import default_state
 from hs_client.cluster_files import Folders, Options
-from hs_client.verbs.common import out, warn
+from hs_client.verbs.common import Seconds, out, warn
 
 _DESCRIBES = (
     "devices",
@@ -43,7 +43,7 @@ _DESCRIBES = (
     multiple=True,
     help="several servers on this machine, each with emulated GPUs and an agent of its own",
 )
-@click.option("--quantum", type=click.FloatRange(0.1, 86400), default=60.0, help="seconds of a slice  [60]")
+@click.option("--quantum", type=Seconds(0.1, 86400), default=60.0, help="seconds of a slice  [60]")
 @click.option("--policy", default="gandiva-fair", help="[gandiva-fair]")
 @click.option(
     "--user",
@@ -67,7 +67,7 @@ _DESCRIBES = (
 @click.option("--preload", type=click.IntRange(0, 64), help="jobs started ahead of their turn")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1, 3600),
+    type=Seconds(1, 3600),
     default=60.0,
     show_default=True,
     help="seconds until it must answer",
@@ -147,7 +147,7 @@ def _stay(where: Folders) -> None:
 @click.option("--keep-jobs", is_flag=True, help="leave jobs running; the next `hsctl up` takes them up again")
 @click.option(
     "--timeout",
-    type=click.FloatRange(1, 3600),
+    type=Seconds(1, 3600),
     default=60.0,
     show_default=True,
     help="seconds until all must have ended",

@@ -5,11 +5,11 @@ import time
 
 import click
 
-from hs_client.verbs.common import connected
+from hs_client.verbs.common import Seconds, connected
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="seconds")
+@click.option("--interval", type=Seconds(0.2, 3600), default=2.0, show_default=True, help="seconds")
 @click.option("--once", is_flag=True, help="print it once and end (what happens without a terminal)")
 @click.pass_context
 def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:

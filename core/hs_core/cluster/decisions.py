@@ -186,13 +186,23 @@ class Decisions(Requests):
             weights = decided.copies.get(facts.id, ())
             if same and not (weights or (row.portions and len(home) == 1)):
                 continue  # it goes on with what it has
-            if not facts.hosts:
+            if not facts.hosts and row.hosts:
+                self._bring_away(row, home, shape, now_s)
+            elif not facts.hosts:
                 self._place(row, home, shape, now_s)
             elif not facts.started:
                 self._rehome(row, home, shape, now_s, weights)
             elif row.move is None and (facts.movable or not same):
                 why = decided.moves.get(facts.id, (MoveReason.ROUND, "its copies are averaged"))
                 self._begin_move(row, home, shape, why, now_s, portions=weights, free=same)
+
+    def _bring_away(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
+        """From where it cannot be started. The checkpoint of one that had a process is fetched from there."""
+        if reports.has_process(row.report):
+            text = f"{', '.join(row.hosts)} cannot start it"
+            self._begin_move(row, home, shape, (MoveReason.TROUBLE, text), now_s, free=True)
+        else:
+            self._rehome(row, home, shape, now_s)
 
     def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
         for job, accumulation in decided.accumulation.items():

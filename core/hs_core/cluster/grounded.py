@@ -1,33 +1,77 @@
-"""Jobs that could not write their checkpoint when they were to move: a full disk, say. They go on where they are, and for a while nobody plans to move them.
+"""Who could not do lately what it was asked: a full disk, say. For a while nobody asks again, and each time for longer.
 
-While one is asked it has no turn, so it is asked less and less often. In memory only: a controller that takes office asks each once more.
+Jobs that could not write their checkpoint when they were to move: they go on where they are, and while one is asked it has no turn.
+Servers that could not start a job: others would wait there. In memory only: a controller that takes office asks each once more.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 
 MOST_QUANTA = 10
+
+Who = TypeVar("Who", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
     times: int  # in a row
     until_s: float
+    why: str
     over: bool = False
 
 
-class Grounded:
+class Stays(Generic[Who]):
     """Mutable."""
 
     def __init__(self) -> None:
-        self._stays: dict[JobId, _Stay] = {}
-        self._fails: dict[JobId, int] = {}  # that had been when the move began which is under way
+        self._stays: dict[Who, _Stay] = {}
 
-    def __contains__(self, job: object) -> bool:
-        stay = self._stays.get(job)  # type: ignore[call-overload]  # of anything
+    def __contains__(self, who: object) -> bool:
+        stay = self._stays.get(who)  # type: ignore[arg-type]  # of anything
         return stay is not None and not stay.over
+
+    def __iter__(self) -> Iterator[Who]:
+        return (who for who, stay in self._stays.items() if not stay.over)
+
+    def stays(self, who: Who, now_s: float, quantum_s: float, why: str = "") -> None:
+        times = self._stays[who].times + 1 if who in self._stays else 1
+        until_s = now_s + quantum_s * min(2.0 ** min(times - 1, 10), MOST_QUANTA)
+        self._stays[who] = _Stay(times, until_s, why)
+
+    def why(self, who: Who) -> str:
+        return self._stays[who].why
+
+    def until_s(self, who: Who) -> float:
+        return self._stays[who].until_s
+
+    def tried(self, who: object) -> bool:
+        """It was asked once, and has not done it since."""
+        return who in self._stays
+
+    def forget(self, who: Who) -> None:
+        """It has done it, or is gone."""
+        self._stays.pop(who, None)
+
+    def over(self, now_s: float) -> list[Who]:
+        """Those that may be asked again from now on; each is told once."""
+        due = [who for who in self if now_s >= self._stays[who].until_s]
+        for who in due:
+            self._stays[who] = replace(self._stays[who], over=True)
+        return due
+
+    def deadlines(self) -> Iterator[float]:
+        return (self._stays[who].until_s for who in self)
+
+
+class Grounded(Stays[JobId]):
+    """Jobs, by what they said of their checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fails: dict[JobId, int] = {}  # that had been when the move began which is under way
 
     def begins(self, job: JobId, fails: int) -> None:
         self._fails[job] = fails
@@ -36,21 +80,10 @@ class Grounded:
         """Since its move began."""
         return fails > self._fails.get(job, 0)
 
-    def stays(self, job: JobId, now_s: float, quantum_s: float) -> None:
-        times = self._stays[job].times + 1 if job in self._stays else 1
-        self._stays[job] = _Stay(times, now_s + quantum_s * min(2.0 ** min(times - 1, 10), MOST_QUANTA))
+    def forget(self, who: JobId) -> None:
+        super().forget(who)
+        self._fails.pop(who, None)
 
-    def forget(self, job: JobId) -> None:
-        """It has written one, or has ended."""
-        self._stays.pop(job, None)
-        self._fails.pop(job, None)
 
-    def over(self, now_s: float) -> list[JobId]:
-        """Those that may be asked again from now on; each is told once."""
-        due = [job for job, stay in self._stays.items() if not stay.over and now_s >= stay.until_s]
-        for job in due:
-            self._stays[job] = _Stay(self._stays[job].times, self._stays[job].until_s, over=True)
-        return due
-
-    def deadlines(self) -> Iterator[float]:
-        return (stay.until_s for stay in self._stays.values() if not stay.over)
+Unable = Stays[HostName]
+"""Servers, by what they said of starts."""

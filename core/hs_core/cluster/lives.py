@@ -12,7 +12,7 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId
-from hs_core.reports import CANNOT_FETCH, LOST, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, LOST, TOLD_TO_END, Exit, JobReport, Phase
 
 
 class Lives(Views):
@@ -42,6 +42,7 @@ class Lives(Views):
         account = self._account(now_s)
         for model, gpu_s in new.now_gpu_s_by_model.items():
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        self._watch_starts(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
         trial = self._trials.get(row.id)
@@ -62,6 +63,25 @@ class Lives(Views):
             why = exit_text(part.exit).removeprefix(f"{LOST}: ")
             text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
             self._fact(now_s, "part-ended", text, job=row.id)
+
+    def _watch_starts(
+        self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
+    ) -> None:
+        """What it says of its server: one that cannot start it can, most likely, start no other."""
+        fails = part.start_fails > (before.start_fails if before is not None else 0)
+        if fails and host not in self._unable:
+            why = (part.exit.why if part.exit is not None else part.note).rpartition(f"{CANNOT_START}: ")[2]
+            self._unable.stays(host, now_s, self.settings.quantum_s, why)
+            wait_s = self._unable.until_s(host) - now_s
+            text = f"{host} cannot start job {row.id}: {why}; for {wait_s:g} s it is given no jobs"
+            self._fact(now_s, "cannot-start", text, host=host)
+        elif not fails and self._unable.tried(host) and reports.came_up(before, part):
+            self._unable.forget(host)
+            self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
+        else:
+            return
+        self._book.touch(host)
+        self._stale = True
 
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault."""

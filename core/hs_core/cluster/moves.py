@@ -110,6 +110,9 @@ class Moves(Lives):
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
             self._stale = True
+        for host in self._unable.over(now_s):
+            self._book.touch(host)
+            self._stale = True
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
@@ -239,6 +242,7 @@ class Moves(Lives):
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
+        yield from self._unable.deadlines()
         for job in self._book.moving:
             row = self._book.live[job]
             if row.move is not None:

@@ -16,6 +16,7 @@ _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floa
 _TEXT = 1000  # characters of what a host tells people
 _READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
 _HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING})
+_BEFORE_PROCESS = frozenset({Phase.WAITING, Phase.STARTING, Phase.CHECKPOINTED})
 
 
 def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> JobReport:
@@ -50,6 +51,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         checkpoint_generation=newest_kept.checkpoint_generation,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
         checkpoint_fails=_whole(new.checkpoint_fails),
+        start_fails=_whole(new.start_fails),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
     )
 
@@ -78,6 +80,7 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and 0.0 <= new.noise_scale <= _MOST
         and 0 <= new.noise_samples < _MOST
         and 0 <= new.checkpoint_fails < _MOST
+        and 0 <= new.start_fails < _MOST
         and len(new.note) <= _TEXT
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
@@ -130,6 +133,13 @@ def broken(row: Job) -> bool:
 def is_held_up(report: JobReport) -> bool:
     """It has no process there, and can have none for now."""
     return report.note.startswith((CANNOT_FETCH, CANNOT_START))
+
+
+def came_up(before: JobReport | None, new: JobReport) -> bool:
+    """A process of it was started there since: it stands, runs, or has ended."""
+    if before is not None and before.phase not in _BEFORE_PROCESS:
+        return False
+    return new.phase in _HAS_PROCESS or (new.exit is not None and not new.exit.why)
 
 
 def has_process(report: JobReport | None) -> bool:

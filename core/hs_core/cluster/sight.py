@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from fractions import Fraction
 
-from hs_core.cluster import copies, reports
+from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.cluster.grounded import Grounded
+from hs_core.cluster.grounded import Grounded, Unable
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
 from hs_core.model import (
@@ -30,16 +30,23 @@ from hs_core.strategy import class_as
 
 _changed = copier(JobFacts)
 _facts = maker(JobFacts)
+_WITHOUT_PROCESS = (Phase.WAITING, Phase.CHECKPOINTED)
 
 
 class Sight:
     """`doomed` servers are those whose jobs are being ended: drained, and past the deadline."""
 
     def __init__(
-        self, book: Book, connected: Collection[HostName], fenced: Collection[HostName], grounded: Grounded
+        self,
+        book: Book,
+        connected: Collection[HostName],
+        fenced: Collection[HostName],
+        grounded: Grounded,
+        unable: Unable,
     ) -> None:
         self._book = book
         self._grounded = grounded
+        self._unable = unable
         self._connected = connected
         self._fenced = fenced
         self.fits = Fits()
@@ -126,6 +133,8 @@ class Sight:
         for host in doomed ^ self._doomed:
             changed |= book.at_host.get(host, set())
         self._doomed = doomed
+        for host in self._unable:  # whether who waits there has a place elsewhere
+            changed |= book.at_host.get(host, set())
         if self._hosts_version != book.hosts_version:
             self._hosts_version = book.hosts_version
             changed |= {job for job, row in book.live.items() if not row.hosts or job in self._sick}
@@ -229,6 +238,28 @@ class Sight:
             return False
         return self._fits_somewhere(row)
 
+    def stranded(self, row: Job) -> bool:
+        """It waits on a server that cannot start jobs, and there are others that could: it is shown as one without a home, which it keeps where it gets no other."""
+        if row.move is not None or row.portions or not any(name in self._unable for name in row.hosts):
+            return False
+        if any(part.phase not in _WITHOUT_PROCESS for part in row.reports.values()):
+            return False
+        if any(name not in self._connected for name in row.hosts):
+            return False
+        if reports.has_process(row.report) and not self._may_leave_checkpointed(row):
+            return False
+        others = [
+            host
+            for name, host in self._book.hosts.items()
+            if name in self._connected and host.schedulable and name not in self._unable
+        ]
+        kinds = admission.kinds(others, healthy_only=True)
+        return admission.misfit(row.laid, kinds, healthy_only=True, mixed=self.fits.mixed) is None
+
+    def _may_leave_checkpointed(self, row: Job) -> bool:
+        reachable = all(self._book.hosts[name].peer for name in row.hosts)
+        return reachable and row.spec.migrate is Migrate.AUTO and reports.left(row) is not None
+
     def _fits_somewhere(self, row: Job) -> bool:
         book = self._book
         return self.fits.misfit(row.laid, book.hosts, book.hosts_version, healthy_only=True) is None
@@ -254,6 +285,8 @@ class Sight:
 
     def _job_facts(self, row: Job, report: JobReport | None) -> JobFacts:
         hosts, parts = row.hosts, tuple(row.reports.values())
+        if self.stranded(row):
+            hosts, parts, report = (), (), None
         if row.portions:  # those that have ended, or are away, are not waited for
             hosts = self._counted(row)
             parts = tuple(row.reports[host] for host in hosts if host in row.reports)
@@ -285,7 +318,9 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            held_up=here and not started and any(map(reports.is_held_up, parts)),
+            held_up=here
+            and all(part.phase in _WITHOUT_PROCESS for part in parts)
+            and any(map(reports.is_held_up, parts)),
             movable=free and (not started or reachable),
             going=_going(row),
             restartable=free and started,
@@ -301,7 +336,7 @@ class Sight:
             elastic=row.elastic,
             spans=spans(row.spec),
             strategies=row.spec.strategies,
-            spreads=spreads(row.spec) if not hosts and row.stored is None else (),
+            spreads=spreads(row.spec) if not (hosts or row.stored or reports.has_process(row.report)) else (),
             shape=row.shape,
             migrations=row.migrations,
         )
@@ -338,10 +373,15 @@ class Sight:
 
     def _host(self, host: Host) -> HostFacts:
         """Made again only where the server is another: there are thousands, and few change between two decisions."""
-        connected = host.name in self._connected
+        connected, starts = host.name in self._connected, host.name not in self._unable
         known = self._hosts.get(host.name)
-        if known is None or known[0] is not host or known[1].connected is not connected:
-            known = self._hosts[host.name] = (host, _host_facts(host, connected=connected))
+        if (
+            known is None
+            or known[0] is not host
+            or known[1].connected is not connected
+            or known[1].starts is not starts
+        ):
+            known = self._hosts[host.name] = (host, _host_facts(host, connected=connected, starts=starts))
         return known[1]
 
 
@@ -358,7 +398,7 @@ def _declared(row: Job, started: bool) -> int:
     return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, row.accumulation)
 
 
-def _host_facts(host: Host, *, connected: bool) -> HostFacts:
+def _host_facts(host: Host, *, connected: bool, starts: bool) -> HostFacts:
     healthy = host.healthy_gpus
     return HostFacts(
         name=host.name,
@@ -367,6 +407,7 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
         connected=connected,
         accepts=host.schedulable,
+        starts=starts,
         indices=tuple(gpu.index for gpu in healthy),
         datasets=frozenset(data.name for data in host.datasets),
     )

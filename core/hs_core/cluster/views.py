@@ -227,6 +227,9 @@ class Views(Held):
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
+            unable={
+                name: self._unable.why(name) for name in row.hosts or self._unable if name in self._unable
+            },
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
@@ -253,20 +256,28 @@ class Views(Held):
 
     def _all_away(self, row: Job) -> tuple[HostName, ...]:
         """Servers that could hold it, where not enough of them are here."""
-        if len(self._connected) == len(self._book.hosts):
+        able = self._connected.difference(self._unable)
+        if len(able) == len(self._book.hosts):
             return ()
         spec = row.spec
-        here = [self._book.hosts[name] for name in self._connected]
-        able, mixed = admission.kinds(here, healthy_only=True), self.policy.needs.mixed
-        if admission.misfit(spec, able, healthy_only=True, mixed=mixed) is None:
+        here = [self._book.hosts[name] for name in able]
+        kinds, mixed = admission.kinds(here, healthy_only=True), self.policy.needs.mixed
+        if admission.misfit(spec, kinds, healthy_only=True, mixed=mixed) is None:
             return ()
-        gone = [host for host in self._book.hosts_sorted() if host.name not in self._connected]
+        gone = [host for host in self._book.hosts_sorted() if host.name not in able]
         single = replace(spec, nodes=1)
         return tuple(
             host.name
             for host in gone
             if admission.misfit(single, admission.kinds([host], healthy_only=True), healthy_only=True) is None
         )
+
+    def cannot_start(self, host: HostName) -> str:
+        """For people: that it could not start a job, and has started none since; else nothing."""
+        if not self._unable.tried(host):
+            return ""
+        now = "it is given no others for a while" if host in self._unable else "it may have others again"
+        return f"could not start a job ({self._unable.why(host)}): {now}"
 
     @property
     def awaited(self) -> frozenset[JobId]:

@@ -1,5 +1,6 @@
 """The one dominant reason why a job is where it is, with the evidence and what comes next."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,7 +65,12 @@ class Scene:
     array_full: bool
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
-    hosts_away: tuple[HostName, ...]  # all that could hold it, where none of these is connected
+    hosts_away: tuple[
+        HostName, ...
+    ]  # all that could hold it, where not enough of these are connected and can start jobs
+    unable: Mapping[
+        HostName, str
+    ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     evicted: bool  # its server was to be empty by now
     policy_says: str
@@ -185,6 +191,13 @@ def _without_home(scene: Scene) -> Why:
         return _unhealthy(scene.healthy_misfit.text)
     if scene.source_away:
         return _source_away(scene)
+    if scene.hosts_away and not scene.unable.keys().isdisjoint(scene.hosts_away):
+        states = (f"{name} ({scene.unable.get(name, 'away')})" for name in scene.hosts_away)
+        return Why(
+            reason=Reason.HOST_TROUBLE,
+            text=f"every server that could hold it is away or cannot start jobs: {', '.join(states)}",
+            next_step="they are tried again by themselves; tell an administrator: `hsctl nodes` says it too",
+        )
     if scene.hosts_away:
         names = ", ".join(scene.hosts_away)
         return Why(
@@ -283,6 +296,9 @@ def _starting(job: Job) -> Why:
     return Why(reason=Reason.STARTING, text=text, next_step=f"`hsctl logs {job.id}` shows what it says")
 
 
+_ELSEWHERE = "it goes to another server that has room for it, or is tried again by itself; tell an administrator: `hsctl nodes` says it too"
+
+
 def _on_its_host(scene: Scene) -> Why:
     job = scene.job
     phase = job.report.phase if job.report else None
@@ -294,7 +310,14 @@ def _on_its_host(scene: Scene) -> Why:
         return Why(
             reason=Reason.HOST_TROUBLE,
             text=f"it {trouble}",
-            next_step="it is tried again by itself; tell an administrator: `hsctl nodes` says it too",
+            next_step=_ELSEWHERE,
+        )
+    if scene.unable and phase in {None, Phase.WAITING, Phase.CHECKPOINTED}:
+        states = (f"{name} cannot start jobs ({why})" for name, why in scene.unable.items())
+        return Why(
+            reason=Reason.HOST_TROUBLE,
+            text=f"it waits on {_at(job)}, and {', '.join(states)}",
+            next_step=_ELSEWHERE,
         )
     brought = phase is Phase.WAITING and job.stored is not None and not _for_memory(job)
     if phase in {None, Phase.STARTING} or brought:

@@ -5,7 +5,7 @@ from math import inf
 from hs_core.events import Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.reports import Exit, Phase, Tier
+from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
@@ -77,8 +77,14 @@ def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
     board.tell("fetched", f"has checkpoint {generation}, step {step}", job)
 
 
-def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool) -> None:
+def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool, host_fault: bool = False) -> None:
+    """`host_fault`: nor could it be started here, nor others."""
     if job.fetching is None:
+        return
+    job.start_fails += host_fault
+    if host_fault and job.part:
+        job.fetching, job.fetch_why = None, why
+        board.exited(job, Exit(why=f"{LOST}: {job.waits_for}"))
         return
     if hopeless and job.fetch_fails + 1 >= HOPELESS:
         job.fetching, job.fetch_why = None, why
@@ -92,12 +98,18 @@ def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool) -> N
 
 
 def start_failed(board: Board, job: HostedJob, why: str) -> None:
-    """It is as it was before, and waits here: ended, it would be tried again here at once, and all others with it, until none has a retry left."""
+    """It is as it was before, and waits here: the controller gives it another home where there is one.
+
+    Of a gang over several hosts the other parts are up, perhaps, and wait for it where they meet: all of it begins anew.
+    """
     wait_s = min(START_AGAIN_S * 2.0 ** min(job.start_fails, 10), START_AGAIN_AT_MOST_S)
+    job.start_fails += 1
+    if job.part:
+        board.exited(job, Exit(why=f"{LOST}: {CANNOT_START}: {why}"))
+        return
     board.gone(job)
     job.phase = Phase.CHECKPOINTED if job.checkpoint_generation >= 0 else Phase.WAITING
     job.start_why, job.start_at_s = why, board.now_s + wait_s
-    job.start_fails += 1
     board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
 
 

@@ -279,9 +279,11 @@ class HostedJob:
 
     def note(self, can_freeze: bool) -> str:
         mode = self.wanted.spec.suspend
-        parts = []
         if self.phase is Phase.EXITED:
             return self.trouble
+        parts = (
+            [self.waits_for] if self.waits_for else []
+        )  # first: how it begins tells programs what it is about
         if self.phase is Phase.KILLING and self.stuck:
             parts.append(self.stuck)
         elif mode is SuspendMode.NONE:
@@ -295,7 +297,7 @@ class HostedJob:
             )
         elif mode is SuspendMode.TRANSPARENT and not can_freeze:
             parts.append("no freezer on this host: runs unsliced")
-        parts += filter(None, (self.stays_here, self.waits_for, self.held_up, self.trouble))
+        parts += filter(None, (self.stays_here, self.held_up, self.trouble))
         return "; ".join(parts) if parts else ""
 
     def report(self, now_s: float, can_freeze: bool) -> JobReport:
@@ -308,7 +310,7 @@ class HostedJob:
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, host_memory_bytes=self.host_peak_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation, fallbacks=self.fallbacks,
-            checkpoint_fails=self.checkpoint_fails,
+            checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 

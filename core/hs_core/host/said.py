@@ -75,7 +75,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case CheckpointFetched():
             comings.fetched(board, job, event.generation, event.step)
         case FetchFailed():
-            comings.fetch_failed(board, job, event.why, hopeless=event.hopeless)
+            comings.fetch_failed(board, job, event.why, hopeless=event.hopeless, host_fault=event.host_fault)
         case RendezvousReserved():
             comings.reserved(board, job, event.address)
         case _:

@@ -204,7 +204,10 @@ class Crowd:
         last = np.full(total.size, np.inf)
         np.minimum.at(last, self._group[could], lags[could])
         stride = self._gpus * self._nodes
-        now = np.minimum(self._got, (last - part)[self._group] * self._tickets + DEBT * stride)
+        strides = np.bincount(self._group, weights=stride, minlength=total.size)
+        mean = np.divide(strides, total, out=np.zeros_like(total), where=total > 0)
+        most = (last - part)[self._group] + DEBT * np.maximum(stride / self._tickets, mean[self._group])
+        now = np.minimum(self._got, most * self._tickets)
         now = np.where(could, now, np.maximum(now, -stride))
         beyond = self._got - now
         if not beyond.any():

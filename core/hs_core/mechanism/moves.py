@@ -16,7 +16,7 @@ from hs_core.mechanism.census import Kind
 from hs_core.mechanism.evening import Cost, even_out
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
-from hs_core.mechanism.placing import Home, takes_new
+from hs_core.mechanism.placing import Home
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.worth import SCOUTS, SLACK, Offer, Worth
 from hs_core.model import Migrate, MoveReason
@@ -145,7 +145,7 @@ class Mover:
                 return
             to = self._elsewhere(job)
             if to and to != job.hosts:
-                leaves = next((name for name in job.hosts if not takes_new(self.world.hosts[name])), None)
+                leaves = next((name for name in job.hosts if not self.world.hosts[name].accepts), None)
                 if leaves is not None:
                     text = f"{leaves} is drained; it goes to {', '.join(to)}"
                     self.move(job, to, MoveReason.DRAIN, text)

@@ -36,7 +36,7 @@ def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide, strategies: bo
 
 
 def _servers(snapshot: Snapshot) -> int:
-    said = [(host.name, host.gpus, host.connected, host.accepts) for host in snapshot.hosts]
+    said = [(host.name, host.gpus, host.connected, host.accepts, host.starts) for host in snapshot.hosts]
     return crc32(repr(sorted(said)).encode())
 
 

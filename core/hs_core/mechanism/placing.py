@@ -30,7 +30,7 @@ def is_cold(job: JobFacts, host: HostFacts) -> bool:
 
 
 def takes_new(host: HostFacts) -> bool:
-    return host.connected and host.accepts
+    return host.connected and host.accepts and host.starts
 
 
 def pools(snapshot: Snapshot) -> list[tuple[str, int]]:
@@ -81,8 +81,8 @@ def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts], *, mixed: bool = Fals
     if (len(here) if mixed else most_of_one_pool(here)) >= job.nodes:
         return ""
     if job.nodes == 1:
-        return "every server that could take it is away or drained"
-    return f"too many of the servers that could take it are away or drained: it needs {job.nodes} at once"
+        return "every server that could take it is away, drained, or cannot start jobs now"
+    return f"too many of the servers that could take it are away, drained, or cannot start jobs now: it needs {job.nodes} at once"
 
 
 def most_of_one_pool(hosts: Iterable[HostFacts]) -> int:

@@ -9,8 +9,8 @@ from hs_core.newest import Newest
 
 _Classes = Mapping[str, int]
 """Of a user's jobs, and the GPUs that they ask for."""
-_Found = dict[tuple[str, str], float | None]
-"""(fast, slow) → a user's bid."""
+_Found = dict[tuple[str, str], tuple[float | None, Sequence[tuple[float, int]]]]
+"""(fast, slow) → a user's speed-up, and those of its classes with the GPUs that they ask for, if they are several: the largest first."""
 
 
 class Speeds:
@@ -72,6 +72,13 @@ class Bids:
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
+        return self._of(user, fast, slow)[0]
+
+    def steps(self, user: UserName, fast: str, slow: str) -> Sequence[tuple[float, int]]:
+        """As `trade.Steps` has it."""
+        return self._of(user, fast, slow)[1]
+
+    def _of(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
         found = self._found.get(user)
         if found is None:
             found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
@@ -80,14 +87,19 @@ class Bids:
             found[at] = self._find(user, fast, slow)
         return found[at]
 
-    def _find(self, user: UserName, fast: str, slow: str) -> float | None:
-        total, parts = 0, list[float]()
+    def _find(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
+        steps = list[tuple[float, int]]()
         for job_class, gpus in self.classes.get(user, {}).items():
             over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
             if over is not None and under is not None and under > 0 and gpus > 0:
-                total += gpus
-                parts.append(gpus * (over / under))
-        return fsum(parts) / total if total else None  # the same in whatever order classes come
+                steps.append((over / under, gpus))
+        if not steps:
+            return None, ()
+        total = sum(gpus for _, gpus in steps)
+        mean = (
+            fsum(gpus * speedup for speedup, gpus in steps) / total
+        )  # the same in whatever order classes come
+        return mean, sorted(steps, reverse=True) if len(steps) > 1 else ()
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""

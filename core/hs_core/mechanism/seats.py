@@ -60,7 +60,7 @@ class Seats:
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone: where it comes up or is being measured, then as `Estimates.fastest` has it."""
+        """GPU models on which it could run in this round if it were alone: where it comes up first or is being measured, then as `Estimates.fastest` has it."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
@@ -75,13 +75,17 @@ class Seats:
         return found
 
     def _first_here(self, job: JobFacts) -> str | None:
-        """The model of its home, where it comes up, or has come up and is being measured: it is not sent to one that was before it is known which is faster."""
+        """The model of its home, where it comes up for the first time, or has come up and is being measured: it is not sent to one that was before it is known which is faster.
+
+        Who has run and comes up elsewhere goes where its GPUs of this round are, as those who run do: to wait until it is up would cost it those and a move besides.
+        """
         home = self._slots.home(job)
         if not home or self._slots.waits_for_repair(job):
             return None
         here, asked = self._hosts[home[0]].model, self._snapshot
         is_new = asked.now_s - job.settled_s < MEASURED * asked.quantum_s
-        return here if job.coming or (is_new and (job.job_class, here) not in asked.rates) else None
+        is_newcomer = job.coming and not job.attained_gpu_s
+        return here if is_newcomer or (is_new and (job.job_class, here) not in asked.rates) else None
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""

@@ -18,7 +18,6 @@ from hs_core.mechanism.placing import (
     is_lost,
     runs_at,
     settled_homes,
-    takes_new,
     why_nowhere,
 )
 from hs_core.mechanism.weights import weigh
@@ -331,7 +330,7 @@ class Slots:
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
-            drained = next((name for name in old if not takes_new(self._hosts[name])), None)
+            drained = next((name for name in old if not self._hosts[name].accepts), None)
             if drained is not None:
                 reason = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(home)}")
             assert reason is not None, "nothing else moves without a reason"

@@ -202,10 +202,11 @@ class _Group:
 
     def _is_far(self, last: float, advance: float) -> bool:
         """Somebody is beyond its bounds, by about what that takes: nearly never."""
+        mean = sum(entity.stride for entity in self.members) * self.unit / sum(self.tickets)
         for entity, tickets in zip(self.members, self.tickets, strict=True):
             stride = entity.stride * self.unit / tickets
             after = entity.lag + entity.given * self.unit / tickets
-            if after - last > DEBT * stride or (not entity.could and after - advance < -stride):
+            if after - last > DEBT * max(stride, mean) or (not entity.could and after - advance < -stride):
                 return True
         return False
 
@@ -213,12 +214,18 @@ class _Group:
 def _bound(members: Sequence[_Entity], last: float) -> None:
     """As `mechanism.stride` has it: who could not have run banks no more than one stride, and nobody is ahead of who was the last (its lag) by more than `DEBT`.
 
-    What is beyond moves the virtual time instead.
+    Strides of its own, or mean ones, whichever are longer: the last one may have next to no tickets and be thousands of quanta behind (once
+    tickets fall, or components join). All the others are beyond their bounds then, and bounds of their own strides alone would put those of short
+    strides before those of long ones, each time anew. What is beyond moves the virtual time instead, and takes along who is behind. So nobody's
+    debt need be kept from being forgiven below it, as on a server, where only of those that ran debts are forgiven.
     """
     since = Fraction(round(last * ROUNDED), ROUNDED)
+    mean = Fraction(sum(entity.stride for entity in members)) / sum(entity.tickets for entity in members)
     beyond = ZERO
     for entity in members:
-        now = min(entity.got, since * entity.tickets + DEBT * entity.stride)
+        now = min(
+            entity.got, since * entity.tickets + DEBT * max(Fraction(entity.stride), mean * entity.tickets)
+        )
         if not entity.could:
             now = max(now, Fraction(-entity.stride))
         beyond += entity.got - now

@@ -3,18 +3,22 @@
 For a pair of pools every user's bid is its speed-up S, what one fast GPU is worth to it in slow ones. The user with the least S gives,
 the one with the largest receives; the price is the next bid below the receiver's, or halfway between the two where they are alone
 or where the next bid equals the receiver's. GPUs change hands one by one; those that go between the same two at the same price are one
-trade. Who has nothing left to give or to pay makes place for the next, so one sort and two pointers do what asking everybody
+trade. Who has nothing left to give or to pay makes place for the next, so two sorts and two pointers do what asking everybody
 anew after each GPU would.
 
 Departures: a user takes part only with what it can spare and use. GPUs that a pinned job needs are not given away, and nobody receives more
-than its jobs can occupy: the paper's users have jobs without end.
+than its jobs can occupy: the paper's users have jobs without end. And whose classes are unlike does not bid its mean alone. The classes of the largest
+speed-ups have its fast GPUs, as far as these go, so that the last of them may be worth more to it than its mean, and the next one less. It gives for the
+larger of the two and receives for the smaller, for as many GPUs at once as that holds for: at the mean it would lose by what it gives, and by the last and the
+next alone too, for its slower classes come to the fast GPUs once it has hardly any slow ones. What stands goes by the mean.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
+from operator import attrgetter
 from typing import Any
 
 from hs_core.errors import BrokenError
@@ -26,6 +30,8 @@ MARGIN = 0.01  # both must gain so much; less is noise of the profile and not wo
 PRICE_UNIT = 1000  # prices are whole thousandths, so that amounts stay simple fractions
 CHEAPEST, DEAREST = 0.1, 1e6  # prices outside are no prices but a profile that lies
 SLACK = 1e-9
+
+_bid, _ask = attrgetter("bid"), attrgetter("ask")
 
 At = tuple[UserName, str]
 
@@ -44,7 +50,8 @@ class Side:
     """A user in one auction and what it still has, in units of 1/`unit` GPU (see `auction`)."""
 
     user: UserName
-    speedup: float
+    bid: float  # the most that it pays for a fast GPU, in slow ones
+    ask: float  # the least that it gives one for
     fast: int  # that it can spare
     slow: int
     fast_room: int | None = None  # that it could use besides; None: any number
@@ -75,22 +82,26 @@ def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[De
     Whoever can give or take no more makes place for the next, as if everybody were asked anew after each GPU.
     `sides` come in the order of users: that settles ties. `unit`: a multiple of PRICE_UNIT.
     """
-    order = sorted(
-        (side for side in sides if side.fast >= unit or side.slow > 0), key=lambda side: -side.speedup
-    )
+    here = [side for side in sides if side.fast >= unit or side.slow > 0]
+    takers = sorted(here, key=_bid, reverse=True)
+    givers = sorted(here, key=_ask, reverse=True)
+    givers.reverse()  # of those alike the last one comes first
     deals: list[Deal] = []
+    gone: set[UserName] = set()
     thousandth = unit // PRICE_UNIT
-    top, bottom = 0, len(order) - 1
-    while top < bottom:
-        taker, giver = order[top], order[bottom]
+    top, bottom = 0, 0
+    # Nobody asks for less than it bids: where one is both no two are left who would gain.
+    while top < len(takers) and bottom < len(givers) and takers[top] is not givers[bottom]:
+        taker, giver = takers[top], givers[bottom]
         if giver.fast < unit:
-            bottom -= 1
+            gone.add(giver.user)
+            bottom += 1
             continue
         if taker.slow <= 0:
             top += 1
             continue
-        second = order[top + 1].speedup if top + 1 < bottom else None
-        price = price_of(taker.speedup, second, giver.speedup, margin)
+        second = _second(takers, top + 1, giver, gone)
+        price = price_of(taker.bid, second, giver.ask, margin)
         if price is None:
             break
         cost = price * thousandth
@@ -110,10 +121,21 @@ def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[De
             _exchange(taker, -gpus * unit, -gpus * cost)
             deals.append(Deal(giver, taker, gpus, price))
         if given <= taken:
-            bottom -= 1
+            gone.add(giver.user)
+            bottom += 1
         else:
             top += 1
     return deals
+
+
+def _second(takers: Sequence[Side], first: int, giver: Side, gone: Collection[UserName]) -> float | None:
+    """The largest bid of those from there on who are left, if it is not below what the giver asks for."""
+    for at in range(first, len(takers)):
+        if takers[at].bid < giver.ask:
+            return None
+        if takers[at] is not giver and takers[at].user not in gone:
+            return takers[at].bid
+    return None
 
 
 def _exchange(side: Side, fast: int, slow: int) -> None:
@@ -140,6 +162,8 @@ Speedups = Callable[[UserName, str, str], float | None]
 """(user, fast, slow) → how many times as fast its jobs are; None: not measured."""
 Awaited = Callable[[UserName, str, str], bool]
 """(user, fast, slow) → it is not measured yet and will be in a few quanta."""
+Steps = Callable[[UserName, str, str], Sequence[tuple[float, int]]]
+"""(user, fast, slow) → (speed-up, GPUs asked for) of each of its classes, the largest first; empty: they are not several."""
 
 
 class Market:
@@ -153,11 +177,13 @@ class Market:
         speedups: Speedups,
         *,
         awaited: Awaited | None = None,
+        steps: Steps | None = None,
     ) -> None:
         self._given = base
         self._needs = needs
         self._speedups = speedups
         self._awaited = awaited
+        self._steps = steps
         # Whole numbers throughout: all amounts over one common denominator.
         self._unit = lcm(PRICE_UNIT, *{gpus.denominator for gpus in base.values()})
         self._base = {at: self._whole(gpus) for at, gpus in base.items()}
@@ -323,8 +349,8 @@ class Market:
                 fast_gpus=Fraction(deal.gpus),
                 slow_gpus=Fraction(deal.gpus * deal.price, PRICE_UNIT),
                 price=deal.price / PRICE_UNIT,
-                giver_speedup=deal.giver.speedup,
-                taker_speedup=deal.taker.speedup,
+                giver_speedup=deal.giver.ask,
+                taker_speedup=deal.taker.bid,
                 since_s=now_s,
             )
             self._book(trade, 1)
@@ -336,7 +362,7 @@ class Market:
         at_fast, at_slow = (user, fast), (user, slow)
         has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
         stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
-        side = Side(user, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
+        side = Side(user, speedup, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
         if side.fast < unit and side.slow <= 0:
             return side  # it has nothing to give, and nothing to pay with
         if (limit := usable.get(at_fast)) is not None:
@@ -345,14 +371,37 @@ class Market:
             side.slow_room = max(0, limit * unit - has_slow)
         if (limit := self._needs.total.get(user)) is not None:
             side.room = max(0, limit * unit - self._totals[user])
+        if self._steps is not None and (steps := self._steps(user, fast, slow)):
+            _go_by_classes(side, steps, has_fast, unit)
         return side
+
+
+def _go_by_classes(side: Side, steps: Sequence[tuple[float, int]], has: int, unit: int) -> None:
+    """What it bids and asks for where its classes are unlike, and so many GPUs as that holds for. `has`: fast ones."""
+    worth, begins, _ = _step(steps, max(0, has - unit), unit)
+    side.ask = max(side.ask, worth)
+    side.fast = min(side.fast, has - begins)
+    worth, _, ends = _step(steps, has + unit - 1, unit)
+    side.bid = min(side.bid, worth)
+    if ends is not None:
+        side.fast_room = ends - has if side.fast_room is None else min(side.fast_room, ends - has)
+
+
+def _step(steps: Sequence[tuple[float, int]], place: int, unit: int) -> tuple[float, int, int | None]:
+    """What the fast GPU at that place is worth, and between which places each is (None: beyond all that are asked for)."""
+    begins = 0
+    for speedup, gpus in steps[:-1]:
+        ends = begins + gpus * unit
+        if place < ends:
+            return speedup, begins, ends
+        begins = ends
+    return steps[-1][0], begins, None
 
 
 def explain(trade: Trade) -> str:
     return (
         f"{trade.giver} gives {_gpus(trade.fast_gpus)} {trade.fast} and receives {_gpus(trade.slow_gpus)} {trade.slow} "
-        f"from {trade.taker}: on a {trade.fast} its jobs are {trade.giver_speedup:.3g} times as fast as on a {trade.slow}, "
-        f"those of {trade.taker} {trade.taker_speedup:.3g} times"
+        f"from {trade.taker}: a {trade.fast} is worth {trade.giver_speedup:.3g} {trade.slow} to it, {trade.taker_speedup:.3g} to {trade.taker}"
     )
 
 

@@ -20,7 +20,9 @@ def settle(
     goes_by = (base, standing, world.demands, bids.classes, speeds, world.models)
     if _at_rest and _at_rest[0][0] == goes_by:
         return _at_rest[0][1]
-    market = trade.Market(base, trade.load(standing), world.needs(), bids, awaited=bids.awaited)
+    market = trade.Market(
+        base, trade.load(standing), world.needs(), bids, awaited=bids.awaited, steps=bids.steps
+    )
     outcome = market.settle(world.models, world.snapshot.now_s)
     if outcome.at_rest:
         _at_rest[:] = [(goes_by, outcome)]

@@ -1,0 +1,151 @@
+"""A server that could not start a job is given no others for a while; what waits there goes elsewhere."""
+
+from itertools import pairwise
+
+import pytest
+
+from hs_core.cluster.harness import World
+from hs_core.cluster.state import Settings
+from hs_core.names import HostName, JobId
+from hs_core.policies import find
+
+N1 = HostName("n1")
+FAILS = "start_fails={} note=cannot_be_started_on_its_server:_No_space_left"
+ON_TWO = """
+    user ann
+    host n1 V100:2
+    submit ann first gpus=1
+    @1
+    tick
+    host n2 V100:2
+"""
+
+
+def world(script: str, policy: str = "fifo") -> World:
+    here = World(find(policy), Settings(settle_s=0.0, quantum_s=20.0))
+    here.play(script)
+    return here
+
+
+def kinds(here: World) -> list[str]:
+    return [fact.kind for fact in here.outcome.facts]
+
+
+def fails(here: World, times: int, job: str = "1:0", phase: str = "waiting", more: str = "") -> None:
+    here.do(f"report n1 {job}={phase} {more} {FAILS.format(times)}")
+
+
+def test_it_is_said_and_who_waits_there_goes_elsewhere_at_once() -> None:
+    here = world(ON_TWO)
+    fails(here, 1)
+    assert kinds(here) == ["cannot-start", "placed"]
+    assert here.outcome.facts[0].text == "n1 cannot start job 1: No space left; for 20 s it is given no jobs"
+    assert here.machine.job(JobId(1)).hosts == ("n2",)
+    assert (
+        here.machine.cannot_start(N1)
+        == "could not start a job (No space left): it is given no others for a while"
+    )
+
+
+def test_a_process_that_is_up_there_stays() -> None:
+    here = world(ON_TWO)
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    here.do("submit ann second gpus=1")
+    here.do("tick")
+    where = here.machine.job(JobId(2)).hosts
+    here.do(f"report {where[0]} 2:0=waiting {FAILS.format(1)}")
+    for _ in range(3):
+        here.do("tick")
+    assert here.machine.job(JobId(1)).hosts == ("n1",)
+    assert here.machine.job(JobId(1)).move is None
+
+
+def test_its_trials_come_less_and_less_often() -> None:
+    here = world("user ann\nhost n1 V100:2\nsubmit ann first gpus=1\ntick")
+    at_s, offered = 1.0, []
+    here.now_s = at_s
+    for times in range(1, 7):
+        fails(here, times)
+        assert kinds(here)[0] == "cannot-start"
+        while here.machine.cannot_start(N1).endswith("a while"):
+            assert here.wake_s is not None
+            here.now_s = here.wake_s
+            here.do("tick")
+        offered.append(here.now_s)
+    assert [b - a for a, b in pairwise([at_s, *offered])] == [20.0, 40.0, 80.0, 160.0, 200.0, 200.0]
+
+
+def test_failures_of_others_meanwhile_do_not_put_the_trial_off() -> None:
+    here = world("user ann\nhost n1 V100:2\nsubmit ann some gpus=1 count=2\n@1\ntick")
+    fails(here, 1)
+    fails(here, 1, job="2:0")
+    assert kinds(here) == []
+
+
+def test_one_start_that_succeeds_ends_it() -> None:
+    here = world("user ann\nhost n1 V100:2\nsubmit ann first gpus=1\n@1\ntick")
+    fails(here, 1)
+    here.do("report n1 1:0=running step=1")
+    assert "starts-again" in kinds(here)
+    assert here.machine.cannot_start(N1) == ""
+
+
+def test_a_job_that_ran_before_and_is_resumed_tells_nothing_of_starts() -> None:
+    here = world(
+        "user ann\nhost n1 V100:2\nsubmit ann some gpus=1 count=2\n@1\ntick\nreport n1 1:0=held step=1"
+    )
+    fails(here, 1, job="2:0")
+    here.do("report n1 1:0=running step=1")
+    assert here.machine.cannot_start(N1) != ""
+
+
+@pytest.mark.parametrize("policy", ["fifo", "gandiva-fair", "las"])
+def test_one_whose_checkpoint_is_there_takes_it_along(policy: str) -> None:
+    here = world(ON_TWO, policy)
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    saved = "step=5 checkpoint_step=5 checkpoint_generation=0"
+    fails(here, 1, phase="checkpointed", more=saved)
+    row = here.machine.job(JobId(1))
+    assert (row.hosts, row.epoch, row.step) == (("n2",), 1, 5)
+    assert row.stored is not None
+    assert row.stored.hosts == ("n1",)
+
+
+def test_one_that_is_not_to_migrate_waits_for_its_server() -> None:
+    here = world(ON_TWO.replace("gpus=1", "gpus=1 migrate=never"))
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    fails(here, 1, phase="checkpointed", more="step=5 checkpoint_step=5 checkpoint_generation=0")
+    assert here.machine.job(JobId(1)).hosts == ("n1",)
+
+
+def test_one_that_waits_with_its_checkpoint_on_its_only_server_leaves_its_turn_to_who_can() -> None:
+    here = world("user ann\nuser bob\nhost n1 V100:2\nsubmit ann first gpus=2\n@1\ntick", "las")
+    saved = "step=5 gpu_s=40 checkpoint_step=5 checkpoint_generation=0"
+    here.play("report n1 1:0=running step=5 gpu_s=40\n@21\nsubmit bob second gpus=2\ntick\n@41\ntick")
+    here.play(f"report n1 1:0=checkpointed {saved} 2:0=running step=1 gpu_s=40\n@61\ntick")
+    other = "2:0=running step=1 gpu_s=90"
+    here.play(f"report n1 1:0=checkpointed {saved} {FAILS.format(1)} {other}\n@81\ntick")
+    assert here.wanted[N1].turn.gangs == (JobId(2),)
+    here.play(f"report n1 1:0=checkpointed {saved} start_fails=1 {other}\n@101\ntick")
+    assert here.wanted[N1].turn.gangs == (JobId(1),), "it is tried again there"
+
+
+def test_why_says_what_is_wrong_of_those_that_were_not_tried_and_of_those_without_a_home() -> None:
+    here = world("user ann\nhost n1 V100:1\nsubmit ann some gpus=1 count=2\n@1\ntick", "gandiva-fair")
+    fails(here, 1)
+    assert here.do("why 1")[0].startswith("host-trouble: it cannot be started on its server: No space left")
+    assert here.do("why 2")[0].startswith(
+        "host-trouble: it waits on n1, and n1 cannot start jobs (No space left)"
+    )
+    here.do("submit ann late gpus=1")
+    assert here.do("why 3")[0].startswith(
+        "host-trouble: every server that could hold it is away or cannot start jobs: n1 (No space left)"
+    )
+
+
+def test_an_administrator_who_lets_it_have_jobs_again_has_it_tried_at_once() -> None:
+    here = world(ON_TWO)
+    fails(here, 1)
+    here.do("drain n1")
+    here.do("undrain n1")
+    assert here.machine.cannot_start(N1) == ""
