@@ -347,19 +347,25 @@ def test_seconds_that_are_no_number_are_refused(call, words):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminal_is_left_as_it_was_by_who_is_told_to_end(serving, fake, number):
     import subprocess
+    import threading
 
     fake.add(name="this-one")
-    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "top"]
+    # It heeds the signal, also where whoever runs the tests does not.
+    program = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); from hs_client.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "--controller", f"unix:{serving.socket}", "top"]
     terminal, theirs = pty.openpty()
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as top:
         os.close(theirs)
+        late = threading.Timer(60.0, top.kill)
+        late.start()
         said = b""
-        while b"this-one" not in said:
-            said += os.read(terminal, 65536)
-        top.send_signal(number)
         with contextlib.suppress(OSError):  # as a terminal's end reads
+            while b"this-one" not in said:
+                said += os.read(terminal, 65536)
+            top.send_signal(number)
             while data := os.read(terminal, 65536):
                 said += data
+    late.cancel()
     os.close(terminal)
     assert top.returncode == 128 + number
     assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l"), "the cursor is shown again"
