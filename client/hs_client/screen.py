@@ -1,5 +1,6 @@
 """What people see: tables with rich on a terminal, plain columns into a pipe."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,10 +83,15 @@ def on_terminal(table: Table, header: bool, *, tell: bool) -> Any:
     )
 
 
+def repaints() -> bool:
+    """Standard output is a terminal that can show one picture over another (TERM=dumb can not: rich would show nothing on it until the end)."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
+
+
 @contextmanager
 def live() -> Iterator[Callable[[Table, bool], None]]:
-    """On a terminal one picture that changes; into a pipe a new table whenever it changed."""
-    if not sys.stdout.isatty():
+    """On a terminal one picture that changes; into a pipe, or on one that cannot repaint, a new table whenever it changed."""
+    if not repaints():
         last: list[str] = []
 
         def again(table: Table, header: bool) -> None:

@@ -354,7 +354,8 @@ def test_a_terminal_is_left_as_it_was_by_who_is_told_to_end(serving, fake, numbe
     program = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); from hs_client.__main__ import main; main()"
     command = [sys.executable, "-c", program, "--controller", f"unix:{serving.socket}", "top"]
     terminal, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as top:
+    env = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as top:
         os.close(theirs)
         late = threading.Timer(60.0, top.kill)
         late.start()
@@ -370,6 +371,25 @@ def test_a_terminal_is_left_as_it_was_by_who_is_told_to_end(serving, fake, numbe
     assert top.returncode == 128 + number
     assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l"), "the cursor is shown again"
     assert b"\x1b[?1049l" in said, "and what was on the screen before"
+
+
+def test_a_terminal_that_cannot_repaint_is_shown_one_page_and_not_nothing_for_ever(serving, fake):
+    import subprocess
+
+    fake.add(name="this-one")
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "top"]
+    terminal, theirs = pty.openpty()
+    env = os.environ | {"TERM": "dumb", "COLUMNS": "160"}
+    ran = subprocess.run(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, check=False, timeout=60
+    )
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 65536):
+            said += data
+    os.close(terminal)
+    assert (ran.returncode, b"this-one" in said) == (0, True)
 
 
 def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake):

@@ -5,12 +5,15 @@ import time
 
 import click
 
+from hs_client.screen import repaints
 from hs_client.verbs.common import Seconds, connected
 
 
 @click.command()
 @click.option("--interval", type=Seconds(0.2, 3600), default=2.0, show_default=True, help="seconds")
-@click.option("--once", is_flag=True, help="print it once and end (what happens without a terminal)")
+@click.option(
+    "--once", is_flag=True, help="print it once and end (what happens without a terminal, or with TERM=dumb)"
+)
 @click.pass_context
 def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:
     """Show pools, who gets what, servers and jobs with why, until Ctrl-C."""
@@ -20,7 +23,7 @@ def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:
     from hs_client.page import look, page
 
     with connected(ctx) as client:
-        if once or not sys.stdout.isatty():
+        if once or not repaints():
             console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
             console.print(page(look(client), at=time.time()))
             return
