@@ -3,32 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from clusters import ALICE, N1, SETTINGS, submit, world
 
-from hs_core.cluster import ClusterMachine, Settings
-from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster import ClusterMachine
+from hs_core.cluster.harness import World, a_host, a_spec
 from hs_core.cluster.told import MOST
 from hs_core.errors import RefusedError
-from hs_core.events import Direct, HostDrained, HostJoined, HostReported, JobsSubmitted
-from hs_core.model import Drain, JobSpec, JobState
-from hs_core.names import HostName, JobId, UserName
+from hs_core.events import Direct, HostDrained, HostJoined, HostReported
+from hs_core.model import Drain, JobState
+from hs_core.names import JobId, UserName
 from hs_core.reports import Exit, JobReport, Phase
-
-ALICE = UserName("alice")
-N1 = HostName("n1")
-SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
-
-
-def world(*lines: str) -> World:
-    made = World(plain_policy(), SETTINGS)
-    for line in ("user alice", "host n1 V100:4", *lines):
-        told = made.do(line)
-        assert not any(text.startswith("refused") for text in told), told
-    return made
-
-
-def submit(at: World, *specs: JobSpec) -> tuple[JobId, ...]:
-    at.handle(JobsSubmitted(now_s=at.now_s, user=ALICE, specs=specs))
-    return at.outcome.answer
 
 
 def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
