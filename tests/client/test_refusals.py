@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -316,9 +317,6 @@ def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(hsctl, words, text):
 
 
 def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
-    import subprocess
-    import sys
-
     for _ in range(300):
         fake.add(name="x" * 100)
     command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "queue"]
@@ -344,58 +342,68 @@ def test_seconds_that_are_no_number_are_refused(call, words):
     assert (ran.code, "'nan' is not a number of seconds" in ran.err) == (2, True)
 
 
+class AtTerminal:
+    """hsctl on a terminal of that kind; killed after a minute. It heeds signals, also where whoever runs the tests does not."""
+
+    def __init__(self, serving, term: str, *words: str) -> None:
+        program = (
+            "import signal; [signal.signal(n, signal.SIG_DFL) for n in (signal.SIGTERM, signal.SIGHUP)]; "
+            "from hs_client.__main__ import main; main()"
+        )
+        command = [sys.executable, "-c", program, "--controller", f"unix:{serving.socket}", *words]
+        env = os.environ | {"TERM": term, "COLUMNS": "160"}
+        self._terminal, theirs = pty.openpty()
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+        os.close(theirs)
+        self._late = threading.Timer(60.0, self.process.kill)
+        self._late.start()
+        self.said = b""
+
+    def read(self, until: bytes | None = None) -> None:
+        """Up to that, or to its end."""
+        with contextlib.suppress(OSError):  # as a terminal's end reads
+            while until is None or until not in self.said:
+                self.said += os.read(self._terminal, 65536)
+
+    def end(self) -> int:
+        self.read()
+        code = self.process.wait()
+        self._late.cancel()
+        os.close(self._terminal)
+        return code
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminal_is_left_as_it_was_by_who_is_told_to_end(serving, fake, number):
-    import subprocess
-    import threading
-
     fake.add(name="this-one")
-    # It heeds the signal, also where whoever runs the tests does not.
-    program = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); from hs_client.__main__ import main; main()"
-    command = [sys.executable, "-c", program, "--controller", f"unix:{serving.socket}", "top"]
-    terminal, theirs = pty.openpty()
-    env = os.environ | {"TERM": "xterm"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as top:
-        os.close(theirs)
-        late = threading.Timer(60.0, top.kill)
-        late.start()
-        said = b""
-        with contextlib.suppress(OSError):  # as a terminal's end reads
-            while b"this-one" not in said:
-                said += os.read(terminal, 65536)
-            top.send_signal(number)
-            while data := os.read(terminal, 65536):
-                said += data
-    late.cancel()
-    os.close(terminal)
-    assert top.returncode == 128 + number
-    assert said.rindex(b"\x1b[?25h") > said.rindex(b"\x1b[?25l"), "the cursor is shown again"
-    assert b"\x1b[?1049l" in said, "and what was on the screen before"
+    top = AtTerminal(serving, "xterm", "top")
+    top.read(until=b"this-one")
+    top.process.send_signal(number)
+    assert top.end() == 128 + number
+    assert top.said.rindex(b"\x1b[?25h") > top.said.rindex(b"\x1b[?25l"), "the cursor is shown again"
+    assert b"\x1b[?1049l" in top.said, "and what was on the screen before"
 
 
 def test_a_terminal_that_cannot_repaint_is_shown_one_page_and_not_nothing_for_ever(serving, fake):
-    import subprocess
-
     fake.add(name="this-one")
-    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "top"]
-    terminal, theirs = pty.openpty()
-    env = os.environ | {"TERM": "dumb", "COLUMNS": "160"}
-    ran = subprocess.run(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, check=False, timeout=60
-    )
-    os.close(theirs)
-    said = b""
-    with contextlib.suppress(OSError):
-        while data := os.read(terminal, 65536):
-            said += data
-    os.close(terminal)
-    assert (ran.returncode, b"this-one" in said) == (0, True)
+    top = AtTerminal(serving, "dumb", "top")
+    assert top.end() == 0
+    assert b"this-one" in top.said
+
+
+def test_a_terminal_that_cannot_repaint_is_shown_each_table_that_is_another(serving, fake):
+    fake.add(name="this-one")
+    queue = AtTerminal(serving, "dumb", "queue", "--watch", "--interval", "0.1")
+    queue.read(until=b"this-one")
+    fake.add(name="the-next")
+    queue.read(until=b"the-next")
+    queue.process.send_signal(signal.SIGTERM)
+    assert queue.end() == 128 + signal.SIGTERM
+    assert b"the-next" in queue.said
+    assert b"\x1b" not in queue.said
 
 
 def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake):
-    import subprocess
-    import sys
-
     fake.add(name="x" * 100)
     command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "queue"]
     with Path("/dev/full").open("w") as full:
@@ -406,9 +414,6 @@ def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake)
 
 @pytest.mark.parametrize(("closed", "verb", "code"), [(1, "queue", 0), (2, "show 99", 4)])
 def test_what_goes_to_a_closed_stream_goes_nowhere_else(serving, fake, closed, verb, code):
-    import subprocess
-    import sys
-
     fake.add()
     program = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} {verb} {closed}>&-"
     ran = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False, timeout=60)
@@ -417,10 +422,6 @@ def test_what_goes_to_a_closed_stream_goes_nowhere_else(serving, fake, closed, v
 
 @pytest.mark.parametrize("verb", ["show 1", "top --once", "queue"])
 def test_what_a_terminal_of_another_encoding_cannot_show_is_a_question_mark(serving, fake, verb):
-    import os
-    import subprocess
-    import sys
-
     fake.add(name="größe ☃")
     command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", *verb.split()]
     latin = os.environ | {"PYTHONIOENCODING": "iso-8859-1"}
