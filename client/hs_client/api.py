@@ -93,8 +93,13 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            # A signal's exception comes amid grpc's bookkeeping as well; a call that is left half made never ends, and
+            # closing waits for it.
+            threading.Thread(target=self.close, name="close", daemon=True).start()
 
     def close(self) -> None:
         self._channel.close()

@@ -131,6 +131,17 @@ def test_an_interrupted_wait_is_130_and_says_that_the_job_goes_on(running, fake)
     assert "Traceback" not in err
 
 
+def test_an_interrupt_amid_a_call_does_not_wait_for_that_call_to_end(serving, monkeypatch):
+    """gRPC's own `close` waits for calls whose end nobody will hear of."""
+    over, ends = threading.Event(), []
+    client = Client(f"unix:{serving.socket}")
+    monkeypatch.setattr(client, "close", lambda: ends.append(over.wait(10)))
+    with pytest.raises(KeyboardInterrupt), client:
+        raise KeyboardInterrupt
+    assert ends == []
+    over.set()
+
+
 def test_run_is_for_one_job(hsctl, fake):
     ran = hsctl("run", "-a", "0-3", "true")
     assert ran.code == 2
