@@ -4,6 +4,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
+from hs_core.host import HostConfig
 from hs_core.names import JobId
 from hs_core.reports import Tier
 from hs_core.wanted import Turn
@@ -249,3 +250,71 @@ def test_a_gang_on_its_way_to_an_idle_gpu_finds_it_idle_when_it_comes() -> None:
     sim.run(sim.quantum_s + 25.0)
     assert JobId(5) in sim.running()
     assert len(sim.running()) == 3
+
+
+
+# --- of a gang over several servers all parts are started anew where one of them moves
+
+
+SLOW_S = 28.0
+
+
+def part_on_the_gpu_of(sim: HostSim, other: JobId) -> None:
+    """Its gang takes 14 quanta to start, and stands at its first step edge."""
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(hook_s=0.1, ready_s=SLOW_S, can_checkpoint=True))
+    sim.send()
+    sim.run(SLOW_S + 1.0)
+    assert sim.phases()[GANG] == "held"
+    assert sim.machine.report(GANG).gpus == sim.machine.report(other).gpus
+
+
+def test_a_job_that_is_started_on_the_gpu_of_a_part_does_not_keep_it_from_its_turn() -> None:
+    sim = HostSim(1, quantum_s=2.0, config=HostConfig(ahead_patience_s=0.1))
+    sim.job(2, ways=Ways(**QUICK, work_s=SLOW_S + 2.0))
+    sim.send()
+    part_on_the_gpu_of(sim, ONE)
+    sim.run(5.0)
+    assert sim.phases()[ONE] == "exited"
+    sim.job(3, ways=Ways(hook_s=0.1, ready_s=SLOW_S, can_checkpoint=True))
+    sim.send()
+    assert sim.phases()[TWO] == "starting"
+    sim.start_clock([ITS, OTHERS])
+    sim.run(SLOW_S)
+    assert sim.trained(GANG) == pytest.approx(SLOW_S / 2, abs=1.5)
+    sim.run(10 * 2.0)
+    assert sim.trained(TWO) == pytest.approx(10.0, abs=1.5), "its start took no longer"
+
+
+def test_a_part_does_not_leave_its_gpu_to_one_that_could_move_to_an_idle_one_itself() -> None:
+    sim = HostSim(2, quantum_s=2.0)
+    sim.job(2, ways=Ways(hook_s=0.1, ready_s=20.0, can_checkpoint=True))
+    sim.job(3, tickets=2.0, ways=Ways(**QUICK))
+    sim.send()
+    sim.run(21.0)
+    part_on_the_gpu_of(sim, ONE)
+    sim.start_clock([ITS])
+    sim.run(5.0)
+    sim.change(TWO, cancelled=True)
+    sim.send()
+    sim.run(60.0)
+    assert sim.ordered("launch 1") == ["launch 1 on 0"]
+    assert sim.running() == {GANG, ONE}
+
+
+def test_a_part_waits_for_its_gpu_until_that_has_cost_as_much_as_a_start() -> None:
+    """Two gangs are bound to one GPU, which only some turns tell of both."""
+    sim = HostSim(2, quantum_s=2.0)
+    other = sim.job(4, nodes=2, rendezvous="a:2", ways=Ways(hook_s=0.1, ready_s=SLOW_S, can_checkpoint=True))
+    sim.job(2, tickets=2.0, ways=Ways(**QUICK, work_s=SLOW_S + 5.0))
+    sim.send()
+    sim.run(1.0)
+    part_on_the_gpu_of(sim, other)
+    sim.run(10.0)
+    sim.start_clock([Turn(gangs=(GANG,)), Turn(gangs=(other,)), Turn(gangs=(GANG, other))])
+    sim.run(13 * 6.0)
+    assert len(sim.ordered("launch")) == 3
+    sim.run(6 * 6.0 + SLOW_S)
+    assert len(sim.ordered("launch")) == 4
+    sim.start_clock([Turn(gangs=(GANG, other))])
+    sim.run(3.0)
+    assert sim.running() == {GANG, other}

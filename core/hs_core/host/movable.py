@@ -32,3 +32,8 @@ def may_move(board: Board, job: HostedJob) -> bool:
 def bound_to_none(board: Board, job: HostedJob) -> bool:
     """It would wait for its GPUs for ever: sick, gone, drained."""
     return not all(board.usable_by(job, gpu) for gpu in job.gpus)
+
+
+def has_waited(board: Board, job: HostedJob, start_s: float) -> bool:
+    """By the end of this quantum it has missed turns for as long as such a start takes: it will have cost no more than twice what is least."""
+    return (job.waited_quanta + 1) * board.quantum_s >= start_s

@@ -7,7 +7,7 @@ from hs_core.host.board import Board
 from hs_core.host.demand import load
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
-from hs_core.host.movable import bound_to_none, may_move, movable
+from hs_core.host.movable import bound_to_none, has_waited, may_move, movable
 from hs_core.host.seating import astray
 from hs_core.host.uneven import late
 from hs_core.host.walk import Walk, fills
@@ -62,23 +62,30 @@ def under_way(board: Board) -> list[HostedJob]:
 def worth_a_start(board: Board, this: Walk, job: HostedJob) -> bool:
     """It has waited for as long as a start takes, or GPUs have been idle for twice as long.
 
-    What the stride leaves over for a quantum is taken in the next: a start of many quanta would come too late for it.
+    What the stride leaves over for a quantum is taken in the next: a start of many quanta would come too late for it. Of a gang over several
+    hosts all parts are started anew: it may be that its own GPUs are free in its next turn.
     """
-    if job.id in board.turn.gangs or job.waited_quanta * board.quantum_s >= job.start_s:
+    if job.id in board.turn.gangs:
+        return not job.part or bound_to_none(board, job) or has_waited(board, job, job.start_s)
+    if job.waited_quanta * board.quantum_s >= job.start_s:
         return True
     idle = [gpu for gpu in this.free if board.now_s - board.idle_since_s[gpu] >= 2 * job.start_s]
     return len(idle) >= job.gang - this.beside(job)
 
 
 def displaced(board: Board, this: Walk) -> list[HostedJob]:
-    """There is room for one that cannot be moved if those on its GPUs are: these move in its place."""
+    """There is room for one that cannot be moved if those on its GPUs are: these move in its place, once it has waited for as long as their starts take."""
     for job in list(this.misfits):
         if job in this.picks or not board.sliceable(job) or bound_to_none(board, job):
             continue
+        if job.gang <= len(this.free) and movable(board, this, job):
+            continue  # it goes there itself, once that is worth it
         holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
         left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)
         aims = beside(board, holders, left)
-        if not aims or not all(movable(board, this, other) for other in holders):
+        if not aims or not all(
+            movable(board, this, other) and has_waited(board, job, other.start_s) for other in holders
+        ):
             continue
         for other in holders:
             this.leave(other)

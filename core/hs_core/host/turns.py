@@ -63,9 +63,8 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in sorted(board.in_order, key=lambda job: job.id in board.turn.gangs):
         if job.phase is not Phase.STARTING or not job.occupying:
             continue
-        if board.is_out_of_turn(job) or any(
-            other.occupying for other in board.rivals(job)
-        ):  # they were to share GPUs, and are no more
+        rivals = board.rivals(job)  # they were to share GPUs, and are no more
+        if board.is_out_of_turn(job) or any(other.occupying for other in rivals) or _makes_room(board, job):
             job.free(board.now_s)  # goes on starting, like one started ahead of its turn
     this = walk(board)
     forced = [job for job in board.in_order if board.immovable(job)]
@@ -86,7 +85,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
     if have is None:
         for job in board.jobs.values():
-            job.waited_quanta = 0 if job.in_turn or not has_turn(board, job) else job.waited_quanta + 1
+            job.waited_quanta = _missed(board, job)
         charge(board, this, forced)
     elif fresh := [job.id for job in this.picks if job not in have and job not in forced]:
         board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
@@ -96,6 +95,20 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
+
+
+def _makes_room(board: Board, job: HostedJob) -> bool:
+    """It was started where a gang over several hosts had no turn, which has one now: all of that would wait for this start."""
+    bound = [other for other in board.rivals(job) if other.part and other.id in board.turn.gangs]
+    return job.id not in board.turn.gangs and may_start_ahead(board, job) and any(o.ready for o in bound)
+
+
+def _missed(board: Board, job: HostedJob) -> int:
+    """Turns in a row; a part of a gang over several hosts: of those that the controller gave it, all since its start. Who comes up could not have had one."""
+    if job.phase is Phase.STARTING:
+        return 0
+    waits = has_turn(board, job) and not job.in_turn
+    return (job.waited_quanta if waits or job.part else 0) + waits
 
 
 def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:

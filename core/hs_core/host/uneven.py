@@ -8,7 +8,7 @@ from hs_core.host.binding import choose
 from hs_core.host.board import Board
 from hs_core.host.demand import demand, dues, load, owed
 from hs_core.host.hosted import HostedJob
-from hs_core.host.movable import bound_to_none, movable
+from hs_core.host.movable import bound_to_none, has_waited, movable
 from hs_core.host.walk import Walk, apart
 from hs_core.names import GpuId
 
@@ -19,6 +19,7 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
     for job in wishes:
         if bound_to_none(board, job):
             return [job]
+    wishes = [job for job in wishes if not job.part or has_waited(board, job, job.start_s)]
     behind = owed(board) if wishes else {}
     late_ones = [
         job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta
