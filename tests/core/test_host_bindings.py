@@ -252,7 +252,6 @@ def test_a_gang_on_its_way_to_an_idle_gpu_finds_it_idle_when_it_comes() -> None:
     assert len(sim.running()) == 3
 
 
-
 # --- of a gang over several servers all parts are started anew where one of them moves
 
 

@@ -90,6 +90,24 @@ def test_a_quantum_is_charged_once_however_often_it_is_decided() -> None:
     assert GANDIVA_FAIR.decide(gone, first.memory).plan.turns == {}
 
 
+@pytest.mark.parametrize("others", [sweep(2, 8, "B"), []], ids=["others have left", "it has come"])
+def test_a_gang_has_its_turn_in_the_next_quantum_where_nobody_else_could_use_its_gpus(
+    others: list[JobFacts],
+) -> None:
+    """Else it would stand beside idle GPUs until the quantum after that."""
+    gang, local = job(1, "A", 8, nodes=2), job(10, "B", 1)
+    hosts, there = [host("x"), host("y"), host("z")], at("z", local)
+    everybody = ask(
+        hosts, [*there, *at("x", *others[:4]), *at("y", *others[4:]), *at("x+y", gang)[: len(others)]]
+    )
+    first = GANDIVA_FAIR.decide(everybody, {})
+    assert first.plan.turns == {}
+    left = ask(hosts, [*there, *at("x+y", gang)])
+    verdict = GANDIVA_FAIR.decide(left, first.memory)
+    assert {name: turn.gangs for name, turn in verdict.plan.turns.items()} == {"x": (1,), "y": (1,)}
+    assert verdict.memory.get("books") == first.memory.get("books"), "nobody is charged for that"
+
+
 # --- pools ------------------------------------------------------------------------------------------------------------
 
 HETERO = [host("k", 4, "K80"), host("v", 4, "V100")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.split import Books, Few, Gang, Server, dump_turns, keep_turns, that_fit
+from hs_core.mechanism.split import Books, Few, Gang, Server, dump_turns, keep_turns, that_fit, with_idle
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
 
@@ -180,3 +180,23 @@ def test_a_gang_leaves_its_turn_where_a_server_lost_its_gpus():
     one = Turn(gangs=(JobId(1),), local=True)
     assert that_fit(turns, takes, {X: 1, Y: 2}) == {X: one, Y: one}
     assert that_fit(turns, takes, {Y: 2}) == {}
+
+
+def test_gpus_that_nobody_else_can_use_any_more_go_to_gangs_that_wait_who_came_first_first():
+    two, three, four = (gang(2, X, Y, per_node=2), gang(3, Y, Z, per_node=2), gang(4, X, Z, per_node=1))
+    idle = [server(name, ()) for name in (X, Y, Z)]
+    both = Turn(gangs=(JobId(2), JobId(3)), local=True)
+    first = {
+        X: Turn(gangs=(JobId(2), JobId(4)), local=True),
+        Y: both,
+        Z: Turn(gangs=(JobId(3), JobId(4)), local=True),
+    }
+    assert with_idle({}, [four, three, two], idle) == first
+    assert with_idle(first, [four, three, two], idle) == first
+    one = gang(1, X, Y)
+    assert with_idle(first, [one, two, three, four], idle) == first
+    assert with_idle({}, [one, two, three], idle) == {
+        name: Turn(gangs=(JobId(1),), local=True) for name in (X, Y)
+    }
+    assert with_idle({}, [two._replace(able=False)], idle) == {}
+    assert with_idle({}, [two], [server(X, (1, 1, 1)), server(Y, ())]) == {}

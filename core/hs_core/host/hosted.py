@@ -25,7 +25,9 @@ class HostedJob:
     aim: tuple[GpuId, ...] = ()  # it moves there, if it can
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
-    waited_quanta: int = 0  # that began without it, since it had a turn; of a part: though it had one, since its start
+    waited_quanta: int = (
+        0  # that began without it, since it had a turn; of a part: though it had one, since its start
+    )
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue

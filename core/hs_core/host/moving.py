@@ -74,18 +74,16 @@ def worth_a_start(board: Board, this: Walk, job: HostedJob) -> bool:
 
 
 def displaced(board: Board, this: Walk) -> list[HostedJob]:
-    """There is room for one that cannot be moved if those on its GPUs are: these move in its place, once it has waited for as long as their starts take."""
+    """There is room for one that cannot be moved if those on its GPUs are: these move in its place."""
     for job in list(this.misfits):
         if job in this.picks or not board.sliceable(job) or bound_to_none(board, job):
             continue
-        if job.gang <= len(this.free) and movable(board, this, job):
-            continue  # it goes there itself, once that is worth it
         holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
         left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)
         aims = beside(board, holders, left)
-        if not aims or not all(
-            movable(board, this, other) and has_waited(board, job, other.start_s) for other in holders
-        ):
+        if not aims or not all(movable(board, this, other) for other in holders):
+            continue
+        if any(other.part and not _worth_a_gang(board, this, job, other) for other in holders):
             continue
         for other in holders:
             this.leave(other)
@@ -96,6 +94,12 @@ def displaced(board: Board, this: Walk) -> list[HostedJob]:
         for other in holders:
             this.pick(other)
     return []
+
+
+def _worth_a_gang(board: Board, this: Walk, job: HostedJob, part: HostedJob) -> bool:
+    """That all of a gang over several hosts is started anew: this one cannot go to idle GPUs itself, and has waited for as long as that takes."""
+    goes = job.gang <= len(this.free) and movable(board, this, job)
+    return not goes and has_waited(board, job, part.start_s)
 
 
 def beside(

@@ -376,3 +376,27 @@ def that_fit(
                 left[name] -= takes[job]
     kept = {name: tuple(job for job in turn.gangs if job in fit) for name, turn in turns.items()}
     return {name: Turn(gangs=jobs, local=True) for name, jobs in kept.items() if jobs}
+
+
+def with_idle(
+    turns: Mapping[HostName, Turn], gangs: Iterable[Gang], servers: Iterable[Server]
+) -> dict[HostName, Turn]:
+    """And with gangs for which there are GPUs that nobody else on their servers can use, since somebody left, or they came, after that was decided.
+
+    Who came first is first. They are not charged: it is at nobody's expense.
+    """
+    idle = {server.name: server.gpus - sum(server.small) for server in servers}
+    chosen = {name: turn.gangs for name, turn in turns.items()}
+    waiting = []
+    for gang in gangs:
+        if gang.job in chosen.get(gang.servers[0], ()):
+            for name in gang.servers:
+                idle[name] -= gang.per_node
+        elif gang.able:
+            waiting.append(gang)
+    for gang in sorted(waiting, key=lambda gang: (gang.arrival_s, gang.job)):
+        if all(idle[name] >= gang.per_node for name in gang.servers):
+            for name in gang.servers:
+                idle[name] -= gang.per_node
+                chosen[name] = tuple(sorted((*chosen.get(name, ()), gang.job)))
+    return {name: Turn(gangs=jobs, local=True) for name, jobs in chosen.items()}

@@ -53,7 +53,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     tickets = weighed.tickets
     books: split.Books = memory.get("books", {})
     played = None if again else _play(world, tickets, books)  # nobody is charged twice for a quantum
-    turns = _keep_turns(world, memory) if played is None else played.turns
+    turns = _keep_turns(world, memory, tickets) if played is None else played.turns
     kept = _remember(
         snapshot.quantum,
         memory.get("moved", snapshot.quantum) if again else snapshot.quantum,
@@ -127,11 +127,12 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
-def _keep_turns(world: World, memory: Memory) -> Mapping[HostName, Turn]:
-    """Those of a quantum that was decided about before, as far as they still go."""
+def _keep_turns(world: World, memory: Memory, tickets: Mapping[JobId, Fraction]) -> Mapping[HostName, Turn]:
+    """Those of a quantum that was decided about before, as far as they still go, and whom that leaves idle GPUs."""
     turns = split.keep_turns(memory.get("turns", {}), world.homes)
     takes = {job.id: job.per_node for job in world.jobs}
-    return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
+    fit = split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
+    return split.with_idle(fit, *_entities(world, tickets))
 
 
 class _Played(NamedTuple):
