@@ -15,6 +15,7 @@ CLOSED = {
     "drained": host("i", accepts=False),
     "away": host("i", connected=False),
     "unable to start jobs": host("i", starts=False),
+    "drained, the only one of its model": host("i", model="K80", accepts=False),
 }
 FEW = [1, 2]
 MANY = list(range(3, 11))
