@@ -43,7 +43,7 @@ def _size(value: object) -> object:
     if isinstance(value, str):
         return quantities.size(value)
     if isinstance(value, int | float) and value < quantities.UNITS["M"]:
-        raise ValueError("expected a size with its unit, e.g. 40G or 512M")  # `memory: 40` is never 40 bytes
+        raise ValueError(quantities.SIZE_EXPECTED)  # `memory: 40` is never 40 bytes
     return value
 
 
@@ -236,6 +236,7 @@ class Elastic(_Part):
     noise_scale: float = Field(
         0.0,
         ge=0,
+        le=1e15,
         allow_inf_nan=False,
         description="gradient noise scale in examples, where you know it: how much larger batches are worth",
     )

@@ -140,7 +140,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
         ("run: x\nplacement: {topology: some}\n", "placement.topology = 'some': expected"),
         ("run: x\nstrategies: dp=2\n", "dp=2: expected degrees that multiply to its 1 GPUs, not to 2"),
-        ("run: x\nstrategies: [dp]\n", "'dp': expected degrees above 0, each once, e.g. dp=4 or tp=2,pp=2"),
+        ("run: x\nstrategies: [dp]\n", "'dp': expected degrees from 1 to 999999, each once, e.g. dp=4 or tp=2,pp=2"),
         ("run: x\nresources: {gpus: 2}\nstrategies: ['pp=2,layers=3']\n", "expected the layers of 2 stages"),
         ("run: x\nstrategies: [dp=1, tp=1]\n", "dp=1: expected each strategy once"),
         ("run: x\nelastic: {gpus_max: 2, batch: 8}\nstrategies: dp=1\n", "expected none for an elastic job"),
