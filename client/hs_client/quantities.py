@@ -9,6 +9,7 @@ from dataclasses import dataclass
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_BYTES = 2**50
 MAX_SECONDS = 366 * 86400.0
+MAX_GPUS = 1024  # on each node
 MAX_TASKS = 1000
 MAX_TASK = 10**6
 LEAST_TICKETS, MOST_TICKETS = 1e-3, 1e9
@@ -99,8 +100,10 @@ def gpus(text: str) -> tuple[str, int]:
     match = _GPUS.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected a number of GPUs or MODEL:NUMBER, e.g. 4 or H100:4")
+    if len(match[2]) > 9:
+        raise ValueError(f"expected 1 to {MAX_GPUS} GPUs per node")
     model = match[1] or ""
-    return ("" if model == "any" else model), int(match[2][:9])  # more digits are too many GPUs anyhow
+    return ("" if model == "any" else model), int(match[2])
 
 
 def array(text: str) -> tuple[tuple[int, ...], int]:
