@@ -48,9 +48,9 @@ def _size(value: object) -> object:
 
 
 def _seconds(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(quantities.DURATION_EXPECTED)  # `max_duration: yes` is never a second
-    return quantities.duration(value) if isinstance(value, str) else value
+    if isinstance(value, str | bool):  # `max_duration: yes` is never a second
+        return quantities.duration(str(value))
+    return value
 
 
 def _models(value: object) -> object:

@@ -16,9 +16,7 @@ LEAST_TICKETS, MOST_TICKETS = 1e-3, 1e9
 TICKETS_EXPECTED = "tickets from 0.001 to 1e9"
 
 SIZE_EXPECTED = "expected a size with its unit, above 0 and at most 1024T, e.g. 40G or 512M"
-DURATION_EXPECTED = (
-    "expected a duration above 0 and at most 366 days, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS"
-)
+DURATION_EXPECTED = "expected a duration above 0 and at most 366 days, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")

@@ -114,7 +114,10 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["-a", "1000001", "true"], "expected task numbers up to 1000000"),
         (["-d", "9" * 30, "true"], "at most 18 digits"),
         (["--strategy", "dp=9999999", "true"], "from 1 to 999999"),
-        (["--gpus-max", "4", "--batch", "4", "--noise-scale", "1e99", "true"], "expected at most 1000000000000000"),
+        (
+            ["--gpus-max", "4", "--batch", "4", "--noise-scale", "1e99", "true"],
+            "expected at most 1000000000000000",
+        ),
         (["-t", "tomorrow", "true"], "expected a duration"),
         (["-a", "5-1", "true"], "expected task numbers"),
         (["-a", "0-5000", "true"], "at most 1000 tasks"),
