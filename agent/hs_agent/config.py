@@ -77,6 +77,7 @@ class Config:
     run_dir: Path
     devices: DeviceKind
     emulated: tuple[EmulatedGpus, ...]
+    gpu_model: str  # what this host's GPUs are called; empty: as the driver calls them, in short
     paces: tuple[Pace, ...]  # the first that matches counts
     slowdowns: tuple[Slowdowns, ...]  # likewise
     min_uid: int
@@ -109,7 +110,7 @@ class Config:
         return 0.0
 
     def described(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """The host's GPUs with what is said here of how fast each is. Raises RefusedError where it is said of more or fewer."""
+        """The host's GPUs with what is said here of them: what they are called, and how fast each is. Raises RefusedError where it is said of more or fewer."""
         for at, said in enumerate(self.slowdowns):
             highest = max((gpu.index for gpu in gpus), default=-1)
             if len(said.gpus) != highest + 1:
@@ -119,6 +120,7 @@ class Config:
         return tuple(
             replace(
                 gpu,
+                model=self.gpu_model or gpu.model,
                 slowdowns=tuple(
                     Slowdown(job_class=said.job_class, times=said.gpus[gpu.index]) for said in self.slowdowns
                 ),
@@ -273,6 +275,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         run_dir=_run_dir(top),
         devices=devices,
         emulated=_emulated(top, devices),
+        gpu_model=_gpu_model(top, devices),
         paces=_paces(top),
         slowdowns=_slowdowns(top),
         min_uid=top.whole("min_uid", 1000, low=1, high=2**31),
@@ -446,6 +449,18 @@ def _emulated(top: _Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
     if sum(group.count for group in made) > 64:
         raise RefusedError(f"{top.file}: emulated: expected at most 64 devices in all")
     return made
+
+
+def _gpu_model(top: _Table, devices: DeviceKind) -> str:
+    expected = 'what the GPUs of this host are called, such as "A100-80G" (32 letters, digits, ".", "_", "-" at most)'
+    model = top.text("gpu_model", "", expected)
+    if model and not _MODEL.fullmatch(model):
+        raise top.refuse("gpu_model", expected)
+    if model and devices is DeviceKind.EMULATED:
+        raise RefusedError(
+            f'{top.file}: gpu_model = "{model}" is given but devices = "{devices}", whose models are in `emulated`'
+        )
+    return model
 
 
 def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:

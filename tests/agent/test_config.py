@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hs_agent import config
 from hs_agent.devices.emulated import EmulatedDevices
 from hs_core.errors import RefusedError
+from hs_core.shares import pool_rank
 
 GOOD = {"controller": "unix:/run/c.sock", "devices": "emulated", "emulated": ["V100:4"]}
 
@@ -69,6 +70,8 @@ def test_one_line_is_enough() -> None:
             "unknown key 'emulated[0].memry'; did you mean 'memory'?",
         ),
         ({"emulated": ["V100:40", "K80:40"]}, "at most 64 devices"),
+        ({"gpu_model": "V100-32G"}, 'gpu_model = "V100-32G" is given but devices = "emulated"'),
+        ({"gpu_model": "V100 32G"}, "gpu_model = 'V100 32G': expected what the GPUs of this host are called"),
         (
             {"log_limit": "many"},
             "log_limit = 'many': expected a size of at least 65536 bytes such as \"64M\"",
@@ -201,6 +204,24 @@ def test_a_gpu_is_as_slow_as_its_first_matching_line_says() -> None:
     assert [gpu.slowdown("ann/bert") for gpu in gpus] == [1, 1.5, 1, 1]
     assert [gpu.slowdown("ann/vgg") for gpu in gpus] == [1, 1, 1, 2]
     assert made.pace_s("ann/vgg", "V100", gpus[3].slowdown("ann/vgg")) == pytest.approx(0.2)
+
+
+def test_gpus_are_called_what_the_administrator_calls_them() -> None:
+    gpus = EmulatedDevices("h", config.parse(GOOD, "agent.toml").emulated).gpus()
+    real = {key: value for key, value in GOOD.items() if key not in {"devices", "emulated"}}
+    named = config.parse(real | {"gpu_model": "V100-32G"}, "agent.toml").described(gpus)
+    assert {gpu.model for gpu in named} == {"V100-32G"}
+    assert config.parse(real, "agent.toml").described(gpus) == gpus
+
+
+def test_a_pool_of_a_longer_name_is_of_the_generation_that_is_in_it() -> None:
+    assert sorted(["T4", "V100-32G", "A100-80G", "A100-40G", "V100"], key=pool_rank) == [
+        "A100-40G",
+        "A100-80G",
+        "T4",
+        "V100",
+        "V100-32G",
+    ]
 
 
 def test_slowdowns_of_more_or_fewer_gpus_than_there_are_are_refused() -> None:

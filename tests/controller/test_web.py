@@ -164,7 +164,9 @@ def test_answers_are_those_of_grpc(config: Config) -> None:
     async def story() -> None:
         async with opened(config) as cluster:
             await cluster.agent().join()
-            await cluster.client.submit(spec("<b>bold</b>"), spec("two"))
+            submitted = await cluster.client.submit(spec("<b>bold</b>"), spec("two"))
+            for job in submitted:  # from then on nothing becomes of them, as this agent starts nothing
+                await cluster.client.until(job, lambda view: view.state == "starting")
             stub = cluster.client.stub
             jobs = await cluster.post("/api/ListJobs", {"limit": 5}, token=cluster.admin)
             assert json_format.ParseDict(jobs.json, pb.ListJobsReply()) == await stub.ListJobs(

@@ -186,6 +186,11 @@ def test_an_order_that_waited_for_a_link_is_not_obeyed_after_one_that_was_given_
     assert run_seed(19100, deeds=True) is None
 
 
+def test_orders_reach_a_node_in_the_order_in_which_they_were_given():
+    """It went on after it had been told to stop, so its gang held GPUs of one server for three quanta."""
+    assert run_seed(28703, deeds=True) is None
+
+
 def test_what_a_node_was_told_before_its_gang_stops_is_told_though_the_link_has_just_come_back():
     """It knew of no checkpoint that the gang had written since, and left; the one that it knew was there no more."""
     assert run_seed(26380, deeds=True) is None

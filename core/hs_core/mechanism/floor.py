@@ -1,13 +1,13 @@
 """The servers of a decision, whatever lives there: by pool, and what fits where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.placing import fits, pools_of, takes_new
+from hs_core.mechanism.placing import fits, models_of, takes_new
 from hs_core.names import HostName
 from hs_core.newest import Newest
 from hs_core.policy import HostFacts, JobFacts
@@ -65,21 +65,35 @@ class Floor:
 
     def __init__(self, hosts: Sequence[HostFacts]) -> None:
         self.hosts = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
-        self.pools = pools_of(self.hosts.values())
         self.racks: dict[_Rack, int] = {}
         for host in self.hosts.values():
             rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
             self.racks[rack] = self.racks.get(rack, 0) + 1
         self.calm = {name: host for name, host in self.hosts.items() if takes_new(host)}
-        self.models = tuple(model for model, _ in self.pools)  # newest first
+        self.closed = tuple([host for host in self.hosts.values() if host.name not in self.calm])
+        self.models = tuple(models_of(self.hosts.values()))  # newest first
+        self._open = dict.fromkeys(self.models, 0)  # GPUs of those that take new jobs
+        for host in self.calm.values():
+            self._open[host.model] += host.gpus
         self.away = any(not host.connected for host in self.hosts.values())
         self.drained = any(not host.accepts for host in self.hosts.values())
         self._fitting: dict[tuple[str, Shape], tuple[HostFacts, ...]] = {}
         self.servers = {
             model: Servers(host for host in self.hosts.values() if host.model == model)
-            for model, _ in self.pools
+            for model in self.models
         }
         self._usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = {}
+
+    def pools(self, asked: Callable[[HostName], int]) -> list[tuple[str, int]]:
+        """(model, GPUs that jobs can have), newest first. `asked`: GPUs that the jobs of a server ask for.
+
+        One that takes no new jobs (drained, away, unable to start any) has as many as those that live there ask for. Were the others counted, users
+        with many jobs would be entitled to GPUs that nobody can have, and be paid with those of users with few.
+        """
+        sizes = dict(self._open)
+        for host in self.closed:
+            sizes[host.model] += min(host.gpus, asked(host.name))
+        return list(sizes.items())
 
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
@@ -95,7 +109,7 @@ class Floor:
             fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
             if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
                 servers[rack.model] = servers.get(rack.model, 0) + count
-        return tuple(model for model, _ in self.pools if servers.get(model, 0) >= shape.nodes)
+        return tuple(model for model in self.models if servers.get(model, 0) >= shape.nodes)
 
     def fitting(self, job: JobFacts, model: str) -> tuple[HostFacts, ...]:
         """Servers of the pool that take new jobs and could take it, or its part of it, by name."""
@@ -109,7 +123,7 @@ class Floor:
     def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
         """The same with the pool where it lives."""
         models = self.usable(job)
-        return models if own in models else tuple(m for m, _ in self.pools if m in models or m == own)
+        return models if own in models else tuple(m for m in self.models if m in models or m == own)
 
 
 floor: Newest[tuple[HostFacts, ...], Floor] = Newest(Floor)

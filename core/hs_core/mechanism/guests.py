@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
+from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
 from hs_core.names import HostName, JobId
@@ -44,7 +44,7 @@ class Round:
         self.lengths = Lengths(snapshot)
         self._hosts = {host.name: host for host in snapshot.hosts}
         self._jobs = {job.id: job for job in snapshot.jobs}
-        self._models = [model for model, _ in pools(snapshot)]
+        self._models = models_of(snapshot.hosts)
         self._beside: dict[JobId, Beside] = {}
         for number, beside in memory.get("guests", {}).items():
             if (kept := self._kept(JobId(int(number)), beside)) is not None:

@@ -131,7 +131,7 @@ class _Dues:
         every = gpus * np.array(_parts(asked, places), dtype=np.float64)
         here = every > 0
         self.whom = list(compress(places, here.tolist()))
-        models = {model: at for at, (model, _) in enumerate(asked.floor.pools)}
+        models = {model: at for at, model in enumerate(asked.floor.models)}
         self._pools = len(models)
         self.pool: Ints = np.array([models[model] for _, model in self.whom], dtype=np.int64)
         self.due: Floats = every[here]

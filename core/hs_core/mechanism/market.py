@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Seats
-from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, models_of, takes_new
 from hs_core.mechanism.prices import Jobs, Laid
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
@@ -67,7 +67,7 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
 def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:
     """Of jobs by arrival. `settled`: who has started stays where it is."""
     hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
-    models = [model for model, _ in reversed(pools(snapshot))]  # at the same speed and price the oldest
+    models = models_of(snapshot.hosts)[::-1]  # at the same speed and price the oldest
     kinds = sorted(
         {(host.model, host.gpu_memory_bytes) for host in hosts},
         key=lambda kind: (models.index(kind[0]), kind),

@@ -168,7 +168,7 @@ class Mover:
 
     def change_pools(self) -> None:
         """The largest gain over all (user, class, from, to) first."""
-        if len(self.world.pools) < 2 or self.spent:
+        if len(self.world.models) < 2 or self.spent:
             return
         worth = Worth(self.board, self.speeds)
         heap = self._all_offers(worth)

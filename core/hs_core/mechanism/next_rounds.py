@@ -35,7 +35,7 @@ NOWHERE = -1
 
 def is_plain(jobs: Sequence[JobFacts], floor: Floor) -> bool:
     """Nothing but a round's choice decides where these are from round to round."""
-    if floor.away or floor.drained:
+    if floor.closed:
         return False
     return all(
         job.sliceable
@@ -136,6 +136,7 @@ class _Rounds:
         self._said: dict[int, tuple[int, JobId, tuple[JobId, Home]]] = {}
         self._fitting: dict[tuple[int, int], list[int]] = {}
         self._alike: dict[tuple[Shape, int], list[int]] = {}  # the same, by what decides it
+        self._pools = floor.pools(lambda _: 0)  # all take new jobs
         self._shares: list[Entitled | None] = [None] * len(table.models)  # None: somebody has come or gone
         self._entitled: Entitled | None = None
 
@@ -319,7 +320,7 @@ class _Rounds:
         if self._entitled is None:
             tickets = self._decided.table.snapshot.tickets
             entitled: dict[tuple[UserName, str], Fraction] = {}
-            for on, (model, gpus) in enumerate(self._decided.floor.pools):
+            for on, (model, gpus) in enumerate(self._pools):
                 shares = self._shares[on]
                 if shares is None:
                     shares = self._shares[on] = entitle_in(model, gpus, self._wanted(on), tickets)

@@ -33,16 +33,9 @@ def takes_new(host: HostFacts) -> bool:
     return host.connected and host.accepts and host.starts
 
 
-def pools(snapshot: Snapshot) -> list[tuple[str, int]]:
-    return pools_of(snapshot.hosts)
-
-
-def pools_of(hosts: Iterable[HostFacts]) -> list[tuple[str, int]]:
-    """(model, GPUs) newest first. A server that is away counts: its jobs go on."""
-    sizes: dict[str, int] = {}
-    for host in hosts:
-        sizes[host.model] = sizes.get(host.model, 0) + host.gpus
-    return sorted(sizes.items(), key=lambda pool: pool_rank(pool[0]))
+def models_of(hosts: Iterable[HostFacts]) -> list[str]:
+    """Newest first."""
+    return sorted({host.model for host in hosts}, key=pool_rank)
 
 
 def settled_homes(snapshot: Snapshot) -> dict[JobId, Home]:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, models_of, takes_new
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Trial, Verdict
@@ -147,9 +147,10 @@ class _Profiler:
         self._edge = book.quantum != snapshot.quantum
         self._peaks = _peaks(snapshot)
         self._moves_left = snapshot.migrations_left
-        self._pool_gpus = dict(pools(snapshot))  # newest first
+        self._pool_gpus = dict.fromkeys(models_of(snapshot.hosts), 0)
         self._memory = dict.fromkeys(self._pool_gpus, 0)
         for host in snapshot.hosts:
+            self._pool_gpus[host.model] += host.gpus
             self._memory[host.model] = max(self._memory[host.model], host.gpu_memory_bytes)
         self._room: dict[HostName, int] = {}  # GPUs that a run could have
         self._idle: dict[HostName, int] = {}  # of these, on which nobody lives

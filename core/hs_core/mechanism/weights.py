@@ -13,12 +13,11 @@ from hs_core.mechanism.placing import (
     fits,
     is_lost,
     most_of_one_pool,
-    pools,
     runs_at,
     settled_homes,
     takes_new,
 )
-from hs_core.names import JobId, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.newest import Newest
 from hs_core.policy import Snapshot
 from hs_core.shares import Demand, Entitled, entitle, entitle_pools, job_tickets
@@ -66,19 +65,20 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
     there = floor(snapshot.hosts)
-    gangs, parts = [], []
+    gangs, parts, asked = [], [], Counter[HostName]()
     for job in snapshot.jobs:
         if (home := homes.get(job.id)) is None:
             continue
         gangs.append((job.id, job.gang))
         if not runs_at(job, home, there.hosts):
             continue
+        asked.update(dict.fromkeys(home, job.per_node))
         if len(home) == 1:
             parts.append((job.id, job.user, there.hosts[home[0]].model, job.per_node))
             continue
         for model, nodes in Counter(there.hosts[name].model for name in home).items():
             parts.append((job.id, job.user, model, job.per_node * nodes))
-    return _weights(_Asked(there.pools, gangs, parts, dict(snapshot.tickets)))
+    return _weights(_Asked(there.pools(asked.__getitem__), gangs, parts, dict(snapshot.tickets)))
 
 
 def tickets_of(parts: Sequence[Part], entitled: Entitled) -> Mapping[JobId, Fraction]:
@@ -126,9 +126,10 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
 def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[UserName, str], Fraction]:
     """Entitlements with the jobs that still look for a home as demand for every pool they may go to."""
     hosts = {host.name: host for host in snapshot.hosts}
-    demands = []
+    demands, asked = [], Counter[HostName]()
     for job in snapshot.jobs:
         if job.id in homes:
+            asked.update(dict.fromkeys(homes[job.id], job.per_node))
             models = {hosts[homes[job.id][0]].model} if runs_at(job, homes[job.id], hosts) else set()
         elif is_lost(job, hosts):
             models = set()
@@ -137,4 +138,4 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
             models = {model for model, servers in there.items() if servers >= job.nodes}
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
-    return entitle_pools(pools(snapshot), demands, snapshot.tickets)
+    return entitle_pools(floor(snapshot.hosts).pools(asked.__getitem__), demands, snapshot.tickets)

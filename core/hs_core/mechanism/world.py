@@ -56,8 +56,13 @@ class World:
 
     @property
     def pools(self) -> list[tuple[str, int]]:
-        """(model, GPUs), newest first."""
-        return self.floor.pools
+        """(model, GPUs that jobs can have), newest first."""
+        return self.floor.pools(self._asked)
+
+    def _asked(self, name: HostName) -> int:
+        """GPUs, of the jobs that live on that server."""
+        here, parts = self.at.get(name), self.parts.get(name)
+        return sum(here.gangs if here else ()) + sum(parts.per_node if parts else ())
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -184,7 +189,7 @@ class World:
                 pinned[user, models[0]] = pinned.get((user, models[0]), 0) + gpus
         users = dict.fromkeys(user for user, _ in self.demands)
         for user in users:
-            for model, _ in self.pools:
+            for model in self.models:
                 usable.setdefault((user, model), 0)
         return Needs(usable=usable, pinned=pinned, total=total)
 

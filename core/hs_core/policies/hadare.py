@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadare import Jobs, portions, spread
-from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
 from hs_core.model import Migrate
@@ -138,7 +138,7 @@ def _speeds_up(snapshot: Snapshot, slots: Slots, job: JobFacts) -> bool:
     """It has GPUs of a model on which it is faster, by so much that it is worth a restart."""
     if slots.runs(job) or job.coming or not slots.reachable(job):
         return False
-    models = [model for model, _ in pools(snapshot)]
+    models = models_of(snapshot.hosts)
     speed = dict(zip(models, estimated(snapshot, models).speeds(job.job_class), strict=True))
     here = {host.name: speed[host.model] for host in snapshot.hosts}
     now = min((here[name] for name in slots.home(job)), default=0.0)
@@ -197,7 +197,7 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     )
     if not jobs or not hosts:
         return None
-    models = [model for model, _ in pools(snapshot)]
+    models = models_of(snapshot.hosts)
     of = [models.index(host.model) for host in hosts]
     estimates = estimated(snapshot, models)
     speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hs_core.dice import roll
 from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.once_a_round import once_a_round
-from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
+from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.pollux import Search
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.shaping import Given, Pool
@@ -71,7 +71,7 @@ def _may_restart(job: JobFacts) -> bool:
 def _by_pool(snapshot: Snapshot, slots: Slots, jobs: Iterable[JobFacts]) -> dict[str, list[JobFacts]]:
     """Jobs that the search may place, by GPU model: that of its home, or where most is left."""
     models = {host.name: host.model for host in snapshot.hosts}
-    left = dict.fromkeys((model for model, _ in pools(snapshot)), 0)
+    left = dict.fromkeys(models_of(snapshot.hosts), 0)
     for host in snapshot.hosts:
         left[host.model] += slots.free(host.name) if takes_new(host) else 0
     found: dict[str, list[JobFacts]] = {model: [] for model in left}

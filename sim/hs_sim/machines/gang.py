@@ -56,6 +56,7 @@ class Part:
 
     __slots__ = (
         "agent",
+        "arrives_s",
         "asked",
         "exit",
         "frozen",
@@ -80,6 +81,7 @@ class Part:
         self.hooked = False
         self.frozen = False
         self.newest = 0  # number of the order given last on its host
+        self.arrives_s = 0.0  # the newest order, over the link to node 0
         self.heard = -1  # number of the newest that reached node 0
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since

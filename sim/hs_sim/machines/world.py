@@ -311,7 +311,9 @@ class World:
         if number is not None and number != part.newest:
             return  # a newer one was given while it waited
         if part.rank > 0 and part.gang.linked:
-            self.clock.after(self.network.delay_s(), self._obey, part, number, act, args)
+            # Over one connection, so in the order in which they were given.
+            part.arrives_s = max(part.arrives_s, self.clock.now_s + self.network.delay_s())
+            self.clock.at(part.arrives_s, self._obey, part, number, act, args)
         elif part.gang.linked:
             self._obey(part, number, act, args)
         elif part.way is not Way.GONE and number is not None:
