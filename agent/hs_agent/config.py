@@ -3,7 +3,6 @@
 import difflib
 import fnmatch
 import ipaddress
-import math
 import os
 import re
 import socket
@@ -190,10 +189,12 @@ class _Table:
         size = parse_size(value)
         if size is None or size < low:
             least = f" of at least {low} bytes" if low else ""
-            raise self.refuse(key, f'a size{least} such as "64M" or "16G", or a number of bytes')
+            raise self.refuse(
+                key, f'a size{least} such as "64M" or "16G", or a number of bytes, at most {high}'
+            )
         if size > high:
             raise self.refuse(key, f"a size of at most {high} bytes")
-        return size
+        return int(size)
 
     def word(self, key: str, kind: type[Word], default: Word) -> Word:
         value = self.raw(key)
@@ -232,8 +233,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def parse_size(value: object) -> int | None:
-    """Bytes of 1024 or "16G"; None: not a size."""
+def parse_size(value: object) -> float | None:
+    """Bytes of 1024 or "16G"; None: not a size. Of very many digits: infinite."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -241,7 +242,7 @@ def parse_size(value: object) -> int | None:
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return None
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return float(match[1]) * _UNITS[match[2].upper()]
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -250,7 +251,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also not UTF-8, or a number of more digits than Python reads
         raise RefusedError(f"{path}: is not TOML: {error}") from None
     except RecursionError:
         raise RefusedError(f"{path}: is not TOML: lists or tables in one another without end") from None
@@ -390,16 +391,16 @@ def _peer_address(top: _Table) -> str:
 
 
 def _ports(top: _Table, key: str, default: range) -> range:
-    expected = f'ports "{default.start}-{default.stop - 1}"'
+    expected = f'ports such as "{default.start}-{default.stop - 1}", from 1024 to 65535'
     value = top.text(key, "", expected)
     if not value:
         return default
-    first, last = (whole(bound, 99_999) for bound in value.partition("-")[::2])
+    first, last = (whole(bound, 2**16 - 1) for bound in value.partition("-")[::2])
     if first is None or last is None:
         raise top.refuse(key, expected)
     ports = range(first, last + 1)
-    if not ports or ports.start < 1024 or ports.stop > 2**16:
-        raise top.refuse(key, f"{expected}, from 1024 to 65535")
+    if not ports or ports.start < 1024:
+        raise top.refuse(key, expected)
     return ports
 
 
@@ -500,13 +501,13 @@ def _pace(file: str, where: str, item: object) -> Pace:
         raise table.missing("base_s", "seconds per step, e.g. 0.05")
     base_s = table.number("base_s", 0.0, low=0.0, high=3600.0)
     speedup = table.raw("speedup") or {}
-    expected = "a table of positive numbers by GPU model, e.g. {V100 = 1.0, K80 = 0.2}"
+    expected = "a table of numbers from 1e-6 to 1e6 by GPU model, e.g. {V100 = 1.0, K80 = 0.2}"
     if not isinstance(speedup, dict):
         raise table.refuse("speedup", expected)
     for model, times in speedup.items():
         right = isinstance(times, int | float) and not isinstance(times, bool)
-        if not right or not math.isfinite(times) or not 1e-6 <= times <= 1e6:
-            raise RefusedError(f"{file}: {where}.speedup.{model} = {times!r}: expected {expected}")
+        if not right or not 1e-6 <= times <= 1e6:
+            raise RefusedError(f"{file}: {where}.speedup.{model} = {_shown(times)}: expected {expected}")
     table.finish()
     return Pace(job_class=job_class, base_s=base_s, speedup={m: float(v) for m, v in speedup.items()})
 
@@ -532,6 +533,6 @@ def _slowdown(file: str, where: str, item: object) -> Slowdowns:
     for at, value in enumerate(times):
         right = isinstance(value, int | float) and not isinstance(value, bool)
         if not right or not LEAST_SLOWDOWN <= value <= MOST_SLOWDOWN:
-            raise RefusedError(f"{file}: {where}.gpus[{at}] = {value!r}: expected {expected}")
+            raise RefusedError(f"{file}: {where}.gpus[{at}] = {_shown(value)}: expected {expected}")
     table.finish()
     return Slowdowns(job_class=job_class, gpus=tuple(float(value) for value in times))

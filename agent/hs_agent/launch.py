@@ -49,7 +49,11 @@ def account(name: str, config: Config) -> Account:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise RefusedError(f"user {name!r} has no account on this host", Kind.NOT_FOUND) from None
+        raise RefusedError(
+            f"{config.name} has no account {name!r}: an administrator makes one on each server, "
+            "or names another with `hsctl user set USER --run-as ACCOUNT`",
+            Kind.NOT_FOUND,
+        ) from None
     own = os.geteuid()
     if found.pw_uid < config.min_uid and not (config.allow_root and found.pw_uid == own):
         raise RefusedError(

@@ -380,7 +380,7 @@ class _Connection:
                 await asyncio.sleep(logs.POLL_S)
                 folder = self.side.log_folder(job, epoch)
             if folder is None:
-                error = f"this host has no log of job {job}"
+                error = f"{self.config.name} has no log of job {job}"
             else:
                 chunks = logs.read(
                     folder,

@@ -119,7 +119,7 @@ def emulated(text: str, where: str = "") -> Emulated:
 
 def pace(text: str) -> Pace:
     """`0.05`, or `CLASS=0.05`, either with speed-ups: `*digits*=0.05:V100=4,K80=1`."""
-    expected = "expected SECONDS or CLASS=SECONDS, then maybe :MODEL=SPEEDUP,…, e.g. 0.05 or *digits*=0.05:V100=4,K80=1"
+    expected = "expected SECONDS or CLASS=SECONDS (at most 3600), then maybe :MODEL=SPEEDUP,… (1e-6 to 1e6), e.g. 0.05 or *digits*=0.05:V100=4,K80=1"
     number = r"([0-9.eE+-]+)(?::(.+))?"  # first without a class: a speed-up looks like one
     match = re.fullmatch("()" + number, text) or re.fullmatch("(.+?)=" + number, text)
     if match is None:
@@ -152,14 +152,14 @@ def slowdown(text: str) -> Slowdown:
 def user(text: str) -> tuple[str, float | None]:
     """`ann` or `ann:200`."""
     name, colon, tickets = text.partition(":")
-    expected = "expected NAME or NAME:TICKETS (letters, digits, . _ @ -; tickets above 0)"
+    expected = f"expected NAME or NAME:TICKETS (letters, digits, . _ @ -), {quantities.TICKETS_EXPECTED}"
     if not _USER.fullmatch(name):
         raise InvalidError(f"--user {text!r}: {expected}")
     try:
         number = float(tickets) if colon else None
     except ValueError:
         raise InvalidError(f"--user {text!r}: {expected}") from None
-    if number is not None and not 1e-6 <= number <= 1e9:
+    if number is not None and not quantities.LEAST_TICKETS <= number <= quantities.MOST_TICKETS:
         raise InvalidError(f"--user {text!r}: {expected}")
     return name, number
 

@@ -15,7 +15,7 @@ from pydantic.json_schema import WithJsonSchema
 from hs_client import quantities
 from hs_client.errors import InvalidError
 
-MAX_GPUS = 1024
+MAX_GPUS = quantities.MAX_GPUS
 MAX_NODES = 1024
 MAX_WORDS = 4096  # of argv
 MAX_ENV = 512
@@ -43,12 +43,14 @@ def _size(value: object) -> object:
     if isinstance(value, str):
         return quantities.size(value)
     if isinstance(value, int | float) and value < quantities.UNITS["M"]:
-        raise ValueError("expected a size with its unit, e.g. 40G or 512M")  # `memory: 40` is never 40 bytes
+        raise ValueError(quantities.SIZE_EXPECTED)  # `memory: 40` is never 40 bytes
     return value
 
 
 def _seconds(value: object) -> object:
-    return quantities.duration(value) if isinstance(value, str) else value
+    if isinstance(value, str | bool):  # `max_duration: yes` is never a second
+        return quantities.duration(str(value))
+    return value
 
 
 def _models(value: object) -> object:
@@ -236,6 +238,8 @@ class Elastic(_Part):
     noise_scale: float = Field(
         0.0,
         ge=0,
+        le=1e15,
+        strict=True,
         allow_inf_nan=False,
         description="gradient noise scale in examples, where you know it: how much larger batches are worth",
     )
@@ -308,11 +312,11 @@ class Job(_Part):
     on_partition: Literal["fence", "continue"] = "continue"
     job_class: NonEmpty | None = Field(None, alias="class", description="jobs of one class perform alike")
 
-    steps: Annotated[int, Field(ge=0, le=10**15)] = Field(
+    steps: Annotated[int, Field(strict=True, ge=0, le=10**15)] = Field(
         0, description="optimizer steps in all, as you expect them; policies that go by length need it"
     )
 
-    accumulation: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
+    accumulation: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] = Field(
         1,
         description="sub-batches that its training loop can split a mini-batch into, at most: it asks hs_job.accumulation_steps()",
     )

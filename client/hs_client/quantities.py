@@ -9,14 +9,19 @@ from dataclasses import dataclass
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_BYTES = 2**50
 MAX_SECONDS = 366 * 86400.0
+MAX_GPUS = 1024  # on each node
 MAX_TASKS = 1000
+MAX_TASK = 10**6
+LEAST_TICKETS, MOST_TICKETS = 1e-3, 1e9
+TICKETS_EXPECTED = "tickets from 0.001 to 1e9"
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
-_SPAN = re.compile(
-    r"(?:(\d{1,9}(?:\.\d+)?)d)?(?:(\d{1,9}(?:\.\d+)?)h)?(?:(\d{1,9}(?:\.\d+)?)m)?(?:(\d{1,9}(?:\.\d+)?)s)?"
-)
+SIZE_EXPECTED = "expected a size with its unit, above 0 and at most 1024T, e.g. 40G or 512M"
+DURATION_EXPECTED = "expected a duration above 0 and at most 366 days, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+_SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
-_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d{1,9})")
+_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d+)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 _AFTER = re.compile(r"(\d{1,18}(?:_(?:\d{1,18}|all))?)(?::(\w+))?")
 CONDITIONS = ("ok", "any", "fail")
@@ -27,12 +32,10 @@ _DEGREE = re.compile(r"(dp|tp|pp)=([1-9]\d{0,5})|layers=([1-9]\d{0,5}(?:\+[1-9]\
 def size(text: str) -> int:
     """`40G`, `512M`, `1.5T`; binary units, so 40G = 40 GiB."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("expected a size with its unit, e.g. 40G or 512M")
-    value = int(float(match[1]) * UNITS[match[2].upper()])
-    if not 0 < value <= MAX_BYTES:
-        raise ValueError("expected a size above 0 and at most 1024T")
-    return value
+    value = float(match[1]) * UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= value <= MAX_BYTES:
+        raise ValueError(SIZE_EXPECTED)
+    return int(value)
 
 
 def duration(text: str) -> float:
@@ -49,9 +52,9 @@ def duration(text: str) -> float:
         units = (3600, 60, 1) if by_days else (60, 1)
         seconds = int(days or 0) * 86400.0 + sum(p * u for p, u in zip(parts, units, strict=False))
     else:
-        raise ValueError("expected a duration, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS")
+        seconds = 0.0
     if not 0 < seconds <= MAX_SECONDS:
-        raise ValueError("expected a duration above 0 and at most 366 days")
+        raise ValueError(DURATION_EXPECTED)
     return float(seconds)
 
 
@@ -80,7 +83,7 @@ def strategy(text: str) -> Strategy:
         name = word.partition("=")[0]
         if match is None or name in said:
             raise ValueError(
-                "expected degrees above 0, each once, e.g. dp=4 or tp=2,pp=2 or pp=2,layers=10+14"
+                "expected degrees from 1 to 999999, each once, e.g. dp=4 or tp=2,pp=2 or pp=2,layers=10+14"
             )
         said[name] = match[2] or match[3]
     dp, tp, pp = (int(said.get(name, "1")) for name in DEGREES)
@@ -95,15 +98,17 @@ def gpus(text: str) -> tuple[str, int]:
     match = _GPUS.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected a number of GPUs or MODEL:NUMBER, e.g. 4 or H100:4")
+    if len(match[2]) > 9:
+        raise ValueError(f"expected 1 to {MAX_GPUS} GPUs per node")
     model = match[1] or ""
     return ("" if model == "any" else model), int(match[2])
 
 
 def array(text: str) -> tuple[tuple[int, ...], int]:
     """`0-15`, `1,3,7`, `0-15:4`, each with `%LIMIT`, to (indices, limit or 0)."""
-    expected = "expected task numbers, e.g. 0-15, 1,3,7 or 0-15%4 (at most 4 at once)"
+    expected = f"expected task numbers up to {MAX_TASK}, e.g. 0-15, 1,3,7 or 0-15%4 (at most 4 at once)"
     body, percent, limit_text = text.strip().partition("%")
-    if percent and (not limit_text.isdecimal() or not 0 < int(limit_text[:9]) <= 10**6):
+    if percent and (not limit_text.isdecimal() or not 0 < int(limit_text[:9]) <= MAX_TASK):
         raise ValueError(expected)
     indices: list[int] = []
     for part in body.split(","):
@@ -111,7 +116,7 @@ def array(text: str) -> tuple[tuple[int, ...], int]:
         if match is None:
             raise ValueError(expected)
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if high < low or step < 1:
+        if not low <= high <= MAX_TASK or step < 1:
             raise ValueError(expected)
         span = range(low, high + 1, step)
         if len(indices) + len(span) > MAX_TASKS:
@@ -127,7 +132,10 @@ def after(text: str) -> tuple[str, str]:
     match = _AFTER.fullmatch(text.strip())
     condition = match[2] or "ok" if match else ""
     if match is None or condition not in CONDITIONS:
-        raise ValueError(f"expected JOB or JOB:CONDITION with a condition of {', '.join(CONDITIONS)}")
+        conditions = ", ".join(CONDITIONS)
+        raise ValueError(
+            f"expected JOB or JOB:CONDITION, a job's number of at most 18 digits with a condition of {conditions}"
+        )
     return match[1], condition
 
 

@@ -118,7 +118,10 @@ class _Reader:
             return [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
         if path[0] in _TEXTUAL and not node.tag.endswith(":null"):
             return str(node.value)
-        return self.loader.construct_object(node, deep=True)
+        try:
+            return self.loader.construct_object(node, deep=True)
+        except ValueError as error:  # no such day, or more digits than Python reads
+            raise InvalidError(f"{self._place(node)}: {'.'.join(map(str, path))}: {error}") from None
 
     def mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         self._refuse_duplicates(node)

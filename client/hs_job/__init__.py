@@ -25,6 +25,9 @@ __all__ = [
     "strategy",
 ]
 
+MOST = 10**15
+"""Of anything that is counted: as many steps as a job may say (docs/job-file.md)."""
+
 
 def state(
     *unnamed: Never,
@@ -70,8 +73,7 @@ def step(n: int = 1) -> None:
     """`n` mini-batches are done (in a loop that nothing else counts); the job may be suspended here."""
     from hs_job import runtime
 
-    if type(n) is not int or n < 1:
-        raise ValueError(f"hs_job.step: n is {n!r}; expected a whole number of at least 1")
+    _check("step", "n", n)
     runtime.current().stepped_by_hand(n)
 
 
@@ -90,8 +92,7 @@ def batch_per_gpu(own: int) -> int:
     For jobs that are `elastic` in the job file: make the training loader with this `batch_size`, and work through each of its batches in
     `accumulation_steps()` parts. The job may be started again with another number, on other GPUs: `state` then goes on by examples.
     """
-    if type(own) is not int or own < 1:
-        raise ValueError(f"hs_job.batch_per_gpu: own is {own!r}; expected a whole number of at least 1")
+    _check("batch_per_gpu", "own", own)
     return _told("HS_BATCH_PER_GPU", own)
 
 
@@ -106,8 +107,15 @@ def strategy(*, dp: int = 1, tp: int = 1, pp: int = 1, layers: Sequence[int] = (
 
     from hs_job.layout import Strategy
 
+    for name, degree in (("dp", dp), ("tp", tp), ("pp", pp)):
+        _check("strategy", name, degree)
     text = os.environ.get("HS_STRATEGY", "")
     return Strategy.read(text) if text else Strategy(dp, tp, pp, tuple(layers))
+
+
+def _check(call: str, name: str, value: object) -> None:
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise ValueError(f"hs_job.{call}: {name} is {value!r}; expected a whole number from 1 to {MOST}")
 
 
 def _told(name: str, default: int) -> int:

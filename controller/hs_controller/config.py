@@ -2,7 +2,6 @@
 
 import difflib
 import ipaddress
-import math
 import os
 import re
 import tomllib
@@ -104,7 +103,7 @@ def load(file: Path) -> Config:
         raise ConfigError(f"{file}: is not UTF-8 text (byte {error.start})") from None
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also a number of more digits than Python reads
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{file}: is not valid TOML: lists or tables in one another without end") from None
@@ -153,8 +152,12 @@ class _Where:
         return _Where(self.file, f"{self.key}.{key}" if self.key else key)
 
     def wrong(self, value: object, expected: str) -> NoReturn:
-        shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:77]}…"
-        raise ConfigError(f"{self.file}: {self.key} = {shown}: expected {expected}")
+        raise ConfigError(f"{self.file}: {self.key} = {_shown(value)}: expected {expected}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:77]}…"
 
 
 _Reader = Callable[[Any, _Where], Any]
@@ -168,7 +171,7 @@ def _table(table: Any, readers: Mapping[str, _Reader], where: _Where) -> dict[st
         close = difflib.get_close_matches(unknown[0], readers, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(readers))}"
         raise ConfigError(
-            f"{where.file}: {where.at(unknown[0]).key} = {table[unknown[0]]!r}: unknown key; {hint}"
+            f"{where.file}: {where.at(unknown[0]).key} = {_shown(table[unknown[0]])}: unknown key; {hint}"
         )
     return {key: readers[key](value, where.at(key)) for key, value in table.items()}
 
@@ -189,9 +192,7 @@ def _number(low: float, high: float, unit: str = "") -> _Reader:
     expected = f"a number{' of ' + unit if unit else ''} from {low:g} to {high:g}"
 
     def read(value: Any, where: _Where) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            where.wrong(value, expected)
-        if not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             where.wrong(value, expected)
         return float(value)
 

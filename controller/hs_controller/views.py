@@ -97,11 +97,11 @@ def _add_checkpoint(view: controller_pb2.JobView, job: Job) -> None:
 
 
 def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, now_s: float) -> None:
-    """What the controller has decided of it, and why it does not run."""
+    """What the controller has decided of it, and why it does not run, or is not known to."""
     if not job.state.ended:
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
-    if job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING or machine.cut_off(job):
         why = machine.why(job.id, now_s)
         view.reason, view.reason_text = why.reason, why.text
 

@@ -104,6 +104,9 @@ FOR_MEMORY = "waits for host memory"
 CANNOT_START = "cannot be started on its server"
 """How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""
 
+LAUNCH_FAILED = "launch failed"
+"""How the reason of an exit begins where there never was a process: the job, or its account, is to blame."""
+
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 

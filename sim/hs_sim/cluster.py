@@ -14,7 +14,8 @@ from hs_sim.reading import Sieve
 
 LAST_S = 1e9  # some 30 years: whoever means more says when to stop
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
-_EXPECTED = "expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER and /GIB_OF_A_GPU, such as v100:12,p100:24,k80:64@8/12"
+MOST_GPUS = 10**6  # of a pool
+_EXPECTED = f"expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER and /GIB_OF_A_GPU (numbers from 1 to {MOST_GPUS}), such as v100:12,p100:24,k80:64@8/12"
 
 
 def canonical(model: str) -> str:
@@ -53,7 +54,7 @@ def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0)
 
 
 def _is_count(text: str) -> bool:
-    return bool(whole(text, 10**6))
+    return bool(whole(text, MOST_GPUS))
 
 
 def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:

@@ -416,9 +416,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="people drain, pause, cancel and change tickets and the policy in the middle of it",
     )
     options = parser.parse_args(arguments)
-    for name, least in (("seeds", 1), ("first", 0), ("processes", 1)):
-        if (value := getattr(options, name)) < least:
-            raise RefusedError(f"--{'from' if name == 'first' else name}: {value}; expected {least} or more")
+    limits = (("seeds", 1, 10**6), ("first", 0, 10**12), ("processes", 1, 1024))
+    for name, least, most in limits:
+        if not least <= (value := getattr(options, name)) <= most:
+            flag = "from" if name == "first" else name
+            raise RefusedError(f"--{flag}: {value}; expected {least} to {most}")
     seeds = range(options.first, options.first + options.seeds)
     failures = explore(seeds, processes=options.processes, deeds=options.deeds)
     for failure in failures:

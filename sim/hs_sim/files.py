@@ -232,8 +232,7 @@ def _interference(path: Path, tree: Any) -> Ratios:
 
 def _entry(where: Where, entry: Any) -> list[SimJob]:
     expect(isinstance(entry, dict), where, "jobs", entry, "a mapping: user, arrival_s, steps, job_class, …")
-    count = int(number(where, "count", entry.get("count", 1), least=1, whole=True))
-    expect(count <= MOST_JOBS, where, "count", count, f"at most {MOST_JOBS}")
+    count = int(number(where, "count", entry.get("count", 1), least=1, most=MOST_JOBS, whole=True))
     fields = {}
     for field, value in entry.items():
         known((where[0], entry.lines[field]), field, (*COLUMNS, "count"))

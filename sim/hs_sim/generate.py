@@ -124,17 +124,17 @@ def _size(sizes: Mapping[int, float], dice: Random) -> int:
 
 
 def _check(recipe: Recipe) -> None:
-    for name, value, least in (
-        ("jobs", recipe.jobs, 1),
-        ("users", recipe.users, 1),
-        ("jobs-per-hour", recipe.jobs_per_hour, 0.0),
-        ("service-s", recipe.service_s, 1e-3),
-        ("service-spread", recipe.service_spread, 0.0),
-        ("users-spread", recipe.users_spread, 0.0),
-        ("tickets", recipe.tickets, 1e-6),
+    for name, value, least, most in (
+        ("jobs", recipe.jobs, 1, 2_000_000),
+        ("users", recipe.users, 1, 2_000_000),
+        ("jobs-per-hour", recipe.jobs_per_hour, 0.0, 1e9),
+        ("service-s", recipe.service_s, 1e-3, 1e9),
+        ("service-spread", recipe.service_spread, 0.0, 10.0),
+        ("users-spread", recipe.users_spread, 0.0, 10.0),
+        ("tickets", recipe.tickets, 1e-6, 1e9),
     ):
-        if not value >= least or value == float("inf"):
-            raise RefusedError(f"--{name}: {value}; expected {least} or more")
+        if not least <= value <= most:
+            raise RefusedError(f"--{name}: {value}; expected {least} to {most:.10g}")
     for model in recipe.models:
         if model not in TABLE_1:
             raise RefusedError(f"--models: {model!r}; expected some of {', '.join(TABLE_1)}")

@@ -13,14 +13,14 @@ from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.elasticfile import elastic_of, elastic_text
 from hs_sim.model import Growth, SimJob, Stage
-from hs_sim.reading import Where, expect, number, refuse
+from hs_sim.reading import MOST, Where, expect, number, refuse
 
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
     "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
     "topology",
 )  # fmt: skip
-MOST_STEPS = 10**15
+MOST_STEPS = 10**15  # as of a live job
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 Word = TypeVar("Word", bound=StrEnum)
 _STAGES = "`EPOCH/STEPS_OF_AN_EPOCH CLASS | …`"
@@ -40,11 +40,15 @@ class _Fields:
     def expect(self, good: bool, field: str, value: object, expected: str) -> None:
         expect(good, self.at(field), field, value, expected)
 
-    def number(self, field: str, default: float, least: float = 0, *, whole: bool = False) -> float:
-        return number(self.at(field), field, self.said.get(field, default), least=least, whole=whole)
+    def number(
+        self, field: str, default: float, least: float = 0, most: float = MOST, *, whole: bool = False
+    ) -> float:
+        return number(
+            self.at(field), field, self.said.get(field, default), least=least, most=most, whole=whole
+        )
 
-    def whole(self, field: str, default: int, least: int = 0) -> int:
-        return int(self.number(field, default, least, whole=True))
+    def whole(self, field: str, default: int, least: int = 0, most: float = MOST) -> int:
+        return int(self.number(field, default, least, most, whole=True))
 
     def text(self, field: str, most: int, *, needed: bool = False) -> str:
         found = str(self.said.get(field, ""))
@@ -80,7 +84,7 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
         id=0,
         user=UserName(said.text("user", 128, needed=True)),
         arrival_s=said.number("arrival_s", 0),
-        steps=said.whole("steps", 0, 1),
+        steps=said.whole("steps", 0, 1, MOST_STEPS),
         job_class=said.text("job_class", 256, needed=True),
         gpus=gpus,
         nodes=nodes,
@@ -108,7 +112,6 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
 
 def _check(said: _Fields, job: SimJob) -> None:
     """What no live job may say, and fields that do not go with one another."""
-    said.expect(job.steps <= MOST_STEPS, "steps", job.steps, f"at most {MOST_STEPS}, as of a live job")
     rigid = job.elastic is None
     said.expect(
         bool(job.dataset) or not job.dataset_bytes,

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from hs_core.errors import Kind, RefusedError
 
 MOST_BYTES = 512 << 20
+MOST = 1e18  # of any number
 SHOWN = 80  # characters of a value
 
 Where = tuple[Path, int]  # file, line
@@ -53,6 +54,7 @@ def number(
     *,
     least: float | None = None,
     above: float | None = None,
+    most: float = MOST,
     whole: bool = False,
 ) -> float:
     expected = "a whole number" if whole else "a number"
@@ -60,11 +62,12 @@ def number(
         expected += f" of at least {least:g}"
     if above is not None:
         expected += f" above {above:g}"
+    expected += f", at most {most:g}"
     try:
         found = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         found = float("nan")
-    good = isfinite(found) and abs(found) <= 1e18 and (not whole or found == int(found))
+    good = isfinite(found) and -MOST <= found <= most and (not whole or found == int(found))
     good = good and (least is None or found >= least) and (above is None or found > above)
     expect(good, where, field, value, expected)
     return found

@@ -100,15 +100,32 @@ def test_one_line_is_enough() -> None:
         ({"slowdown": [{"gpu": [1]}]}, "slowdown[0].gpus = None"),
         (
             {"pace": [{"base_s": 0.1, "speedup": {"K80": 0}}]},
-            "pace[0].speedup.K80 = 0: expected a table of positive numbers",
+            "pace[0].speedup.K80 = 0: expected a table of numbers from 1e-6 to 1e6",
         ),
         ({"pace": ["x"]}, "pace[0] = 'x': expected a table"),
+        ({"log_limit": "9" * 400 + "G"}, "…: expected a size of at most 1125899906842624 bytes"),
+        ({"log_limit": "9e99G"}, "or a number of bytes, at most 1125899906842624"),
+        ({"kill_grace_s": 10**400}, "…: expected a number from 0 to 3600"),
+        ({"pace": [{"base_s": 10**400}]}, "…: expected a number from 0 to 3600"),
+        (
+            {"pace": [{"base_s": 0.1, "speedup": {"K80": 10**400}}]},
+            "…: expected a table of numbers from 1e-6 to 1e6",
+        ),
+        ({"slowdown": [{"gpus": [10**400]}]}, "…: expected a list of numbers from 0.01 to 100"),
+        ({"rendezvous_ports": "29400-99999999999"}, "from 1024 to 65535"),
         ({"cgroup": "v3"}, 'cgroup = \'v3\': expected "auto" or "none"'),
         ({"cgroup_root": "/a/../b"}, "cgroup_root"),
     ],
 )
 def test_what_is_wrong_is_named(changes, says) -> None:
     assert says in refused(**changes)
+
+
+def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f"min_uid = {'9' * 5000}\n")
+    with pytest.raises(RefusedError, match=r"agent.toml: is not TOML: .*4300 digits"):
+        config.load(file)
 
 
 def test_a_mistyped_key_is_named_where_the_one_that_was_meant_is_missed() -> None:

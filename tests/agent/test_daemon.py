@@ -209,7 +209,8 @@ def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     )
     reasons = {n: controller.wait_report(n, lambda r: r.exit, "an exit").exit.why for n in (1, 2, 3, 4)}
     assert "no-such-program on PATH=" in reasons[1]
-    assert "user 'no-such-user' has no account on this host" in reasons[2]
+    assert "has no account 'no-such-user': an administrator makes one" in reasons[2]
+    assert "hsctl user set USER --run-as ACCOUNT" in reasons[2]
     assert "cannot enter the working folder /no/such/folder" in reasons[3]
     assert "must name a script or a module" in reasons[4]
 
@@ -357,7 +358,7 @@ def test_a_log_is_followed_to_the_jobs_end(daemon, controller, job, wait_for) ->
     assert int(text[0]) > 0
     controller.send(log={"request_id": 6, "job_id": 99, "tail_lines": -1})
     wait_for(lambda: 6 in controller.logs, "an answer")
-    assert controller.logs[6][0].error == "this host has no log of job 99"
+    assert controller.logs[6][0].error.endswith(" has no log of job 99")
 
 
 @pytest.mark.slow

@@ -183,7 +183,9 @@ def test_accounts_below_the_lowest_uid_are_refused(settings) -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     with pytest.raises(RefusedError, match="jobs run only as uid 1000 or above here"):
         launch.account("daemon", settings())
-    with pytest.raises(RefusedError, match="has no account on this host"):
+    with pytest.raises(
+        RefusedError, match="has no account 'no-such-user': an administrator makes one on each server"
+    ):
         launch.account("no-such-user", settings())
     assert launch.account(me, settings()).uid == os.geteuid()
     if os.geteuid() == 0:

@@ -289,6 +289,14 @@ def test_doctor_fails_where_something_is_broken(hsctl, busy):
     assert "warn  node n1: no cgroup" in ran.out
     busy.nodes = [wire.NodeView(name="n1", state="up", gpus=GPUS[:3])]
     assert hsctl("doctor").code == 0
+    busy.nodes = [wire.NodeView(name="n1", state="away", gpus=GPUS[:3])]
+    ran = hsctl("doctor")
+    assert (ran.code, "start hs-agent there" in ran.out, "`hsctl node remove n1`" in ran.out) == (
+        1,
+        True,
+        True,
+    )
+    busy.nodes = [wire.NodeView(name="n1", state="up", gpus=GPUS[:3])]
     busy.info.version = "9.0.0"
     assert "warn  version" in hsctl("doctor").out
 

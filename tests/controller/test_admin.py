@@ -19,8 +19,10 @@ from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.rows import Event
+from hs_core.cluster import Settings
+from hs_core.cluster.harness import World
 from hs_core.events import Fact
-from hs_core.names import UserName
+from hs_core.names import JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Trade, Verdict
 from hs_proto.v1 import controller_pb2 as pb
@@ -470,3 +472,14 @@ def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config
             await controller.stop()
 
     asyncio.run(story())
+
+
+def test_a_job_that_ran_on_a_server_which_is_away_is_listed_with_that() -> None:
+    at = World(find("las"), Settings(quantum_s=10.0, settle_s=0.0))
+    for line in ("user alice", "host n1 V100:4", "submit alice a", "report n1 1:0=running"):
+        at.do(line)
+    assert views.job_view(at.machine, at.machine.job(JobId(1)), 0.0, mine=True).reason == ""
+    at.do("leave n1")
+    shown = views.job_view(at.machine, at.machine.job(JobId(1)), 0.0, mine=True)
+    assert (shown.state, shown.reason) == ("running", "host-away")
+    assert shown.reason_text == "its server n1 is not connected; what it was doing there goes on"

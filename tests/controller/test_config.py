@@ -73,6 +73,12 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         ("quantum_s = -1", ["quantum_s = -1", "a number of seconds from 0.1"]),
         ("quantum_s = nan", ["quantum_s", "a number of seconds"]),
         ("quantum_s = true", ["quantum_s = True", "a number"]),
+        (
+            "quantum_s = " + "9" * 400,
+            ["quantum_s = 999", "…: expected a number of seconds from 0.1 to 86400"],
+        ),
+        ("quantum_s = " + "9" * 5000, ["is not valid TOML", "4300 digits"]),
+        ("seconds = " + "9" * 400, ["seconds = 999", "…: unknown key"]),
         ('state_dir = "here"', ["state_dir = 'here'", "absolute path"]),
         ("users.bob.ticket = 3", ["users.bob.ticket", "did you mean 'tickets'"]),
         ("users.bob.tickets = 0", ["users.bob.tickets = 0", "0.001"]),

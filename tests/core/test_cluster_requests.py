@@ -89,6 +89,10 @@ def test_a_job_of_another_cluster_with_the_same_number_has_another_folder():
         ({"elastic": elastic(batch_max=16)}, "batch_max: 16 is not between 32 and"),
         ({"elastic": elastic(batch_per_gpu_max=0)}, "batch_per_gpu_max: 0 is not between 1 and"),
         ({"elastic": elastic(noise_scale=float("nan"))}, "noise_scale: nan is not a number of examples"),
+        (
+            {"elastic": elastic(noise_scale=1e99)},
+            "noise_scale: 1e.99 is not a number of examples between 0 and 1e15",
+        ),
         ({"elastic": elastic(), "nodes": 2}, "nodes: 2 is not 1: an elastic job is on one server, or, with"),
         ({"elastic": elastic(), "nodes": 5, "topology": Topology.ANY}, "gpus: 5 is not between 1 and 4"),
         ({"dataset": "d", "dataset_bytes": -1}, "dataset_bytes: -1 is not between 0 and"),

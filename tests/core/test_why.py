@@ -98,3 +98,25 @@ def test_one_that_was_asked_to_stop_and_did_not_is_said_to_run_on() -> None:
     assert (
         at.machine.why(JobId(1), 0.0).text == "it runs on n1, on 4 GPUs; it does not stop: no answer in 30 s"
     )
+
+
+def test_one_that_never_began_is_not_sent_to_a_log_that_there_is_none_of() -> None:
+    at = world()
+    at.do("submit alice a count=2")
+    at.do("report n1 1:0=exited why=launch_failed:_n1_has_no_account_'alice' 2:0=exited code=3")
+    never, began = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
+    assert never.text == "it failed: launch failed: n1 has no account 'alice'"
+    assert never.next_step == "it said nothing, as it never began: submit it again when that is mended"
+    assert began.next_step == "`hsctl logs 2` shows what it said"
+
+
+def test_a_gang_that_lacks_one_of_its_servers_is_not_told_that_all_are_away() -> None:
+    at = world()
+    for line in ("host n2 V100:4", "leave n2", "submit alice a gpus=4 nodes=2", "submit alice b gpus=4"):
+        at.do(line)
+    gang = at.machine.why(JobId(1), 0.0)
+    assert gang.reason is Reason.HOST_AWAY
+    assert gang.text == "it needs 2 servers at once, and too many of those that could hold it are away: n2"
+    assert gang.next_step.startswith("it is placed when enough of them are back")
+    at.do("leave n1")
+    assert at.machine.why(JobId(1), 0.0).text.endswith("away: n1, n2")

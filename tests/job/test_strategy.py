@@ -30,3 +30,17 @@ def test_what_is_none_is_an_error_that_shows_it(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("HS_STRATEGY", told)
     with pytest.raises(ValueError, match="HS_STRATEGY is"):
         hs_job.strategy()
+
+
+@pytest.mark.parametrize("degree", [0, -2, 1.5, "4", True, 10**30])
+def test_a_degree_that_is_none_is_refused(degree: object) -> None:
+    with pytest.raises(ValueError, match=r"hs_job\.strategy: tp is .*; expected a whole number from 1 to 10"):
+        hs_job.strategy(dp=4, tp=degree)
+
+
+def test_more_mini_batches_than_any_job_has_are_no_end_of_its_portion() -> None:
+    """A count above what stands for no portion held the script for ever."""
+    with pytest.raises(
+        ValueError, match=r"hs_job\.step: n is 1000000000000000000000; expected a whole number from 1 to 10"
+    ):
+        hs_job.step(10**21)

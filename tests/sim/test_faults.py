@@ -107,9 +107,10 @@ def test_the_command_says_how_many_seeds_were_broken(capsys):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["faults", "--seeds", "-1"], 2, "--seeds: -1; expected 1 or more"),
-        (["faults", "--from", "-1"], 2, "--from: -1; expected 0 or more"),
-        (["faults", "--processes", "0"], 2, "--processes: 0; expected 1 or more"),
+        (["faults", "--seeds", "-1"], 2, "--seeds: -1; expected 1 to 1000000"),
+        (["faults", "--seeds", "9" * 20], 2, "expected 1 to 1000000"),
+        (["faults", "--from", "-1"], 2, "--from: -1; expected 0 to 1000000000000"),
+        (["faults", "--processes", "0"], 2, "--processes: 0; expected 1 to 1024"),
         (["fidelity", "nosuch"], 4, "nosuch: there is no such file"),
         (["fidelity", __file__], 2, "expected what `python -m benchmarks.fidelity --record FILE` writes"),
     ],

@@ -93,7 +93,7 @@ BAD = [
     ("csv", "ann,60,900,nett,2,1\n", "job_class", "'nett'", "did you mean net"),
     ("csv", "ann,60,900,net,0,1\n", "gpus", "'0'", "at least 1"),
     ("csv", "ann,60,1e400,net,1,1\n", "steps", "'1e400'", "a whole number"),
-    ("csv", "ann,60,1e18,net,1,1\n", "steps", "1000000000000000000", "at most 1000000000000000"),
+    ("csv", "ann,60,1e18,net,1,1\n", "steps", "'1e18'", "at most 1e+15"),
     ("philly", "2017-10-03 06:48:36,500.0\n", "num_gpus", "'nothing'", "as many fields"),
     ("philly", "yesterday,500.0,2,1000.0,a\n", "timestamp", "'yesterday'", "a time such as"),
     ("philly", "2017-10-03 06:48:36,-5,2,1000.0,a\n", "duration", "'-5'", "above 0"),
@@ -197,7 +197,9 @@ def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_r
         ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
         ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
         ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
-        ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number above 0"),
+        ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number above 0, at most 1e\+18"),
+        ("yaml", "rates: {net: {V100: 1.0e+99}}\njobs: []\n", r"rates.net.V100: 1e\+99; expected a number of at least 0, at most 1e\+18"),
+        ("csv", "# user ann 1e19\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r"tickets: '1e19'; expected a number above 0, at most 1e\+18"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left_out(

@@ -240,8 +240,8 @@ def set_user(
     """Set a user's tickets or account."""
     if tickets is None and run_as is None:
         raise InvalidError("nothing to set: expected --tickets or --run-as")
-    if tickets is not None and not (math.isfinite(tickets) and tickets > 0):
-        raise InvalidError(f"--tickets {tickets:g}: expected a number above 0")
+    if tickets is not None and not quantities.LEAST_TICKETS <= tickets <= quantities.MOST_TICKETS:
+        raise InvalidError(f"--tickets {tickets:g}: expected {quantities.TICKETS_EXPECTED}")
     with connected(ctx) as client:
         made = client.set_user(name, tickets=tickets, run_as=run_as)
     if as_json:

@@ -250,13 +250,16 @@ def _checks(client: Client) -> list[dict[str, str]]:
 def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
+    fix = ""
     if node.state != "up":
         result = "fail"
+        fix = f"start hs-agent there, its log says why it stopped; `hsctl node remove {node.name}` takes out one that will not come back"
     found = [
         _check(
             result,
             f"node {node.name}",
             f"{tables.node_state(node)}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
+            fix,
         )
     ]
     found += [_check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad]

@@ -370,5 +370,5 @@ def _timeout(text: str) -> float:
     except ValueError:
         return quantities.duration(text)
     if not 0 < seconds <= quantities.MAX_SECONDS:
-        raise ValueError("expected a duration above 0")
+        raise ValueError(quantities.DURATION_EXPECTED)
     return seconds

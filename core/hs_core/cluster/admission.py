@@ -136,7 +136,7 @@ def _check_elastic(spec: JobSpec, limits: Limits) -> None:
         if not least <= value <= most:
             raise refuse(field, value, f"is not between {least} and {most}")
     if not (isfinite(elastic.noise_scale) and 0 <= elastic.noise_scale <= 1e15):
-        raise refuse("noise_scale", elastic.noise_scale, "is not a number of examples of at least 0")
+        raise refuse("noise_scale", elastic.noise_scale, "is not a number of examples between 0 and 1e15")
     if spec.nodes != 1 and spec.topology is not Topology.ANY:
         raise refuse(
             "nodes",

@@ -79,6 +79,10 @@ class Views(Held):
     def connected(self) -> frozenset[HostName]:
         return frozenset(self._connected)
 
+    def cut_off(self, job: Job) -> bool:
+        """A server of its home is away: how it stands is what was heard last."""
+        return any(name not in self._connected for name in job.hosts)
+
     def job(self, job: JobId) -> Job:
         row = self._book.jobs.get(job)
         if row is None:

@@ -8,7 +8,7 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
-from hs_core.reports import CANNOT_START, FOR_MEMORY, UNSTOPPED, Exit, Phase
+from hs_core.reports import CANNOT_START, FOR_MEMORY, LAUNCH_FAILED, UNSTOPPED, Exit, Phase
 from hs_core.words import counted
 
 
@@ -195,17 +195,24 @@ def _without_home(scene: Scene) -> Why:
         states = (f"{name} ({scene.unable.get(name, 'away')})" for name in scene.hosts_away)
         return Why(
             reason=Reason.HOST_TROUBLE,
-            text=f"every server that could hold it is away or cannot start jobs: {', '.join(states)}",
+            text=f"{_short_of_servers(job)} away or cannot start jobs: {', '.join(states)}",
             next_step="they are tried again by themselves; tell an administrator: `hsctl nodes` says it too",
         )
     if scene.hosts_away:
         names = ", ".join(scene.hosts_away)
+        back = "one of them is" if job.nodes == 1 else "enough of them are"
         return Why(
             reason=Reason.HOST_AWAY,
-            text=f"every server that could hold it is away: {names}",
-            next_step="it is placed when one of them is back; tell an administrator if that takes long",
+            text=f"{_short_of_servers(job)} away: {names}",
+            next_step=f"it is placed when {back} back; tell an administrator if that takes long",
         )
     return _for_gpus(scene)
+
+
+def _short_of_servers(job: Job) -> str:
+    if job.nodes == 1:
+        return "every server that could hold it is"
+    return f"it needs {job.nodes} servers at once, and too many of those that could hold it are"
 
 
 def _misfit(misfit: Misfit) -> Why:
@@ -398,8 +405,15 @@ def _ended(job: Job) -> Why:
         JobState.FAILED: Reason.FAILED,
         JobState.CANCELLED: Reason.CANCELLED,
     }[job.state]
-    step = f"`hsctl logs {job.id}` shows what it said" if reason is Reason.FAILED else "nothing to do"
     ended = job.exit or Exit()
+    step = "nothing to do"
+    if reason is Reason.FAILED:
+        never = ended.why.startswith(LAUNCH_FAILED)
+        step = (
+            "it said nothing, as it never began: submit it again when that is mended"
+            if never
+            else f"`hsctl logs {job.id}` shows what it said"
+        )
     text = f"it {job.state}" if reason is not Reason.CANCELLED else f"it was cancelled by {job.cancelled_by}"
     how = exit_text(ended)
     return Why(reason=reason, text=f"{text}: {how}" if how and how not in text else text, next_step=step)

@@ -25,7 +25,7 @@ from hs_core.host import comings, deadlines, wants
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
-from hs_core.reports import Exit, Phase, Tier
+from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
@@ -235,7 +235,7 @@ def _launch_failed(board: Board, job: HostedJob, event: LaunchFailed) -> None:
     if event.host_fault and not goes:
         comings.start_failed(board, job, event.why)
     else:
-        _ended(board, job, Exit(why=f"launch failed: {event.why}"))
+        _ended(board, job, Exit(why=f"{LAUNCH_FAILED}: {event.why}"))
 
 
 def _ended(board: Board, job: HostedJob, exit_: Exit) -> None:

@@ -193,7 +193,7 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
     if not 0 <= given["noise"] <= 1:
         raise RefusedError(f"--noise: {given['noise']}; expected 0 to 1")
     if not 0 <= given["sample_s"] <= 1e12:
-        raise RefusedError(f"--sample-s: {given['sample_s']}; expected 0 or more seconds")
+        raise RefusedError(f"--sample-s: {given['sample_s']}; expected 0 to 1e12 seconds")
     if not 0 <= given["migrations_per_hour"] <= 1e9:
         raise RefusedError(f"--migrations-per-hour: {given['migrations_per_hour']}; expected 0 to 1e9")
     if given["preset"] and given["depth"] != "quanta":
