@@ -26,7 +26,7 @@ class HostedJob:
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
     waited_quanta: int = (
-        0  # that began without it, since it had a turn; of a part: though it had one, since its start
+        0  # that began without it since it had a turn; of a part: of its turns, since its start
     )
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
