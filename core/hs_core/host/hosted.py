@@ -25,9 +25,7 @@ class HostedJob:
     aim: tuple[GpuId, ...] = ()  # it moves there, if it can
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
-    waited_quanta: int = (
-        0  # that began without it since it had a turn; of a part: of its turns, since its start
-    )
+    waited_quanta: int = 0  # missed since its last turn; a part: all that it missed since its start
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue
