@@ -7,7 +7,7 @@ import pytest
 from hs_core.model import Migrate
 from hs_core.names import HostName
 from hs_core.policies import POLICIES
-from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
+from hs_core.policy import HostFacts, JobFacts, Policy, Verdict
 
 from .worlds import GIB, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -26,19 +26,19 @@ def lives(at: int, user: str, where: str = "h", **facts: object) -> JobFacts:
     return job(at, user, 1, host=HostName(where), started=True, **(known | facts))
 
 
-def decided(policy: Policy, *others: HostFacts, more: tuple[JobFacts, ...] = ()) -> tuple[Snapshot, Verdict]:
+def decided(policy: Policy, *others: HostFacts, more: tuple[JobFacts, ...] = ()) -> Verdict:
     """Two jobs of A and eight of B on four GPUs."""
     jobs = [*(lives(at, "A") for at in FEW), *(lives(at, "B") for at in MANY), *more]
     asked = snapshot([host("h"), *others], jobs, rates={("c", "V100"): 1.0}, migrations_left=0)
-    return asked, policy.decide(asked, {})
+    return policy.decide(asked, {})
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=lambda policy: policy.name)
 @pytest.mark.parametrize("closed", CLOSED.values(), ids=list(CLOSED))
 def test_gpus_that_nobody_can_have_give_nobody_a_claim_on_others(policy: Policy, closed: HostFacts) -> None:
     """Else who has many jobs is paid for them with the GPUs of those who have few."""
-    _, with_it = decided(policy, closed)
-    _, without = decided(policy)
+    with_it = decided(policy, closed)
+    without = decided(policy)
     assert with_it.entitled == without.entitled
     assert with_it.plan.tickets == without.plan.tickets
 
@@ -46,7 +46,7 @@ def test_gpus_that_nobody_can_have_give_nobody_a_claim_on_others(policy: Policy,
 @pytest.mark.parametrize("closed", CLOSED.values(), ids=list(CLOSED))
 def test_those_of_the_jobs_that_live_there_count(closed: HostFacts) -> None:
     stays = lives(11, "B", "i", migrate=Migrate.NEVER)
-    _, verdict = decided(POLICIES["gandiva-fair"], closed, more=(stays,))
+    verdict = decided(POLICIES["gandiva-fair"], closed, more=(stays,))
     assert sum(verdict.entitled.values()) == 5
     assert verdict.entitled["A", "V100"] == 2
     tickets = verdict.plan.tickets
