@@ -15,7 +15,6 @@ from pydantic.json_schema import WithJsonSchema
 from hs_client import quantities
 from hs_client.errors import InvalidError
 
-MAX_GPUS = quantities.MAX_GPUS
 MAX_NODES = 1024
 MAX_WORDS = 4096  # of argv
 MAX_ENV = 512
@@ -124,7 +123,7 @@ class Resources(_Part):
         WithJsonSchema(
             {
                 "anyOf": [
-                    {"type": "integer", "minimum": 1, "maximum": MAX_GPUS},
+                    {"type": "integer", "minimum": 1, "maximum": quantities.MAX_GPUS},
                     {"type": "string", "examples": ["H100:4"]},
                 ]
             }
@@ -147,8 +146,8 @@ class Resources(_Part):
             count = value if isinstance(value, int) else quantities.gpus(value)[1]
         except ValueError as error:
             raise ValueError(str(error)) from None
-        if not 1 <= count <= MAX_GPUS:
-            raise ValueError(f"expected 1 to {MAX_GPUS} GPUs per node")
+        if not 1 <= count <= quantities.MAX_GPUS:
+            raise ValueError(f"expected 1 to {quantities.MAX_GPUS} GPUs per node")
         return value
 
     @field_validator("gpu_type")
@@ -217,7 +216,7 @@ class Placement(_Part):
 
 
 Examples = Annotated[int, Field(strict=True, ge=1, le=1 << 30)]
-Gpus = Annotated[int, Field(strict=True, ge=1, le=MAX_GPUS)]
+Gpus = Annotated[int, Field(strict=True, ge=1, le=quantities.MAX_GPUS)]
 
 
 class DataSet(_Part):

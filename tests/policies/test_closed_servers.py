@@ -1,5 +1,6 @@
 """A server that takes no new jobs is no GPU that anybody is entitled to, but for those that its own jobs ask for."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -51,3 +52,14 @@ def test_those_of_the_jobs_that_live_there_count(closed: HostFacts) -> None:
     assert verdict.entitled["A", "V100"] == 2
     tickets = verdict.plan.tickets
     assert sum(tickets[at] for at in FEW) == Fraction(2)
+
+
+SAME_MODEL = {why: closed for why, closed in CLOSED.items() if closed.model == "V100"}
+
+
+@pytest.mark.parametrize("name", ["gandiva-fair", "gavel-max-min"])
+@pytest.mark.parametrize("closed", SAME_MODEL.values(), ids=list(SAME_MODEL))
+def test_so_do_those_of_a_part_of_a_gang_that_lives_there(name: str, closed: HostFacts) -> None:
+    gang = replace(lives(11, "B", migrate=Migrate.NEVER), gang=2, nodes=2, hosts=(HostName("h"), closed.name))
+    verdict = decided(POLICIES[name], closed, more=(gang,))
+    assert verdict.entitled == {("A", "V100"): 2, ("B", "V100"): 3}

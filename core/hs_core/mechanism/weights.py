@@ -65,20 +65,29 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
     there = floor(snapshot.hosts)
-    gangs, parts, asked = [], [], Counter[HostName]()
+    gangs, parts = [], []
     for job in snapshot.jobs:
         if (home := homes.get(job.id)) is None:
             continue
         gangs.append((job.id, job.gang))
         if not runs_at(job, home, there.hosts):
             continue
-        asked.update(dict.fromkeys(home, job.per_node))
         if len(home) == 1:
             parts.append((job.id, job.user, there.hosts[home[0]].model, job.per_node))
             continue
         for model, nodes in Counter(there.hosts[name].model for name in home).items():
             parts.append((job.id, job.user, model, job.per_node * nodes))
-    return _weights(_Asked(there.pools(asked.__getitem__), gangs, parts, dict(snapshot.tickets)))
+    return _weights(_Asked(_pools(snapshot, homes), gangs, parts, dict(snapshot.tickets)))
+
+
+def _pools(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> list[tuple[str, int]]:
+    """As `Floor.pools`. Jobs are looked through only where a server takes no new ones."""
+    there, asked = floor(snapshot.hosts), Counter[HostName]()
+    if there.closed:
+        for job in snapshot.jobs:
+            for name in homes.get(job.id, ()):
+                asked[name] += job.per_node
+    return there.pools(asked.__getitem__)
 
 
 def tickets_of(parts: Sequence[Part], entitled: Entitled) -> Mapping[JobId, Fraction]:
@@ -126,10 +135,9 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
 def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[UserName, str], Fraction]:
     """Entitlements with the jobs that still look for a home as demand for every pool they may go to."""
     hosts = {host.name: host for host in snapshot.hosts}
-    demands, asked = [], Counter[HostName]()
+    demands = []
     for job in snapshot.jobs:
         if job.id in homes:
-            asked.update(dict.fromkeys(homes[job.id], job.per_node))
             models = {hosts[homes[job.id][0]].model} if runs_at(job, homes[job.id], hosts) else set()
         elif is_lost(job, hosts):
             models = set()
@@ -138,4 +146,4 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
             models = {model for model, servers in there.items() if servers >= job.nodes}
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
-    return entitle_pools(floor(snapshot.hosts).pools(asked.__getitem__), demands, snapshot.tickets)
+    return entitle_pools(_pools(snapshot, homes), demands, snapshot.tickets)
