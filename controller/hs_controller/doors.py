@@ -61,15 +61,31 @@ class _Half(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
         self.heard_bytes = 0
+        self._early = b""  # came before there was anybody to give it to
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.pause_reading()  # until there is somebody to give it to
 
+    def meet(self, other: "_Half") -> None:
+        """From now on what comes goes there."""
+        assert self.transport is not None and other.transport is not None
+        self.other = other
+        if self._early:
+            other.transport.write(self._early)
+            self._early = b""
+        self.transport.resume_reading()
+
     def data_received(self, data: bytes) -> None:
         self.heard_bytes += len(data)
-        if self.other is not None and self.other.transport is not None:
+        if self.other is None:
+            # Python 3.11.2, Debian 12's, begins to read though that was paused when the connection was made, and believes it paused.
+            assert self.transport is not None
+            self._early += data
+            self.transport.resume_reading()
+            self.transport.pause_reading()
+        elif self.other.transport is not None:
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
@@ -215,9 +231,8 @@ class Front(ABC):
         if outer.transport is None or outer.transport.is_closing():
             inner.transport.abort()
             raise _Refused("it went away at once")
-        outer.other, inner.other = inner, outer
-        inner.transport.resume_reading()
-        outer.transport.resume_reading()
+        inner.meet(outer)
+        outer.meet(inner)
         if self._silent_s:
             loop.call_later(self._silent_s, self._listen, outer, inner, 0)
 

@@ -23,9 +23,11 @@ class Behind:
 
     def __init__(self, says: bytes = b"") -> None:
         self.says = says
+        self.readers: list[asyncio.StreamReader] = []
         self.writers: list[asyncio.StreamWriter] = []
 
-    async def serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.readers.append(reader)
         self.writers.append(writer)
         writer.write(self.says)
 
@@ -73,6 +75,27 @@ def test_a_guest_that_takes_nothing_is_sent_away_once_nobody_serves_it(
             await until(lambda: outer.transport._sock is None)
 
     asyncio.run(story())
+
+
+def test_what_a_guest_says_before_anybody_is_there_for_it_is_passed_on_first(tmp_path: Path) -> None:
+    class Hasty(doors._Half):
+        """Is told what was read whether or not reading was paused, as by the asyncio of Python 3.11.2."""
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.data_received(b"at once, ")
+
+    async def scenario(monkeypatch: pytest.MonkeyPatch) -> bytes:
+        behind = Behind()
+        monkeypatch.setattr(doors, "_Half", Hasty)
+        async with opened(tmp_path, behind) as front, connected(front) as guest:
+            await asyncio.get_running_loop().sock_sendall(guest, b"and later")
+            await until(lambda: bool(behind.readers))
+            async with asyncio.timeout(20):
+                return await behind.readers[0].readexactly(len(b"at once, and later"))
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert asyncio.run(scenario(monkeypatch)) == b"at once, and later"
 
 
 def test_while_the_system_looks_for_one_guests_name_others_are_served(tmp_path: Path) -> None:
