@@ -70,7 +70,8 @@ class _Half(asyncio.Protocol):
 
     def meet(self, other: "_Half") -> None:
         """From now on what comes goes there."""
-        assert self.transport is not None and other.transport is not None
+        assert self.transport is not None
+        assert other.transport is not None
         self.other = other
         if self._early:
             other.transport.write(self._early)
