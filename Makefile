@@ -1,5 +1,5 @@
 # Everything sets itself up: its own virtual environment under .venv, with the versions of constraints.txt.
-PYTHON ?= python3
+PYTHON ?= $(shell tools/python)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
