@@ -24,6 +24,7 @@ from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import JobId
+from hs_core.reports import NO_ACCOUNT
 from hs_core.wanted import WantedJob
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
@@ -44,16 +45,23 @@ class Account:
     shell: str
 
 
+class NoAccountError(RefusedError):
+    """The server does not know it: it was forgotten, or whoever knows accounts (LDAP, SSSD) does not answer. Not the job's fault."""
+
+    def __init__(self, name: str, host: str) -> None:
+        super().__init__(
+            f"{NO_ACCOUNT} {name!r} on {host}: an administrator makes one there, "
+            "or names another with `hsctl user set USER --run-as ACCOUNT`",
+            Kind.NOT_FOUND,
+        )
+
+
 def account(name: str, config: Config) -> Account:
     """The operating system account a job runs as; refused where it must not or cannot."""
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise RefusedError(
-            f"{config.name} has no account {name!r}: an administrator makes one on each server, "
-            "or names another with `hsctl user set USER --run-as ACCOUNT`",
-            Kind.NOT_FOUND,
-        ) from None
+        raise NoAccountError(name, config.name) from None
     own = os.geteuid()
     if found.pw_uid < config.min_uid and not (config.allow_root and found.pw_uid == own):
         raise RefusedError(

@@ -12,7 +12,7 @@ from hs_agent.folder import Folder, Key
 from hs_agent.gangs import Gang
 from hs_agent.jobs import Jobs, Order
 from hs_agent.jobsock import JobSocket
-from hs_agent.launch import Launcher
+from hs_agent.launch import Launcher, NoAccountError
 from hs_agent.leases import Leases
 from hs_agent.rendezvous import Rendezvous
 from hs_core.errors import RefusedError
@@ -107,7 +107,9 @@ class Launches:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            of_the_host = isinstance(error, OSError) and error.errno in OF_STARTS
+            of_the_host = isinstance(error, NoAccountError) or (
+                isinstance(error, OSError) and error.errno in OF_STARTS
+            )
             self._failed(key, why, host_fault=of_the_host)
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)

@@ -17,7 +17,7 @@ import structlog
 from hs_agent import carrier
 from hs_agent.faults import NO_ROOM
 from hs_agent.folder import Key
-from hs_agent.launch import Account, Launcher, account
+from hs_agent.launch import Account, Launcher, NoAccountError, account
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
 from hs_core.wanted import NOBODY, Lend, Peer, Source, WantedJob
@@ -270,7 +270,8 @@ class Fetches:
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
             full = isinstance(error, NoRoomError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
             own = not order.wanted.spec.checkpoint_dir  # else it is the user's to make room
-            self._failed(key, why, hopeless=isinstance(error, GoneError), host_fault=full and own)
+            here = isinstance(error, NoAccountError) or (full and own)
+            self._failed(key, why, hopeless=isinstance(error, GoneError), host_fault=here)
             return
         took_s = boot_s() - began_s
         log.info(

@@ -142,8 +142,8 @@ def _check_entrance(job: JobFacts, per_node: int, home: Sequence[HostFacts]) -> 
             raise BrokenError(
                 f"job {job.id} is placed on {host.name}, which is {'drained' if host.connected else 'away'}"
             )
-        if not host.starts:
-            raise BrokenError(f"job {job.id} is placed on {host.name}, which cannot start jobs")
+        if not host.starts or host.name in job.barred:
+            raise BrokenError(f"job {job.id} is placed on {host.name}, which cannot start it")
         if per_node > host.gpus:
             raise BrokenError(
                 f"job {job.id} needs {per_node} GPUs and is placed on {host.name}, which has {host.gpus}"

@@ -38,6 +38,7 @@ class JobFacts:
     nodes: int = 1  # servers it needs at once, gang / nodes GPUs on each
     priority: int = 0
     gpu_types: tuple[str, ...] = ()
+    barred: frozenset[HostName] = frozenset()  # servers that cannot start it, whatever else they start
     gpu_memory_bytes: int = 0
     memory_bytes: int = 0  # per GPU, declared or measured, the larger; 0: not known
     fixed_bytes: int = 0  # of these, what does not shrink with the batch

@@ -104,6 +104,9 @@ FOR_MEMORY = "waits for host memory"
 CANNOT_START = "cannot be started on its server"
 """How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""
 
+NO_ACCOUNT = "there is no account"
+"""How the reason begins where the server does not know the user's account: it can start the jobs of others."""
+
 LAUNCH_FAILED = "launch failed"
 """How the reason of an exit begins where there never was a process: the job, or its account, is to blame."""
 

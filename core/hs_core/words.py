@@ -10,7 +10,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def listed(jobs: Sequence[int]) -> str:
+def listed(jobs: Sequence[object]) -> str:
     """`1, 2, 3`, of many the first."""
     more = f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
     return ", ".join(map(str, jobs[:_NAMED])) + more

@@ -17,7 +17,7 @@ from hs_agent.config import CgroupUse
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
 from hs_core.model import SuspendMode
-from hs_core.reports import Phase, Tier
+from hs_core.reports import CANNOT_START, NO_ACCOUNT, Phase, Tier
 from hs_core.wanted import Turn, Wanted
 from hs_daemon import boot_s
 
@@ -199,18 +199,27 @@ def test_a_job_that_ran_out_of_memory_is_told_so(daemon, controller, job) -> Non
     assert "its limit is 64 MiB" in report.exit.why
 
 
+def test_a_job_of_an_account_that_is_not_here_waits_and_says_what_is_to_be_done(
+    daemon, controller, job
+) -> None:
+    daemon.start()
+    controller.want(job(1, "true", run_as="no-such-user", **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.start_fails, "a start that failed")
+    assert report.phase is Phase.WAITING
+    assert report.note.startswith(f"{CANNOT_START}: {NO_ACCOUNT} 'no-such-user' on ")
+    assert "an administrator makes one there" in report.note
+    assert "hsctl user set USER --run-as ACCOUNT" in report.note
+
+
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     daemon.start()
     controller.want(
         job(1, "no-such-program", **UNSUSPENDED),
-        job(2, "true", run_as="no-such-user", **UNSUSPENDED),
         job(3, "true", **UNSUSPENDED, workdir="/no/such/folder"),
         job(4, sys.executable, "-c", "pass", torchrun=True),
     )
-    reasons = {n: controller.wait_report(n, lambda r: r.exit, "an exit").exit.why for n in (1, 2, 3, 4)}
+    reasons = {n: controller.wait_report(n, lambda r: r.exit, "an exit").exit.why for n in (1, 3, 4)}
     assert "no-such-program on PATH=" in reasons[1]
-    assert "has no account 'no-such-user': an administrator makes one" in reasons[2]
-    assert "hsctl user set USER --run-as ACCOUNT" in reasons[2]
     assert "cannot enter the working folder /no/such/folder" in reasons[3]
     assert "must name a script or a module" in reasons[4]
 

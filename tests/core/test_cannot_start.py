@@ -135,11 +135,11 @@ def test_why_says_what_is_wrong_of_those_that_were_not_tried_and_of_those_withou
     fails(here, 1)
     assert here.do("why 1")[0].startswith("host-trouble: it cannot be started on its server: No space left")
     assert here.do("why 2")[0].startswith(
-        "host-trouble: it waits on n1, and n1 cannot start jobs (No space left)"
+        "host-trouble: it waits on n1, and n1 cannot start it (No space left)"
     )
     here.do("submit ann late gpus=1")
     assert here.do("why 3")[0].startswith(
-        "host-trouble: every server that could hold it is away or cannot start jobs: n1 (No space left)"
+        "host-trouble: every server that could hold it is away or cannot start it: n1 (No space left)"
     )
 
 

@@ -103,9 +103,9 @@ def test_one_that_was_asked_to_stop_and_did_not_is_said_to_run_on() -> None:
 def test_one_that_never_began_is_not_sent_to_a_log_that_there_is_none_of() -> None:
     at = world()
     at.do("submit alice a count=2")
-    at.do("report n1 1:0=exited why=launch_failed:_n1_has_no_account_'alice' 2:0=exited code=3")
+    at.do("report n1 1:0=exited why=launch_failed:_no_program_of_that_name 2:0=exited code=3")
     never, began = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
-    assert never.text == "it failed: launch failed: n1 has no account 'alice'"
+    assert never.text == "it failed: launch failed: no program of that name"
     assert never.next_step == "it said nothing, as it never began: submit it again when that is mended"
     assert began.next_step == "`hsctl logs 2` shows what it said"
 

@@ -162,7 +162,7 @@ def test_a_job_that_cannot_run_just_now_takes_no_share() -> None:
         (
             job(1),
             [host("h", accepts=False)],
-            "every server that could take it is away, drained, or cannot start jobs now",
+            "every server that could take it is away, drained, or cannot start it now",
         ),
         (
             job(1, host=HostName("gone"), started=True),

@@ -1,4 +1,4 @@
-"""A server that cannot start jobs, its disk is full, say: every policy, in a cluster of two or three servers."""
+"""A server that cannot start jobs, its disk is full, say, or those of one user, whose account it does not know: every policy, in a cluster of two or three servers."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from hs_core.cluster.harness import EVERYTHING, World
 from hs_core.events import HostReported, QuantumEnded
 from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
-from hs_core.reports import CANNOT_START, LOST, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_START, LOST, NO_ACCOUNT, TOLD_TO_END, Exit, JobReport, Phase
 from hs_core.wanted import WantedJob
 
 N1, N2, N3 = map(HostName, ("n1", "n2", "n3"))
@@ -28,8 +28,9 @@ def world(name: str, script: str) -> World:
 class Servers:
     """Agents that start what is wanted of them, those that can; who cannot says so, each time once more."""
 
-    def __init__(self, here: World, *unable: HostName) -> None:
-        self.here, self.unable = here, set(unable)
+    def __init__(self, here: World, *unable: HostName, without: tuple[HostName, str] | None = None) -> None:
+        """`without`: a server, and whose account is not there."""
+        self.here, self.unable, self.without = here, set(unable), without
         self.said: dict[tuple[HostName, JobId, int], JobReport] = {}
 
     def report(self) -> None:
@@ -46,16 +47,21 @@ class Servers:
         new = before
         if job.cancelled:
             new = replace(before, phase=Phase.EXITED, exit=before.exit or Exit(why=TOLD_TO_END))
-        elif host not in self.unable:
+        elif not (why := self._why_not(host, job)):
             phase = Phase.STARTING if job.spans else Phase.RUNNING  # its parts wait for one another
             new = replace(before, phase=phase, note="", step=before.step + 5, start_fails=0)
         elif before.phase is Phase.WAITING:
-            why = f"{CANNOT_START}: {NO_ROOM}"
+            why = f"{CANNOT_START}: {why}"
             new = replace(before, note=why, start_fails=before.start_fails + 1)
             if job.spans:
                 new = replace(new, phase=Phase.EXITED, exit=Exit(why=f"{LOST}: {why}"))
         self.said[key] = new
         return new
+
+    def _why_not(self, host: HostName, job: WantedJob) -> str:
+        if host in self.unable:
+            return NO_ROOM
+        return f"{NO_ACCOUNT} {job.run_as!r} on {host}" if self.without == (host, job.run_as) else ""
 
     def quantum(self) -> None:
         self.report()
@@ -111,3 +117,50 @@ def test_a_gang_is_laid_over_the_servers_that_can_start_it(name: str) -> None:
         servers.quantum()
     (row,) = here.machine.jobs()
     assert sorted(row.hosts) == ["n2", "n3"]
+
+
+@every_policy
+def test_who_has_no_account_on_a_server_has_its_jobs_elsewhere_and_others_have_theirs_there(
+    name: str,
+) -> None:
+    here = world(name, TWO)
+    servers = Servers(here, without=(N1, "ann"))
+    for _ in range(3):
+        servers.quantum()
+    here.do("submit ann fourth gpus=1 steps=100000")
+    here.do("submit bob fifth gpus=3 steps=100000")
+    for _ in range(9):
+        servers.quantum()
+    of = {
+        user: {"+".join(row.hosts) for row in here.machine.jobs() if row.user == user}
+        for user in ("ann", "bob")
+    }
+    assert of["ann"] == {"n2"}
+    assert "n1" in of["bob"]
+
+
+@every_policy
+def test_a_gang_is_laid_over_the_servers_that_know_its_account(name: str) -> None:
+    script = "host n1 V100:2\nhost n2 V100:2\nuser ann\nsubmit ann gang gpus=2 nodes=2 steps=100000\n@1\ntick\nhost n3 V100:2"
+    here = world(name, script)
+    servers = Servers(here, without=(N1, "ann"))
+    for _ in range(3):
+        servers.quantum()
+    (row,) = here.machine.jobs()
+    assert sorted(row.hosts) == ["n2", "n3"]
+
+
+@every_policy
+def test_once_there_is_an_account_jobs_are_started_there(name: str) -> None:
+    here = world(name, "host n1 V100:4\nuser ann\nsubmit ann first gpus=2 steps=100000\n@1\ntick")
+    servers = Servers(here, without=(N1, "ann"))
+    for _ in range(3):
+        servers.quantum()
+        assert all(row.report.phase is Phase.WAITING for row in here.machine.jobs() if row.report)
+    servers.without = None
+    servers.quantum()
+    here.do("submit ann second gpus=1 steps=100000")
+    for _ in range(12):
+        servers.quantum()
+    assert homes(here) == {1: "n1", 2: "n1"}
+    assert here.machine.cannot_start(N1) == ""

@@ -77,6 +77,7 @@ class Admin(Hosts):
             return
         self._set_host(replace(host, drain=None))
         self._unable.forget(host.name)
+        self._unbar(host=host.name)
         text = f"{event.by} lets {host.name} have jobs again"
         self._deed(event.now_s, "host-undrained", text, by=event.by, user=event.by, host=host.name)
 
@@ -128,6 +129,7 @@ class Admin(Hosts):
         self._away.pop(name, None)
         self._fenced.discard(name)
         self._unable.forget(name)
+        self._unbar(host=name)
         self._sent.pop(name, None)
         self._told.forget(name)
         self._stale = True

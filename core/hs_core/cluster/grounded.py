@@ -1,14 +1,14 @@
 """Who could not do lately what it was asked: a full disk, say. For a while nobody asks again, and each time for longer.
 
 Jobs that could not write their checkpoint when they were to move: they go on where they are, and while one is asked it has no turn.
-Servers that could not start a job: others would wait there. In memory only: a controller that takes office asks each once more.
+Servers that could not start a job: others would wait there, all or those of the same user. In memory only: a controller that takes office asks each once more.
 """
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from hs_core.names import HostName, JobId
+from hs_core.names import HostName, JobId, UserName
 
 MOST_QUANTA = 10
 
@@ -51,6 +51,9 @@ class Stays(Generic[Who]):
         """It was asked once, and has not done it since."""
         return who in self._stays
 
+    def all_tried(self) -> list[Who]:
+        return list(self._stays)
+
     def forget(self, who: Who) -> None:
         """It has done it, or is gone."""
         self._stays.pop(who, None)
@@ -87,3 +90,6 @@ class Grounded(Stays[JobId]):
 
 Unable = Stays[HostName]
 """Servers, by what they said of starts."""
+
+Barred = Stays[tuple[UserName, HostName]]
+"""Whose jobs a server cannot start, by what it said of accounts."""

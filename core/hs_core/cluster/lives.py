@@ -11,8 +11,8 @@ from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
-from hs_core.names import HostName, JobId
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, LOST, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, LOST, NO_ACCOUNT, TOLD_TO_END, Exit, JobReport, Phase
 
 
 class Lives(Views):
@@ -67,21 +67,55 @@ class Lives(Views):
     def _watch_starts(
         self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
     ) -> None:
-        """What it says of its server: one that cannot start it can, most likely, start no other."""
-        fails = part.start_fails > (before.start_fails if before is not None else 0)
-        if fails and host not in self._unable:
+        """What it says of its server: one that cannot start it can, most likely, start no other; without an account, none of its user."""
+        if part.start_fails > (before.start_fails if before is not None else 0):
             why = (part.exit.why if part.exit is not None else part.note).rpartition(f"{CANNOT_START}: ")[2]
-            self._unable.stays(host, now_s, self.settings.quantum_s, why)
-            wait_s = self._unable.until_s(host) - now_s
-            text = f"{host} cannot start job {row.id}: {why}; for {wait_s:g} s it is given no jobs"
-            self._fact(now_s, "cannot-start", text, host=host)
-        elif not fails and self._unable.tried(host) and reports.came_up(before, part):
+            self._cannot_start(row, host, why, now_s)
+        elif reports.came_up(before, part):
+            self._starts(row.user, host, now_s)
+
+    def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
+        quantum_s = self.settings.quantum_s
+        if NO_ACCOUNT in why:
+            key = row.user, host
+            if key in self._barred:
+                return
+            self._barred.stays(key, now_s, quantum_s, why)
+            until_s, whose = self._barred.until_s(key), f"no jobs of {row.user}"
+            self._look_at_jobs_of(row.user)
+        else:
+            if host in self._unable:
+                return
+            self._unable.stays(host, now_s, quantum_s, why)
+            until_s, whose = self._unable.until_s(host), "no jobs"
+        self._book.touch(host)
+        self._stale = True
+        text = f"{host} cannot start job {row.id}: {why}; for {until_s - now_s:g} s it is given {whose}"
+        self._fact(now_s, "cannot-start", text, host=host)
+
+    def _starts(self, user: UserName, host: HostName, now_s: float) -> None:
+        if self._unable.tried(host):
             self._unable.forget(host)
             self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
+        elif self._barred.tried((user, host)):
+            self._barred.forget((user, host))
+            self._look_at_jobs_of(user)
+            self._fact(now_s, "starts-again", f"{host} starts jobs of {user} again", host=host)
         else:
             return
         self._book.touch(host)
         self._stale = True
+
+    def _look_at_jobs_of(self, user: UserName) -> None:
+        self._book.changed |= self._book.of_user.get(user, set())
+
+    def _unbar(self, *, user: UserName | None = None, host: HostName | None = None) -> None:
+        """What was the matter with accounts is over, most likely."""
+        for key in self._barred.all_tried():
+            if user in {None, key[0]} and host in {None, key[1]}:
+                self._barred.forget(key)
+                self._look_at_jobs_of(key[0])
+                self._stale = True
 
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault."""

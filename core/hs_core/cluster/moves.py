@@ -113,6 +113,9 @@ class Moves(Lives):
         for host in self._unable.over(now_s):
             self._book.touch(host)
             self._stale = True
+        for user, _ in self._barred.over(now_s):
+            self._look_at_jobs_of(user)
+            self._stale = True
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
@@ -243,6 +246,7 @@ class Moves(Lives):
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
         yield from self._unable.deadlines()
+        yield from self._barred.deadlines()
         for job in self._book.moving:
             row = self._book.live[job]
             if row.move is not None:

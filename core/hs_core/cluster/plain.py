@@ -172,4 +172,5 @@ def _turns(snapshot: Snapshot, homes: Mapping[JobId, tuple[HostName, ...]]) -> d
 def _can_hold(host: HostFacts, job: JobFacts) -> bool:
     model = not job.gpu_types or host.model in job.gpu_types
     memory = job.gpu_memory_bytes <= host.gpu_memory_bytes
-    return host.connected and host.accepts and host.starts and job.per_node <= host.gpus and model and memory
+    starts = host.starts and host.name not in job.barred
+    return host.connected and host.accepts and starts and job.per_node <= host.gpus and model and memory

@@ -180,6 +180,8 @@ class Requests(Admin):
         jobs = self._book.of_user.get(event.name, set())
         if new.tickets != base.tickets:
             self._stale = True
+        if new.run_as != base.run_as:
+            self._unbar(user=event.name)
         self._restless.update(*(self._book.live[job].hosts for job in jobs))
         text = f"{event.name} has {new.tickets:g} tickets" + (f", runs as {new.run_as}" if new.run_as else "")
         by = f"{event.by} says: " if event.by else ""
@@ -195,6 +197,7 @@ class Requests(Admin):
             )
         del self._book.users[user.name]
         self._event.users.add(user.name)
+        self._unbar(user=user.name)
         self._stale = True
         text = f"{event.by} removed the user {user.name}"
         self._deed(event.now_s, "user-removed", text, by=event.by, user=user.name)

@@ -13,6 +13,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.words import listed
 from hs_core.policy import Trade
 
 
@@ -231,9 +232,7 @@ class Views(Held):
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
-            unable={
-                name: self._unable.why(name) for name in row.hosts or self._unable if name in self._unable
-            },
+            unable=self._sight.unable(row, row.hosts or {*self._unable, *self._sight.barring(row.user)}),
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
@@ -260,7 +259,7 @@ class Views(Held):
 
     def _all_away(self, row: Job) -> tuple[HostName, ...]:
         """Servers that could hold it, where not enough of them are here."""
-        able = self._connected.difference(self._unable)
+        able = self._connected.difference(self._unable, self._sight.barring(row.user))
         if len(able) == len(self._book.hosts):
             return ()
         spec = row.spec
@@ -278,10 +277,14 @@ class Views(Held):
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since; else nothing."""
-        if not self._unable.tried(host):
+        if self._unable.tried(host):
+            now = "it is given no others for a while" if host in self._unable else "it may have others again"
+            return f"could not start a job ({self._unable.why(host)}): {now}"
+        whose = [key for key in self._barred.all_tried() if key[1] == host]
+        if not whose:
             return ""
-        now = "it is given no others for a while" if host in self._unable else "it may have others again"
-        return f"could not start a job ({self._unable.why(host)}): {now}"
+        users = listed(sorted(user for user, _ in whose))
+        return f"could not start jobs of {users} ({self._barred.why(whose[0])}): it is given none of theirs for a while, again and again"
 
     @property
     def awaited(self) -> frozenset[JobId]:

@@ -195,7 +195,7 @@ def _without_home(scene: Scene) -> Why:
         states = (f"{name} ({scene.unable.get(name, 'away')})" for name in scene.hosts_away)
         return Why(
             reason=Reason.HOST_TROUBLE,
-            text=f"{_short_of_servers(job)} away or cannot start jobs: {', '.join(states)}",
+            text=f"{_short_of_servers(job)} away or cannot start it: {', '.join(states)}",
             next_step="they are tried again by themselves; tell an administrator: `hsctl nodes` says it too",
         )
     if scene.hosts_away:
@@ -320,7 +320,7 @@ def _on_its_host(scene: Scene) -> Why:
             next_step=_ELSEWHERE,
         )
     if scene.unable and phase in {None, Phase.WAITING, Phase.CHECKPOINTED}:
-        states = (f"{name} cannot start jobs ({why})" for name, why in scene.unable.items())
+        states = (f"{name} cannot start it ({why})" for name, why in scene.unable.items())
         return Why(
             reason=Reason.HOST_TROUBLE,
             text=f"it waits on {_at(job)}, and {', '.join(states)}",

@@ -30,12 +30,12 @@ Ask = tuple[UserName, tuple[str, ...]]
 
 ANEW = 4  # a census is taken anew where more than so large a part has changed: one in so many
 
-_Plain = tuple[UserName, str, str, int, int, tuple[str, ...], bool]
-"""Of a job where it lives: user, class, model, gang, memory, the models it may use, and whether it has to stay."""
+_Plain = tuple[UserName, str, str, int, int, tuple[str, ...], frozenset[HostName], bool]
+"""Of a job where it lives: user, class, model, gang, memory, the models it may use, the servers it may not, and whether it has to stay."""
 
 _id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
 _counted = attrgetter(
-    "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "going", "rooted", "migrate"
+    "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "barred", "movable", "going", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
 
@@ -179,7 +179,7 @@ class Census:
                 and job.going is None
             ):  # as `_is_plain`
                 server, model, _ = here
-                shape = job.gang, job.gpu_memory_bytes, job.gpu_types
+                shape = job.gang, job.gpu_memory_bytes, job.gpu_types, job.barred
                 kind = (job.user, job.job_class, model, *shape, job.rooted)
                 number = numbers.get(kind)
                 if number is None:

@@ -1,5 +1,6 @@
 """The servers of a decision, whatever lives there: by pool, and what fits where."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,10 +24,11 @@ class Shape(NamedTuple):
     nodes: int
     memory_bytes: int
     models: tuple[str, ...]
+    barred: frozenset[HostName] = frozenset()
 
 
 def shape_of(job: JobFacts) -> Shape:
-    return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+    return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types, job.barred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class _Rack:
     gpus: int
     memory_bytes: int
     takes_new: bool
+
+
+def _rack(host: HostFacts) -> _Rack:
+    return _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
 
 
 class Servers:
@@ -56,6 +62,7 @@ class Servers:
         found = self._fits.get(shape)
         if found is None:
             found = (shape.per_node <= self.gpus) & (shape.memory_bytes <= self.memory) & self.accepts
+            found[[self.index[name] for name in shape.barred if name in self.index]] = False
             self._fits[shape] = found
         return found
 
@@ -67,7 +74,7 @@ class Floor:
         self.hosts = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
         self.racks: dict[_Rack, int] = {}
         for host in self.hosts.values():
-            rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
+            rack = _rack(host)
             self.racks[rack] = self.racks.get(rack, 0) + 1
         self.calm = {name: host for name, host in self.hosts.items() if takes_new(host)}
         self.closed = tuple([host for host in self.hosts.values() if host.name not in self.calm])
@@ -82,7 +89,7 @@ class Floor:
             model: Servers(host for host in self.hosts.values() if host.model == model)
             for model in self.models
         }
-        self._usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = {}
+        self._usable: dict[tuple[int, int, int, tuple[str, ...], frozenset[HostName]], tuple[str, ...]] = {}
 
     def pools(self, asked: Callable[[HostName], int]) -> list[tuple[str, int]]:
         """(model, GPUs that jobs can have), newest first. `asked`: GPUs that the jobs of a server ask for.
@@ -97,7 +104,7 @@ class Floor:
 
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
-        key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+        key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types, job.barred)
         found = self._usable.get(key)
         if found is None:
             found = self._usable[key] = self._find(shape_of(job))
@@ -105,10 +112,11 @@ class Floor:
 
     def _find(self, shape: Shape) -> tuple[str, ...]:
         servers: dict[str, int] = {}
+        barred = Counter(_rack(self.hosts[name]) for name in shape.barred if name in self.hosts)
         for rack, count in self.racks.items():
             fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
             if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
-                servers[rack.model] = servers.get(rack.model, 0) + count
+                servers[rack.model] = servers.get(rack.model, 0) + count - barred[rack]
         return tuple(model for model in self.models if servers.get(model, 0) >= shape.nodes)
 
     def fitting(self, job: JobFacts, model: str) -> tuple[HostFacts, ...]:

@@ -16,13 +16,16 @@ from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.spreading import measured, numbers
 from hs_core.model import Migrate
-from hs_core.names import HostName
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+_Kind = tuple[str, int, tuple[JobId, ...]]
+"""Of a server: its model and memory, and which of the jobs it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """Who buys, and what is for sale: servers by name, GPUs of one kind (model and memory) on each."""
+    """Who buys, and what is for sale: servers by name, GPUs of one kind on each."""
 
     jobs: tuple[JobFacts, ...]  # by arrival
     hosts: tuple[HostFacts, ...]
@@ -68,14 +71,12 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     """Of jobs by arrival. `settled`: who has started stays where it is."""
     hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
     models = models_of(snapshot.hosts)[::-1]  # at the same speed and price the oldest
-    kinds = sorted(
-        {(host.model, host.gpu_memory_bytes) for host in hosts},
-        key=lambda kind: (models.index(kind[0]), kind),
-    )
     jobs = tuple(job for job in several if not slots.runs(job) and slots.reachable(job))
+    kind_of = _kinds(hosts, jobs)
+    kinds = sorted(set(kind_of), key=lambda kind: (models.index(kind[0]), kind))
     if not jobs or not kinds:
         return None
-    kind = np.array([kinds.index((host.model, host.gpu_memory_bytes)) for host in hosts], dtype=np.int64)
+    kind = np.array([kinds.index(of) for of in kind_of], dtype=np.int64)
     capacity = np.zeros((len(hosts), len(kinds)), dtype=np.int64)
     capacity[np.arange(len(hosts)), kind] = [slots.free(host.name) for host in hosts]
     speed = _speed(snapshot, slots, jobs, hosts, kinds)
@@ -83,7 +84,7 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     fixed = np.array([_stuck(job, slots, settled=settled) for job in jobs], dtype=np.bool_)
     best = speed.max(axis=1, keepdims=True)
     left = steps_left(
-        jobs, best[:, 0].tolist(), estimated(snapshot, list(dict.fromkeys(model for model, _ in kinds)))
+        jobs, best[:, 0].tolist(), estimated(snapshot, list(dict.fromkeys(model for model, *_ in kinds)))
     )
     unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
     speed, left, done = (
@@ -111,7 +112,7 @@ def _laid(
     jobs: Sequence[JobFacts],
     over: Sequence[tuple[int, ...]],
     rates: NDArray[np.float64],
-    kinds: Sequence[tuple[str, int]],
+    kinds: Sequence[_Kind],
 ) -> Laid | None:
     """Over the fewest servers they are as fast as `rates` (J, R) says; over more as that was measured beside it, else as fast."""
     most = max(map(len, over)) - 1
@@ -121,7 +122,7 @@ def _laid(
     for at, (job, (fewest, *more)) in enumerate(zip(jobs, over, strict=True)):
         found.nodes[at, : len(more)] = more
         for option, nodes in enumerate(more):
-            for kind, (model, _) in enumerate(kinds):
+            for kind, (model, *_) in enumerate(kinds):
                 tight, loose = (measured(snapshot, job, model, count) for count in (fewest, nodes))
                 if tight and loose:
                     found.rates[at, option, kind] *= loose / tight
@@ -133,27 +134,27 @@ def _speed(
     slots: Slots,
     jobs: Sequence[JobFacts],
     hosts: Sequence[HostFacts],
-    kinds: Sequence[tuple[str, int]],
+    kinds: Sequence[_Kind],
 ) -> NDArray[np.float64]:
     """(J, R) of whole gangs; 0: not there."""
-    models = list(dict.fromkeys(model for model, _ in kinds))
+    models = list(dict.fromkeys(model for model, *_ in kinds))
     estimates = estimated(snapshot, models)
-    example = {(host.model, host.gpu_memory_bytes): host for host in hosts}
+    example = dict(zip(_kinds(hosts, jobs), hosts, strict=True))
     known: dict[tuple[Any, ...], NDArray[np.float64]] = {}
     here = {host.name: host.model for host in hosts}
     found = np.zeros((len(jobs), len(kinds)))
     for at, job in enumerate(jobs):
         home = slots.home(job)
         own = {here.get(name, "") for name in home} if _pinned(job) and home else set()
-        key = (job.job_class, job.gpu_types, job.gpu_memory_bytes, tuple(sorted(own)))
+        key = (job.job_class, job.gpu_types, job.gpu_memory_bytes, job.barred, tuple(sorted(own)))
         if key not in known:
             speeds = estimates.speeds(job.job_class)
             known[key] = np.array(
                 [
                     speeds[models.index(model)]
-                    if _allows(job, example[model, memory]) and (not own or own == {model})
+                    if _allows(job, example[model, memory, barred]) and (not own or own == {model})
                     else 0.0
-                    for model, memory in kinds
+                    for model, memory, barred in kinds
                 ]
             )
         found[at] = known[key]
@@ -164,11 +165,19 @@ def _pinned(job: JobFacts) -> bool:
     return job.started and job.migrate is Migrate.SAME_TYPE
 
 
+def _kinds(hosts: Sequence[HostFacts], jobs: Sequence[JobFacts]) -> list[_Kind]:
+    """Of each server."""
+    barred: dict[HostName, list[JobId]] = {}
+    for job in jobs:
+        for name in job.barred:
+            barred.setdefault(name, []).append(job.id)
+    return [(host.model, host.gpu_memory_bytes, tuple(barred.get(host.name, ()))) for host in hosts]
+
+
 def _allows(job: JobFacts, host: HostFacts) -> bool:
-    """As far as model and memory go."""
-    return (
-        not job.gpu_types or host.model in job.gpu_types
-    ) and job.gpu_memory_bytes <= host.gpu_memory_bytes
+    """As far as model and memory go, and whom the server can start."""
+    model = not job.gpu_types or host.model in job.gpu_types
+    return model and job.gpu_memory_bytes <= host.gpu_memory_bytes and host.name not in job.barred
 
 
 def _held(

@@ -29,7 +29,9 @@ class _Kind:
     nodes: int
     memory_bytes: int
     stands: tuple[object, ...]  # what its choice of strategies depends on
-    of: tuple[object, ...]  # placed: GPU model and its memory; waiting: models and memory that it asks for
+    of: tuple[
+        object, ...
+    ]  # placed: GPU model, its memory, servers that bar somebody; waiting: models and memory that it asks for, servers that bar it
 
 
 Choices = Callable[[JobFacts, str], Sequence[Choice]]
@@ -47,6 +49,7 @@ class Packer:
         self._slots = slots
         self._choices = choices
         self._hosts: Mapping[HostName, HostFacts] = {host.name: host for host in snapshot.hosts}
+        self._barring = frozenset[HostName]().union(*{job.barred for job in snapshot.jobs})
 
     def pack(self, order: Sequence[JobFacts], before: Mapping[JobId, JobId]) -> dict[JobId, JobId]:
         """`order`: of priority; `before`: pairs of the round before, guest → partner. The pairs of this one."""
@@ -153,11 +156,15 @@ class Packer:
 
     def _placed_kind(self, job: JobFacts) -> _Kind:
         host = self._hosts[self._slots.home(job)[0]]
-        of = (host.model, host.gpu_memory_bytes)
+        of = (
+            host.model,
+            host.gpu_memory_bytes,
+            tuple(sorted(self._barring.intersection(self._slots.home(job)))),
+        )
         return _Kind(job.job_class, job.gang, job.nodes, job.memory_bytes, self._stands(job), of)
 
     def _waiting_kind(self, job: JobFacts) -> _Kind:
-        of = (job.gpu_types, job.gpu_memory_bytes)
+        of = (job.gpu_types, job.gpu_memory_bytes, job.barred)
         return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), self._stands(job), of)
 
     def _stands(self, job: JobFacts) -> tuple[object, ...]:

@@ -17,6 +17,10 @@ by_arrival: Callable[[JobFacts], tuple[float, JobId]] = attrgetter("arrival_s", 
 
 def fits(job: JobFacts, host: HostFacts) -> bool:
     """Whether the server could ever run the job, or its part of it, all of its GPUs free."""
+    return host.name not in job.barred and _is_large_enough(job, host)
+
+
+def _is_large_enough(job: JobFacts, host: HostFacts) -> bool:
     return (
         job.per_node <= host.gpus
         and (not job.gpu_types or host.model in job.gpu_types)
@@ -64,18 +68,18 @@ def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts], *, mixed: bool = Fals
     widest = max(host.gpus for host in left)
     if widest < job.per_node:
         return f"asks for {counted(job.per_node, 'GPU')} on one server; the largest that it may use has {widest} in health"
-    left = [host for host in left if fits(job, host)]
+    left = [host for host in left if _is_large_enough(job, host)]
     if (most := len(left) if mixed else most_of_one_pool(left)) < job.nodes:
         models = "" if mixed else " of one model"
         return (
             f"asks for {job.nodes} servers{models} with {counted(job.per_node, 'GPU')} each; there are {most}"
         )
-    here = [host for host in left if takes_new(host)]
+    here = [host for host in left if takes_new(host) and host.name not in job.barred]
     if (len(here) if mixed else most_of_one_pool(here)) >= job.nodes:
         return ""
     if job.nodes == 1:
-        return "every server that could take it is away, drained, or cannot start jobs now"
-    return f"too many of the servers that could take it are away, drained, or cannot start jobs now: it needs {job.nodes} at once"
+        return "every server that could take it is away, drained, or cannot start it now"
+    return f"too many of the servers that could take it are away, drained, or cannot start it now: it needs {job.nodes} at once"
 
 
 def most_of_one_pool(hosts: Iterable[HostFacts]) -> int:

@@ -261,7 +261,7 @@ class _Profiler:
         """Where it could run, everything free."""
         here = job.hosts if any(not takes_new(self._hosts[name]) for name in job.hosts) else ()
         peak = self._peaks.get(job.job_class, 0)
-        like = (job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, peak, here)
+        like = (job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred, peak, here)
         found = self._able.get(like)
         if found is None:
             able = Counter(host.model for host in self._snapshot.hosts if self._takes(job, host))

@@ -296,7 +296,7 @@ class Seats:
         self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int], target: Home = ()
     ) -> bool:
         slots, home = self._slots, self._slots.home(job)
-        if target and (target == home or all(slots.may_go(job, self._hosts[name]) for name in target)):
+        if target and (target == home or all(self._may_enter(job, self._hosts[name]) for name in target)):
             text = f"its GPUs of this round are on {', '.join(target)}"
             if self._spreads and job.spreads:
                 laid = slots.spread(job, target, f"over {_servers(len(target))}: so it is slowed least")
@@ -314,6 +314,9 @@ class Seats:
             if there and slots.take(job, there, f"its GPUs of this round are {model} on {', '.join(there)}"):
                 return True
         return drained and bool(models) and slots.take(job, home, "")
+
+    def _may_enter(self, job: JobFacts, host: HostFacts) -> bool:
+        return self._slots.may_go(job, host) and host.name not in job.barred
 
     def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
         """Over the fewest servers that have room, as long as it bears that."""

@@ -404,7 +404,7 @@ def whole_turn(gangs: tuple[JobId, ...]) -> Turn:
 
 def _like(job: JobFacts) -> tuple[object, ...]:
     """Alike to servers."""
-    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes
+    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred
 
 
 def lost(job: JobFacts, known: Mapping[HostName, object]) -> HostName:

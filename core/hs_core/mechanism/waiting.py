@@ -80,7 +80,7 @@ def _in_turn(turns: Mapping[HostName, Turn], home: Home) -> tuple[JobId, ...]:
 def _why_homeless(world: World, job: JobFacts, nowhere: dict[tuple[Any, ...], str]) -> str:
     if any(name not in world.hosts for name in job.hosts) and (job.started or not job.movable):
         return f"its server {lost(job, world.hosts)} is not part of the cluster now"
-    key = (job.gpu_types, job.gpu_memory_bytes, job.gang, job.nodes)
+    key = (job.gpu_types, job.gpu_memory_bytes, job.gang, job.nodes, job.barred)
     if key not in nowhere:
         nowhere[key] = why_nowhere(job, world.hosts.values()) or "waiting to be placed"
     return nowhere[key]

@@ -217,7 +217,7 @@ def _may(jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], slots: Slots) -> 
     known: dict[tuple[object, ...], list[bool]] = {}
     found = np.zeros((len(jobs), len(hosts)), dtype=np.bool_)
     for at, job in enumerate(jobs):
-        shape = (job.per_node, job.gpu_types, job.gpu_memory_bytes)
+        shape = (job.per_node, job.gpu_types, job.gpu_memory_bytes, job.barred)
         if shape not in known:
             known[shape] = [fits(job, host) for host in hosts]
         goes = np.array([slots.may_go(job, host) for host in example.values()])
