@@ -336,6 +336,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         if not (made.hosts or made.elastic) and draw(st.booleans()):
             made = replace(made, spreads=tuple(n for n in range(1, made.gang + 1) if made.gang % n == 0))
         jobs.append(made)
+    barring = {user: frozenset(one.name for one in hosts if draw(of(*[False] * 7, True))) for user in "ABC"}
+    jobs = [replace(made, barred=barring[made.user].difference(made.hosts)) for made in jobs]
     users = {job.user for job in jobs}
     tickets = {
         user: draw(st.fractions(Fraction(1, 9), Fraction(500), max_denominator=12)) for user in sorted(users)
@@ -476,7 +478,7 @@ def one_pool(home: Iterable[HostFacts]) -> bool:
 
 
 def fits(job: JobFacts, host: HostFacts) -> bool:
-    return job.per_node <= host.gpus and could_be(job, host)
+    return job.per_node <= host.gpus and could_be(job, host) and host.name not in job.barred
 
 
 def homes_of(verdict: Verdict) -> dict[int, str]:
