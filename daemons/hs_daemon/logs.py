@@ -51,7 +51,8 @@ def complain(text: str) -> None:
     """Why a daemon does not start, in plain words: to people and, as an error, to the journal."""
     with contextlib.suppress(OSError):
         mark = f"<{PRIORITIES['error']}>" if _journal_reads(sys.stderr.fileno()) else ""
-        print(f"{mark}{text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{mark}{text}\n")
+        sys.stderr.flush()
 
 
 def _journal_reads(fd: int) -> bool:
