@@ -161,9 +161,7 @@ SERVERS = Board(
         ),
         Panel(
             "Busy, by GPU model",
-            {
-                "{{gpu_type}}": f"sum by (gpu_type) ({BUSY}) / sum by (gpu_type) ({USABLE})"
-            },
+            {"{{gpu_type}}": f"sum by (gpu_type) ({BUSY}) / sum by (gpu_type) ({USABLE})"},
             unit="percentunit",
             most=1.0,
         ),

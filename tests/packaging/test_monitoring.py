@@ -124,7 +124,9 @@ def test_what_increases_is_there_as_0_before_it_happens_for_the_first_time() -> 
     asked = {
         (name, label, value)
         for _, expr in expressions()
-        for name, selected in re.findall(r"increase\((hs_events_total|hs_migrations_total)(?:\{([^}]*)\})?", expr)
+        for name, selected in re.findall(
+            r"increase\((hs_events_total|hs_migrations_total)(?:\{([^}]*)\})?", expr
+        )
         for label, value in re.findall(r'(\w+)="([^"]*)"', selected)
     } | {("hs_migrations_total", "reason", str(reason)) for reason in MoveReason}
     assert ("hs_events_total", "kind", "host-doubled") in asked
