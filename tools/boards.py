@@ -37,6 +37,9 @@ class Board:
     by: dict[str, str] = field(default_factory=dict)  # a variable of the board: what its values are
 
 
+# A GPU has a sample of the state that it is in only; with idle ones as 0 a server or a model where none is busy reads 0.
+BUSY = 'hs_gpu_state{state="busy"} or 0 * hs_gpu_state{state="idle"}'
+USABLE = 'hs_gpu_state{state=~"busy|idle"}'
 GREEN_AT_0 = ((None, "green"), (1e-9, "red"))
 
 FAIRNESS = Board(
@@ -145,7 +148,7 @@ SERVERS = Board(
         ),
         Panel(
             "GPUs busy",
-            {"busy": 'sum(hs_gpu_state{state="busy"}) / sum(hs_gpu_state{state=~"busy|idle"})'},
+            {"busy": f"sum({BUSY}) / sum({USABLE})"},
             kind="stat",
             unit="percentunit",
             width=6,
@@ -158,15 +161,13 @@ SERVERS = Board(
         ),
         Panel(
             "Busy, by GPU model",
-            {
-                "{{gpu_type}}": 'sum by (gpu_type) (hs_gpu_state{state="busy"}) / sum by (gpu_type) (hs_gpu_state{state=~"busy|idle"})'
-            },
+            {"{{gpu_type}}": f"sum by (gpu_type) ({BUSY}) / sum by (gpu_type) ({USABLE})"},
             unit="percentunit",
             most=1.0,
         ),
         Panel(
             "Busy GPUs of each server",
-            {"{{node}}": 'sum by (node) (hs_gpu_state{state="busy"})'},
+            {"{{node}}": f"sum by (node) ({BUSY})"},
             kind="status-history",
             width=24,
         ),

@@ -134,10 +134,10 @@ def main() -> None:
     try:
         cli(prog_name="hs-agent")
     except RefusedError as error:
-        click.echo(f"hs-agent: {error}", err=True)
+        logs.complain(f"hs-agent: {error}")
         sys.exit(EXIT_CODES[error.kind])
     except BrokenError as error:
-        click.echo(f"hs-agent: {error}", err=True)
+        logs.complain(f"hs-agent: {error}")
         sys.exit(70)
 
 

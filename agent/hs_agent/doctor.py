@@ -131,16 +131,18 @@ def _ours(pid: int, config: Config) -> bool:
 
 
 def _state(config: Config) -> Finding:
+    used = ""
     try:
-        lock = memory.lock(config.state_dir)
+        os.close(memory.lock(config.state_dir))
+    except memory.InUseError as error:
+        used = f", used by the agent that runs (pid {error.holder})"
     except RefusedError as error:
-        return Finding(WARN, "state folder", str(error))
+        return Finding(FAIL, "state folder", str(error))
     except OSError as error:
         return Finding(FAIL, "state folder", f"{config.state_dir} cannot be written: {error.strerror}")
-    os.close(lock)
     space = os.statvfs(config.state_dir)
     free = space.f_bavail * space.f_frsize
-    text = f"{config.state_dir}, {free / 2**30:.1f} GiB free"
+    text = f"{config.state_dir}{used}, {free / 2**30:.1f} GiB free"
     if free < 4 * config.log_limit_bytes:
         return Finding(WARN, "state folder", f"{text}: less than four jobs' logs (log_limit)")
     closed = [str(p) for p in (config.state_dir, *config.state_dir.parents) if not p.stat().st_mode & 0o001]

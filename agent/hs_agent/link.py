@@ -25,11 +25,13 @@ from hs_core.names import JobId
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
+from hs_daemon.notify import notify
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
 MAX_BACKOFF_S = 5.0
 FIRST_BACKOFF_S = 0.1
+COMPLAINED_EVERY_S = 600.0  # that there is no controller, for one reason
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 FRAME_BYTES = 4  # around each of them
@@ -43,6 +45,9 @@ class Side(Protocol):
     """What the link needs of the agent."""
 
     warnings: tuple[str, ...]
+
+    @property
+    def described(self) -> str: ...
 
     @property
     def gpus(self) -> tuple[Gpu, ...]: ...
@@ -89,6 +94,7 @@ class Link:
         self._identity = identity if config.secure else None
         self.connected = False
         self._dice = dice
+        self._complained = ("", 0.0)  # of what, and when last
 
     async def run(self) -> None:
         """Until cancelled, or refused for good (RefusedError). Agents that lost one controller together come back spread out: full jitter."""
@@ -99,8 +105,16 @@ class Link:
             self.connected = False
             attempt = 0 if boot_s() - began_s > MAX_BACKOFF_S else attempt + 1
             wait_s = self._dice() * min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
-            log.info("no controller", controller=self.config.controller, why=why, again_in_s=round(wait_s, 2))
+            self._complain(why)
             await asyncio.sleep(wait_s)
+
+    def _complain(self, why: str) -> None:
+        """It is tried every few seconds, perhaps for days: said at once, then now and then."""
+        notify(f"STATUS={self.side.described}; no controller: {why}")
+        now_s = boot_s()
+        if why != self._complained[0] or now_s - self._complained[1] >= COMPLAINED_EVERY_S:
+            self._complained = (why, now_s)
+            log.warning("no controller", controller=self.config.controller, why=why)
 
     async def _once(self) -> str:
         """One connection; why it ended."""
@@ -152,6 +166,8 @@ class Link:
 
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
+        self._complained = ("", 0.0)
+        notify(f"STATUS={self.side.described}; connected to {self.config.controller}")
         log.info("connected", controller=self.config.controller, term=welcome.term)
         if welcome.term < self.side.term():
             log.error(

@@ -349,6 +349,10 @@ class Agent:
             await asyncio.sleep(every_s / 2)
 
     @property
+    def described(self) -> str:
+        return self.devices.description
+
+    @property
     def peer_address(self) -> str:
         return self.door.address
 

@@ -71,6 +71,17 @@ class Memory:
             self._synced_s = now_s
 
 
+class InUseError(RefusedError):
+    """An agent runs with that state."""
+
+    def __init__(self, state_dir: Path, holder: str) -> None:
+        super().__init__(
+            f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
+            Kind.CONFLICT,
+        )
+        self.holder = holder
+
+
 def lock(state_dir: Path) -> int:
     """Held as long as this process lives; the job's shims do not inherit it."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -83,10 +94,7 @@ def lock(state_dir: Path) -> int:
     except BlockingIOError:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "?"
         os.close(fd)
-        raise RefusedError(
-            f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
-            Kind.CONFLICT,
-        ) from None
+        raise InUseError(state_dir, holder) from None
     with contextlib.suppress(OSError):  # a full disk: the number is for people only
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)

@@ -38,7 +38,7 @@ async def serve(config: Config) -> int:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()
         told_to_stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, told_to_stop.set)
         return await _run(agent, identity, told_to_stop)
     finally:

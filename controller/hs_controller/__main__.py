@@ -129,7 +129,7 @@ def _run(file: Path) -> int:
 
 
 def _complain(error: Exception, status: int) -> int:
-    print(f"hs-controller: {error}", file=sys.stderr)
+    logs.complain(f"hs-controller: {error}")
     return status
 
 

@@ -38,6 +38,7 @@ from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 log = structlog.get_logger("hs_controller")
 
 GRACE_S = 0.5
+STATUS_S = 15.0  # how often systemd is told how it is
 RENEWAL_LOOKED_AT_S = 3600.0
 WEB_LIMITS = {"connections": 256, "connections_per_uid": 32}  # limits of the port for browsers and Prometheus
 WEB_SILENT_S = 30.0  # of one of its connections; a browser's that is no longer used uvicorn ends sooner
@@ -264,11 +265,11 @@ def check_accounts(config: Config) -> None:
 
 
 async def run(config: Config, policy: Policy) -> None:
-    """The daemon, until SIGTERM or SIGINT (then it returns) or until it must not go on (then it raises)."""
+    """The daemon, until SIGTERM, SIGINT or SIGHUP (then it returns) or until it must not go on (then it raises)."""
     controller = Controller(config, policy)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     log.info(
         "starting",
@@ -278,8 +279,8 @@ async def run(config: Config, policy: Policy) -> None:
         state=str(config.state_dir),
     )
     await controller.start()
-    notify("READY=1\nSTATUS=serving")
-    alive = asyncio.create_task(_alive())
+    notify(f"READY=1\nSTATUS={_status(controller.loop)}")
+    alive = asyncio.create_task(_alive(controller.loop))
     asked = asyncio.create_task(stopping.wait())
     ended = asyncio.create_task(controller.wait())
     try:
@@ -296,12 +297,19 @@ async def run(config: Config, policy: Policy) -> None:
     log.info("stopped")
 
 
-async def _alive() -> None:
-    """Signs of life from the loop that does the work: when it stands still, so do they."""
-    every_s = watchdog_s()
-    if every_s is None:
-        return
+async def _alive(loop: Loop) -> None:
+    """Signs of life from the loop that does the work: when it stands still, so do they. With them goes how it is."""
+    watched_s = watchdog_s()
     with contextlib.suppress(asyncio.CancelledError):
         while True:
-            notify("WATCHDOG=1")
-            await asyncio.sleep(every_s / 2)
+            notify(f"{'WATCHDOG=1' if watched_s else ''}\nSTATUS={_status(loop)}".strip())
+            await asyncio.sleep(min(watched_s / 2, STATUS_S) if watched_s else STATUS_S)
+
+
+def _status(loop: Loop) -> str:
+    """For `systemctl status`."""
+    if loop.read_only:
+        return f"read-only: {loop.read_only}"
+    machine = loop.mind.machine
+    failing = f"; policy {machine.policy.name} fails: {machine.failure}" if machine.failure else ""
+    return f"in office (term {machine.term}); {len(machine.connected)} of {len(machine.hosts())} servers are connected{failing}"

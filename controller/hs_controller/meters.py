@@ -16,7 +16,7 @@ from prometheus_client import (
 
 from hs_controller.rows import Event
 from hs_core.events import HostReported
-from hs_core.model import Job
+from hs_core.model import Job, MoveReason
 from hs_core.names import JobId
 from hs_core.reports import JobReport
 
@@ -24,6 +24,7 @@ from hs_core.reports import JobReport
 SWITCH_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 CYCLE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 COMMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+WATCHED = ("host-doubled",)  # kinds of events for which an alert ships
 AT_ONCE = 1000  # switches that one report may tell of: more is no pace of a scheduler
 
 
@@ -83,6 +84,11 @@ class Meters:
             ["kind"],
             registry=registry,
         )
+        # `increase` sees a counter grow from its first sample on: one that appears with 1 has not grown, and nobody would be told.
+        for reason in MoveReason:
+            self._migrations.labels(reason=str(reason))
+        for kind in WATCHED:
+            self._events.labels(kind=kind)
 
     def published(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -312,6 +312,21 @@ def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_fo
     assert "Traceback" not in second.stderr
 
 
+def test_the_doctor_of_a_host_whose_agent_runs_has_nothing_against_that(daemon, controller, wait_for) -> None:
+    daemon.start()
+    wait_for(lambda: controller.hellos, "a hello")
+    doctor = subprocess.run(
+        [sys.executable, "-m", "hs_agent", "doctor", "--config", str(daemon.config)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    (line,) = (one for one in doctor.stdout.splitlines() if " state folder " in one)
+    assert line.startswith("ok "), line
+    assert f"used by the agent that runs (pid {daemon.process.pid})" in line
+
+
 def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, job, wait_for) -> None:
     daemon.start()
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
@@ -442,7 +457,9 @@ def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly
         assert said[-1] == handed.weights_alone(14)
 
 
-def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> None:
+def test_systemd_is_told_when_the_agent_is_ready_and_whether_it_has_a_controller(
+    daemon, controller, place, monkeypatch
+) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -451,10 +468,14 @@ def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> 
         monkeypatch.setenv("NOTIFY_SOCKET", str(place / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "400000")
         daemon.start()
-        heard = [manager.recv(4096).decode() for _ in range(4)]
-        assert any(word.startswith("READY=1") for word in heard)
-        assert heard.count("WATCHDOG=1") >= 2
-        daemon.process.terminate()
+        heard: list[str] = []
+        while heard.count("WATCHDOG=1") < 2 or not any("; connected to " in word for word in heard):
+            heard.append(manager.recv(4096).decode())
+        assert any(word.startswith("READY=1\nSTATUS=") for word in heard)
+        controller.stop()
+        while "; no controller: " not in manager.recv(4096).decode():
+            pass
+        daemon.process.send_signal(signal.SIGHUP)  # asked to go like by SIGTERM: systemd starts it again
         while "STOPPING=1" not in manager.recv(4096).decode():
             pass
         assert daemon.process.wait(20) == 0

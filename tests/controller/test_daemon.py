@@ -36,14 +36,14 @@ class Daemon:
     def argv(self) -> list[str]:
         return [sys.executable, "-m", "hs_controller", "--config", str(self.file)]
 
-    def start(self) -> "Daemon":
+    def start(self, **environment: str) -> "Daemon":
         """Ready, as it tells systemd."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             address = self.folder / "notify"
             address.unlink(missing_ok=True)
             told.bind(str(address))
             told.settimeout(120)
-            environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+            environment = {**os.environ, "NOTIFY_SOCKET": str(address), **environment}
             with self.log.open("a") as log:
                 self.process = subprocess.Popen(self.argv(), env=environment, stderr=log, text=True)
             assert told.recv(100).startswith(b"READY=1"), self.log.read_text()
@@ -171,6 +171,39 @@ def test_a_log_on_a_full_disk_stops_nothing(daemon: Daemon) -> None:
 
     assert asyncio.run(submitted()) == [1]
     assert daemon.end() == 0
+
+
+def test_the_journal_keeps_each_lines_level(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.log.touch()
+    there = daemon.log.stat()
+    stream = f"{there.st_dev}:{there.st_ino}"
+    daemon.start(JOURNAL_STREAM=stream)
+    lines = daemon.log.read_text().splitlines()
+    assert any(line.startswith('<6>{"event": "in-office", ') for line in lines), lines
+    second = Daemon(tmp_path)
+    with second.log.open("a") as log:
+        done = subprocess.run(
+            second.argv(),
+            env={**os.environ, "JOURNAL_STREAM": stream},
+            stderr=log,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert daemon.log.read_text().splitlines()[-1].startswith("<3>hs-controller: ")
+
+
+def test_lines_that_the_journal_does_not_read_have_no_mark(daemon: Daemon) -> None:
+    daemon.start(JOURNAL_STREAM="1:1")
+    assert all(line.startswith('{"event": ') for line in daemon.log.read_text().splitlines())
+
+
+def test_a_hang_up_ends_the_controller_as_a_stop_does(daemon: Daemon) -> None:
+    daemon.start()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    assert daemon.process.wait(20) == 0
+    assert '"event": "stopped"' in daemon.log.read_text()
 
 
 def test_a_second_controller_on_the_same_state_refuses_to_start(daemon: Daemon) -> None:

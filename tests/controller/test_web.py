@@ -537,11 +537,11 @@ def test_what_is_alike_for_all_asks_for_no_more_than_anybody_may_and_who_changes
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def mind(entitled: dict, received: dict) -> SimpleNamespace:
+def mind(entitled: dict, received: dict, *, gpus: int = 4) -> SimpleNamespace:
     totals = {account: SimpleNamespace(gpu_s=gpu_s) for account, gpu_s in received.items()}
-    return SimpleNamespace(
-        machine=SimpleNamespace(entitled=lambda: entitled), ledger=SimpleNamespace(totals=totals)
-    )
+    host = SimpleNamespace(gpus=[SimpleNamespace(model="V100")] * gpus)
+    machine = SimpleNamespace(entitled=lambda: entitled, hosts=lambda: [host])
+    return SimpleNamespace(machine=machine, ledger=SimpleNamespace(totals=totals))
 
 
 def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> None:
@@ -556,6 +556,14 @@ def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> 
             {"user": "ann", "gpu_model": "V100", "entitled": [2.0, 3.0, 0.0], "received": [0.0, 2.5, 0.0]}
         ],
     }
+
+
+def test_history_shows_nobody_with_more_gpus_than_there_are_when_a_server_comes_back() -> None:
+    history, ann = History(60.0), ("ann", "V100")
+    for at_s, gpu_s in ((1000.0, 0.0), (1020.0, 1200.0), (1040.0, 1290.0)):  # 60 GPUs, then 4.5 of 4
+        history.look(mind({ann: 2.0}, {ann: gpu_s}), at_s)
+    (told,) = asyncio.run(history.told())["series"]
+    assert told["received"] == [0.0, 4.0, 4.5]
 
 
 def test_history_keeps_so_much_and_no_more() -> None:

@@ -16,6 +16,7 @@ from hs_controller import metrics
 from hs_controller.config import Config
 from hs_controller.links import Hub
 from hs_controller.meters import Meters
+from hs_core.model import MoveReason
 from tests.controller.kit import started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +116,29 @@ def test_what_an_expression_asks_for_is_there(known: dict[str, set[str]], where:
     if "label_values(" in expr:
         [(metric, label)] = re.findall(r"label_values\((\w+), (\w+)\)", expr)
         assert label in known[metric]
+
+
+def test_what_increases_is_there_as_0_before_it_happens_for_the_first_time() -> None:
+    """Prometheus takes no growth from a counter that appears with 1."""
+    registry = Meters().registry
+    asked = {
+        (name, label, value)
+        for _, expr in expressions()
+        for name, selected in re.findall(
+            r"increase\((hs_events_total|hs_migrations_total)(?:\{([^}]*)\})?", expr
+        )
+        for label, value in re.findall(r'(\w+)="([^"]*)"', selected)
+    } | {("hs_migrations_total", "reason", str(reason)) for reason in MoveReason}
+    assert ("hs_events_total", "kind", "host-doubled") in asked
+    for name, label, value in asked:
+        assert registry.get_sample_value(name, {label: value}) == 0.0, f'{name}{{{label}="{value}"}}'
+
+
+def test_a_server_where_no_gpu_is_busy_reads_0() -> None:
+    busy = [expr for _, expr in expressions() if 'hs_gpu_state{state="busy"}' in expr]
+    assert len(busy) >= 3
+    for expr in busy:
+        assert 'or 0 * hs_gpu_state{state="idle"}' in expr, expr
 
 
 def test_a_board_names_in_its_legends_what_its_expressions_leave(known: dict[str, set[str]]) -> None:

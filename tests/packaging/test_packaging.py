@@ -89,6 +89,17 @@ def test_a_daemon_starts_when_the_addresses_that_it_is_to_listen_on_are_there(na
     assert "network-online.target" in unit(name)["Unit"]["Wants"].split()
 
 
+@pytest.mark.parametrize("name", ["hs-controller", "hs-agent"])
+def test_the_journal_has_a_daemon_under_its_own_name_and_whoever_ends_it_it_comes_back(name: str) -> None:
+    service = unit(name)["Service"]
+    assert service["SyslogIdentifier"] == name, "else that of /usr/bin/env, which starts it"
+    assert service["Restart"] == "always", "on-failure takes SIGHUP, SIGINT and SIGTERM of anybody for a stop"
+
+
+def test_a_host_that_has_not_joined_is_not_tried_again_every_second() -> None:
+    assert "5" in unit("hs-agent")["Service"]["RestartPreventExitStatus"].split()
+
+
 def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hs_client; print(hs_client.__file__); from hs_client.__main__ import run; run(['--help'])"

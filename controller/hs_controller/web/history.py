@@ -1,5 +1,6 @@
 """What users were entitled to and had received, moment after moment: for the page, of the last hours, since the controller runs."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ POINTS = 360
 EVERY_S = (2.0, 20.0)  # as long as a quantum, but not shorter or longer
 MOST = 24  # users that are told of at once
 DIGITS = 4
+LATE = 1.5  # times as many GPUs as there are: more comes of no report that is a moment late
 
 Floats = NDArray[np.float32]
 
@@ -43,10 +45,13 @@ class History:
                 row = self._row_of(account)  # which may have made more of them
                 self._entitled[row, at] = gpus
         if self._looks:
+            there = Counter(gpu.model for host in mind.machine.hosts() for gpu in host.gpus)
             for account, now in gpu_s.items():
                 if (grown := now - self._gpu_s.get(account, 0.0)) > 0:
                     row = self._row_of(account)
-                    self._received[row, at] = grown / since_s
+                    received, most = grown / since_s, there[account[1]]
+                    # A server that was away, or the controller was, tells at once what was received meanwhile.
+                    self._received[row, at] = most if 0 < LATE * most < received else received
         self._gpu_s = gpu_s
         self._looks += 1
         if at == 0:

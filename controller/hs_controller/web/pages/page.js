@@ -67,7 +67,15 @@ function table(heads, rows, empty) {
 
 const td = (...children) => el("td", {}, ...children);
 const num = (text) => el("td", { class: "num" }, text);
-const show = (id, ...children) => by(id).replaceChildren(...children);
+
+// What is drawn anew has the focus where it had it: else a keyboard would begin at the top of the page every few seconds.
+function show(id, ...children) {
+  const focused = by(id).contains(document.activeElement) ? keyOf(document.activeElement) : "";
+  by(id).replaceChildren(...children);
+  if (focused) [...by(id).querySelectorAll("a, button, input, pre")].find((made) => keyOf(made) === focused)?.focus({ preventScroll: true });
+}
+
+const keyOf = (made) => `${made.tagName} ${made.dataset.key ?? made.getAttribute("href") ?? made.textContent}`;
 
 // --- words
 
@@ -88,7 +96,8 @@ const colour = (user) => {
   const at = Math.max(0, seen.users.indexOf(user));
   return `hsl(${HUES[at % HUES.length]} 62% ${at < HUES.length ? 52 : 38}%)`;
 };
-const named = (user) => el("span", { class: "user nowrap", style: { "--of": colour(user) } }, user);
+const named = (user) => el("span", { class: "user short", style: { "--of": colour(user) }, title: user }, user);
+const short = (text) => el("span", { class: "short", title: text }, text);
 
 // --- looking
 
@@ -344,7 +353,7 @@ function square(gpu, use, node) {
   words.push(`${gpu.utilization_percent} % utilized`);
   if (!seen.info.admin) return el("div", { class: kinds.join(" "), style, title: words.join("\n") });
   words.push(`click to ${node.drained_gpus.includes(gpu.index) ? "undrain" : "drain"} it`);
-  return el("button", { class: kinds.join(" "), style, title: words.join("\n"), "aria-label": words.join(", "), onclick: () => drainGpu(node, gpu) });
+  return el("button", { class: kinds.join(" "), style, "data-key": `${node.name}/${gpu.index}`, title: words.join("\n"), "aria-label": words.join(", "), onclick: () => drainGpu(node, gpu) });
 }
 
 async function change(call, request) {
@@ -383,9 +392,9 @@ function drawServers() {
     const left = total ? `${Math.round((100 * whole(node.memory_available_bytes)) / total)} % of ${bytes(total)}` : "";
     const word = stateOf(node);
     const note = node.draining ? node.drain_reason : node.warnings[0] ?? "";
-    const button = seen.info.admin ? td(el("button", { onclick: () => drain(node) }, node.draining ? "Undrain" : "Drain")) : null;
-    return el("tr", {}, td(el("span", { class: "nowrap" }, node.name)), el("td", { class: word === "up" ? "good" : word === "away" ? "bad" : "warn" }, word), td(models),
-      td(el("div", { class: "gpus" }, node.gpus.map((gpu) => square(gpu, uses.get(gpu.id), node)))), num(`${node.jobs}`), el("td", { class: "nowrap" }, left), td(note), button);
+    const button = seen.info.admin ? td(el("button", { "data-key": node.name, "aria-label": `${node.draining ? "Undrain" : "Drain"} ${node.name}`, onclick: () => drain(node) }, node.draining ? "Undrain" : "Drain")) : null;
+    return el("tr", {}, td(short(node.name)), el("td", { class: word === "up" ? "good" : word === "away" ? "bad" : "warn" }, word), el("td", { class: "nowrap" }, models),
+      td(el("div", { class: "gpus" }, node.gpus.map((gpu) => square(gpu, uses.get(gpu.id), node)))), num(`${node.jobs}`), el("td", { class: "nowrap" }, left), el("td", { class: note ? "told" : "" }, note), button);
   });
   const up = seen.nodes.filter((node) => node.state === "up").length;
   const some = shown.length < found.length ? `, ${ROWS} of ${found.length} shown, those with trouble first` : words.length ? `, ${found.length} shown` : "";
@@ -404,8 +413,8 @@ function drawJobs() {
   const order = (job) => ORDER[job.state] ?? 4;
   const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || inOrder(a.user, b.user) || whole(a.id) - whole(b.id));
   const rows = found.map((job) => el("tr", { class: "link", onclick: () => { location.hash = `job/${job.id}`; } },
-    num(job.id), td(job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.join(", ") || "–"), el("td", { class: "nowrap" }, job.gpu_model),
-    num(gpus(job.entitled_gpus)), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), td(why(job))));
+    num(el("a", { href: `#job/${job.id}` }, job.id)), el("td", { class: "name" }, job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.length ? short(job.hosts.join(", ")) : "–"), el("td", { class: "nowrap" }, job.gpu_model),
+    num(gpus(job.entitled_gpus)), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), el("td", { class: "told" }, why(job))));
   const heads = [{ text: "job", num: true }, "name", "user", "state", { text: "GPUs", num: true }, "on", "model", { text: "share", num: true }, { text: "steps/s", num: true }, { text: "suspends / moves", num: true }, "why, and what next"];
   show("jobs", table(heads, rows, seen.jobs.length ? "No job is like that." : "There is no job."));
   show("jobs-sum", seen.jobs.length >= JOBS ? `the newest ${JOBS}` : `${found.length} of ${seen.jobs.length}`);
@@ -419,8 +428,8 @@ function drawTrades() {
 }
 
 function drawEvents() {
-  const rows = seen.events.slice().reverse().map((e) => el("tr", {}, el("td", { class: "nowrap dim" }, clock(e.at)),
-    td(whole(e.job_id) ? el("a", { href: `#job/${e.job_id}` }, `job ${e.job_id}`) : e.host || e.user), td(e.text)));
+  const rows = seen.events.slice().reverse().map((e) => el("tr", {}, el("td", { class: "at dim" }, clock(e.at)),
+    td(whole(e.job_id) ? el("a", { class: "nowrap", href: `#job/${e.job_id}` }, `job ${e.job_id}`) : short(e.host || e.user)), td(e.text)));
   show("events", table(["at", "of", "what"], rows, "Nothing has happened yet."));
 }
 
@@ -475,7 +484,7 @@ async function drawJob(id) {
   const old = by("job").querySelector("pre");
   const scrolled = old ? old.scrollTop : null;
   const rates = detail.rates.map((r) => el("tr", {}, td(r.gpu_model), num(r.steps_per_s.toFixed(2)), num(r.speedup ? `${r.speedup.toFixed(2)}×` : "–"), num(`${r.samples}`)));
-  const story = detail.story.slice().reverse().map((e) => el("tr", {}, el("td", { class: "nowrap dim" }, clock(e.at)), td(e.text)));
+  const story = detail.story.slice().reverse().map((e) => el("tr", {}, el("td", { class: "at dim" }, clock(e.at)), td(e.text)));
   show("job",
     el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}: ${view.name}`, state(view.state), named(view.user), ...buttons),
       el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story)),
