@@ -488,7 +488,7 @@ async def story():
                 with context.wrap_socket(plain) as secure:
                     return secure.version()
             except ssl.SSLError as error:
-                return error.reason
+                return str(error)
     assert await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
     reason = await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_2)
     assert reason and not reason.startswith("TLSv"), reason
