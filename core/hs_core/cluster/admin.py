@@ -76,7 +76,7 @@ class Admin(Hosts):
         if host.drain is None:
             return
         self._set_host(replace(host, drain=None))
-        self._unable.forget(host.name)
+        self._unable.of_all.forget(host.name)
         self._unbar(host=host.name)
         text = f"{event.by} lets {host.name} have jobs again"
         self._deed(event.now_s, "host-undrained", text, by=event.by, user=event.by, host=host.name)
@@ -128,7 +128,7 @@ class Admin(Hosts):
         assert self._away is not None
         self._away.pop(name, None)
         self._fenced.discard(name)
-        self._unable.forget(name)
+        self._unable.of_all.forget(name)
         self._unbar(host=name)
         self._sent.pop(name, None)
         self._told.forget(name)

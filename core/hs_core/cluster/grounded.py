@@ -4,7 +4,7 @@ Jobs that could not write their checkpoint when they were to move: they go on wh
 Servers that could not start a job: others would wait there, all or those of the same user. In memory only: a controller that takes office asks each once more.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -88,8 +88,26 @@ class Grounded(Stays[JobId]):
         self._fails.pop(who, None)
 
 
-Unable = Stays[HostName]
-"""Servers, by what they said of starts."""
+class Unable:
+    """Servers that could not start a job, by what they said of it."""
 
-Barred = Stays[tuple[UserName, HostName]]
-"""Whose jobs a server cannot start, by what it said of accounts."""
+    def __init__(self) -> None:
+        self.of_all: Stays[HostName] = Stays()
+        self.of_one: Stays[tuple[UserName, HostName]] = Stays()  # they have no account of that user
+
+    def servers(self) -> set[HostName]:
+        return {*self.of_all, *(host for _, host in self.of_one)}
+
+    def barring(self, user: UserName) -> frozenset[HostName]:
+        """Those that cannot start this user's jobs, and may start others'."""
+        return frozenset([host for of, host in self.of_one if of == user])
+
+    def why(self, user: UserName, hosts: Iterable[HostName]) -> dict[HostName, str]:
+        """Those of these that cannot start this user's jobs, and why."""
+        found = {}
+        for name in hosts:
+            if name in self.of_all:
+                found[name] = self.of_all.why(name)
+            elif (user, name) in self.of_one:
+                found[name] = self.of_one.why((user, name))
+        return found

@@ -10,7 +10,7 @@ from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.failures import Failure
 from hs_core.cluster.given_up import GivenUp
-from hs_core.cluster.grounded import Barred, Grounded, Unable
+from hs_core.cluster.grounded import Grounded, Unable
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.restored import Backup, as_restored
@@ -73,10 +73,8 @@ class Held:
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
-        self._unable, self._barred = Unable(), Barred()
-        self._sight = Sight(
-            self._book, self._connected, self._fenced, self._grounded, self._unable, self._barred
-        )
+        self._unable = Unable()
+        self._sight = Sight(self._book, self._connected, self._fenced, self._grounded, self._unable)
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

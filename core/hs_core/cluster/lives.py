@@ -78,27 +78,27 @@ class Lives(Views):
         quantum_s = self.settings.quantum_s
         if NO_ACCOUNT in why:
             key = row.user, host
-            if key in self._barred:
+            if key in self._unable.of_one:
                 return
-            self._barred.stays(key, now_s, quantum_s, why)
-            until_s, whose = self._barred.until_s(key), f"no jobs of {row.user}"
+            self._unable.of_one.stays(key, now_s, quantum_s, why)
+            until_s, whose = self._unable.of_one.until_s(key), f"no jobs of {row.user}"
             self._look_at_jobs_of(row.user)
         else:
-            if host in self._unable:
+            if host in self._unable.of_all:
                 return
-            self._unable.stays(host, now_s, quantum_s, why)
-            until_s, whose = self._unable.until_s(host), "no jobs"
+            self._unable.of_all.stays(host, now_s, quantum_s, why)
+            until_s, whose = self._unable.of_all.until_s(host), "no jobs"
         self._book.touch(host)
         self._stale = True
         text = f"{host} cannot start job {row.id}: {why}; for {until_s - now_s:g} s it is given {whose}"
         self._fact(now_s, "cannot-start", text, host=host)
 
     def _starts(self, user: UserName, host: HostName, now_s: float) -> None:
-        if self._unable.tried(host):
-            self._unable.forget(host)
+        if self._unable.of_all.tried(host):
+            self._unable.of_all.forget(host)
             self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
-        elif self._barred.tried((user, host)):
-            self._barred.forget((user, host))
+        elif self._unable.of_one.tried((user, host)):
+            self._unable.of_one.forget((user, host))
             self._look_at_jobs_of(user)
             self._fact(now_s, "starts-again", f"{host} starts jobs of {user} again", host=host)
         else:
@@ -111,9 +111,9 @@ class Lives(Views):
 
     def _unbar(self, *, user: UserName | None = None, host: HostName | None = None) -> None:
         """What was the matter with accounts is over, most likely."""
-        for key in self._barred.all_tried():
+        for key in self._unable.of_one.all_tried():
             if user in {None, key[0]} and host in {None, key[1]}:
-                self._barred.forget(key)
+                self._unable.of_one.forget(key)
                 self._look_at_jobs_of(key[0])
                 self._stale = True
 

@@ -110,10 +110,10 @@ class Moves(Lives):
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
             self._stale = True
-        for host in self._unable.over(now_s):
+        for host in self._unable.of_all.over(now_s):
             self._book.touch(host)
             self._stale = True
-        for user, _ in self._barred.over(now_s):
+        for user, _ in self._unable.of_one.over(now_s):
             self._look_at_jobs_of(user)
             self._stale = True
         for job in sorted(self._book.moving):
@@ -245,8 +245,8 @@ class Moves(Lives):
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
-        yield from self._unable.deadlines()
-        yield from self._barred.deadlines()
+        yield from self._unable.of_all.deadlines()
+        yield from self._unable.of_one.deadlines()
         for job in self._book.moving:
             row = self._book.live[job]
             if row.move is not None:

@@ -1,13 +1,13 @@
 """What a policy is shown: kept from decision to decision, and looked at again only where something changed."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 
 from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.cluster.grounded import Barred, Grounded, Unable
+from hs_core.cluster.grounded import Grounded, Unable
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
 from hs_core.model import (
@@ -43,12 +43,10 @@ class Sight:
         fenced: Collection[HostName],
         grounded: Grounded,
         unable: Unable,
-        barred: Barred,
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
-        self._barred = barred
         self._connected = connected
         self._fenced = fenced
         self.fits = Fits()
@@ -136,7 +134,7 @@ class Sight:
             changed |= book.at_host.get(host, set())
         self._doomed = doomed
         # Whether who waits there has a place elsewhere.
-        for host in {*self._unable, *(host for _, host in self._barred)}:
+        for host in self._unable.servers():
             changed |= book.at_host.get(host, set())
         if self._hosts_version != book.hosts_version:
             self._hosts_version = book.hosts_version
@@ -243,7 +241,7 @@ class Sight:
 
     def stranded(self, row: Job) -> bool:
         """It waits on a server that cannot start it, and there are others that could: it is shown as one without a home, which it keeps where it gets no other."""
-        if row.move is not None or row.portions or not self.unable(row, row.hosts):
+        if row.move is not None or row.portions or not self._unable.why(row.user, row.hosts):
             return False
         if any(part.phase not in _WITHOUT_PROCESS for part in row.reports.values()):
             return False
@@ -254,24 +252,10 @@ class Sight:
         others = [
             host
             for name, host in self._book.hosts.items()
-            if name in self._connected and host.schedulable and not self.unable(row, [name])
+            if name in self._connected and host.schedulable and not self._unable.why(row.user, [name])
         ]
         kinds = admission.kinds(others, healthy_only=True)
         return admission.misfit(row.laid, kinds, healthy_only=True, mixed=self.fits.mixed) is None
-
-    def unable(self, row: Job, hosts: Iterable[HostName]) -> dict[HostName, str]:
-        """Those of these that cannot start it, and why."""
-        found = {}
-        for name in hosts:
-            if name in self._unable:
-                found[name] = self._unable.why(name)
-            elif (row.user, name) in self._barred:
-                found[name] = self._barred.why((row.user, name))
-        return found
-
-    def barring(self, user: UserName) -> frozenset[HostName]:
-        """Servers that cannot start this user's jobs."""
-        return frozenset([host for of, host in self._barred if of == user])
 
     def _may_leave_checkpointed(self, row: Job) -> bool:
         reachable = all(self._book.hosts[name].peer for name in row.hosts)
@@ -326,7 +310,7 @@ class Sight:
             nodes=row.nodes,
             priority=row.spec.priority,
             gpu_types=row.spec.gpu_types,
-            barred=self.barring(row.user).difference(hosts),
+            barred=self._unable.barring(row.user).difference(hosts),
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
             memory_bytes=max(_declared(row, started), report.device_memory_bytes if report else 0),
             fixed_bytes=row.spec.gpu_memory_fixed_bytes,
@@ -391,7 +375,7 @@ class Sight:
 
     def _host(self, host: Host) -> HostFacts:
         """Made again only where the server is another: there are thousands, and few change between two decisions."""
-        connected, starts = host.name in self._connected, host.name not in self._unable
+        connected, starts = host.name in self._connected, host.name not in self._unable.of_all
         known = self._hosts.get(host.name)
         if (
             known is None

@@ -13,8 +13,8 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
-from hs_core.words import listed
 from hs_core.policy import Trade
+from hs_core.words import listed
 
 
 class Views(Held):
@@ -232,7 +232,7 @@ class Views(Held):
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
-            unable=self._sight.unable(row, row.hosts or {*self._unable, *self._sight.barring(row.user)}),
+            unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
@@ -259,7 +259,7 @@ class Views(Held):
 
     def _all_away(self, row: Job) -> tuple[HostName, ...]:
         """Servers that could hold it, where not enough of them are here."""
-        able = self._connected.difference(self._unable, self._sight.barring(row.user))
+        able = self._connected.difference(self._unable.of_all, self._unable.barring(row.user))
         if len(able) == len(self._book.hosts):
             return ()
         spec = row.spec
@@ -277,14 +277,18 @@ class Views(Held):
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since; else nothing."""
-        if self._unable.tried(host):
-            now = "it is given no others for a while" if host in self._unable else "it may have others again"
-            return f"could not start a job ({self._unable.why(host)}): {now}"
-        whose = [key for key in self._barred.all_tried() if key[1] == host]
+        if self._unable.of_all.tried(host):
+            now = (
+                "it is given no others for a while"
+                if host in self._unable.of_all
+                else "it may have others again"
+            )
+            return f"could not start a job ({self._unable.of_all.why(host)}): {now}"
+        whose = [key for key in self._unable.of_one.all_tried() if key[1] == host]
         if not whose:
             return ""
         users = listed(sorted(user for user, _ in whose))
-        return f"could not start jobs of {users} ({self._barred.why(whose[0])}): it is given none of theirs for a while, again and again"
+        return f"could not start jobs of {users} ({self._unable.of_one.why(whose[0])}): it is given none of theirs for a while, again and again"
 
     @property
     def awaited(self) -> frozenset[JobId]:
