@@ -12,7 +12,8 @@ import click
 
 from hs_agent import config as settings
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_daemon import logs, version
+from hs_daemon import version
+from hs_daemon.extras import not_installed
 
 DEFAULT_CONFIG = Path("/etc/heteroshare/agent.toml")
 EXIT_CODES = {
@@ -123,6 +124,7 @@ def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> s
 
 def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
     from hs_agent.run import serve
+    from hs_daemon import logs
 
     config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)
     logs.set_up()
@@ -136,6 +138,9 @@ def main() -> None:
     except RefusedError as error:
         logs.complain(f"hs-agent: {error}")
         sys.exit(EXIT_CODES[error.kind])
+    except ModuleNotFoundError as error:
+        click.echo(f"hs-agent: {not_installed(error, 'agent')}", err=True)
+        sys.exit(EXIT_CODES[Kind.IMPOSSIBLE])
     except BrokenError as error:
         logs.complain(f"hs-agent: {error}")
         sys.exit(70)

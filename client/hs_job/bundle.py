@@ -14,11 +14,30 @@ SITECUSTOMIZE = '''\
 """Loads HeteroShare's runtime once torch is imported, then the sitecustomize that this one hides."""
 import sys
 
+
+class _TooOld(object):
+    """Says so to a script that imports hs_job. One that does not is frozen as a whole, and need not know."""
+
+    why = "hs_job needs Python 3.9 or newer; this is Python %d.%d (%s)" % (sys.version_info[:2] + (sys.executable,))
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "hs_job":
+            raise ImportError(self.why)
+
+    def find_module(self, name, path=None):  # Python 2 hears an ImportError only of a loader
+        return self if name == "hs_job" else None
+
+    def load_module(self, name):
+        raise ImportError(self.why)
+
+
 try:
     if sys.version_info >= (3, 9):
         from hs_job import inject
 
         inject.prepare()
+    else:
+        sys.meta_path.insert(0, _TooOld())
 except Exception as error:
     sys.stderr.write("heteroshare: not hooked: %s: %s\\n" % (type(error).__name__, error))
 

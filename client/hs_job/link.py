@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+import warnings
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
@@ -75,6 +76,10 @@ class Link:
         self._thread = threading.Thread(target=self._run, name="heteroshare", daemon=True)
 
     def start(self) -> None:
+        # From Python 3.12 on, `os.fork()` beside any thread warns. This one is ours, and a child does without it.
+        warnings.filterwarnings(
+            "ignore", r"This process .* is multi-threaded, use of fork", DeprecationWarning
+        )
         self._thread.start()
 
     @property

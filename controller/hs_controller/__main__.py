@@ -5,17 +5,23 @@ import sys
 from pathlib import Path
 
 import click
-import structlog
 
-from hs_controller import app, backup, config, garbage, pki
-from hs_controller.callers import SecretError
-from hs_controller.config import ConfigError
-from hs_controller.doors import DoorError
-from hs_controller.pki import PkiError
-from hs_controller.sqlite import StoreError, StoreRefusedError
-from hs_core import policies
-from hs_core.errors import BrokenError, RefusedError
-from hs_daemon import logs, version
+from hs_daemon.extras import not_installed
+
+try:
+    import structlog
+
+    from hs_controller import app, backup, config, garbage, pki
+    from hs_controller.callers import SecretError
+    from hs_controller.config import ConfigError
+    from hs_controller.doors import DoorError
+    from hs_controller.pki import PkiError
+    from hs_controller.sqlite import StoreError, StoreRefusedError
+    from hs_core import policies
+    from hs_core.errors import BrokenError, RefusedError
+    from hs_daemon import logs, version
+except ModuleNotFoundError as missing:
+    sys.exit(f"hs-controller: {not_installed(missing, 'controller')}")
 
 log = structlog.get_logger("hs_controller")
 
@@ -29,12 +35,12 @@ class _DefaultToRun(click.Group):
     """`hs-controller --config F` is `hs-controller run --config F`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in {"--version", "--help"}):
+        if not args or (args[0] not in self.commands and args[0] not in {"--version", "--help", "-h"}):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_DefaultToRun, context_settings={"help_option_names": ["--help"]})
+@click.group(cls=_DefaultToRun, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version(), prog_name="hs-controller")
 def cli() -> None:
     """The controller: decides where jobs live and how much each weighs."""

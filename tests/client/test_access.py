@@ -35,13 +35,21 @@ class Ca:
         return self.certificate.fingerprint(hashes.SHA256()).hex()
 
     def credentials(
-        self, uri: str, names: list[x509.GeneralName], ahead: dt.timedelta = NONE
+        self,
+        uri: str,
+        names: list[x509.GeneralName],
+        ahead: dt.timedelta = NONE,
+        *,
+        names_issuer: bool = True,
     ) -> grpc.ServerCredentials:
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri), *names])
         leaf = builder("controller", self.certificate.subject, key.public_key(), ahead).add_extension(
             alternatives, critical=False
         )
+        if names_issuer:
+            mine = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+            leaf = leaf.add_extension(mine, critical=False)
         made = leaf.sign(self.key, hashes.SHA256())
         chain = made.public_bytes(serialization.Encoding.PEM) + self.pem.encode()
         secret = key.private_bytes(
@@ -61,8 +69,15 @@ def builder(name, issuer, key, ahead=NONE) -> x509.CertificateBuilder:
 
 def new_ca() -> Ca:
     key = ec.generate_private_key(ec.SECP256R1())
-    made = builder("HeteroShare CA", None, key.public_key()).add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    usage = dict.fromkeys(
+        ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+         "encipher_only", "decipher_only"), False
+    )  # fmt: skip
+    made = (
+        builder("HeteroShare CA", None, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(key_cert_sign=True, crl_sign=True, **usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     return Ca(key, made.sign(key, hashes.SHA256()))
 
@@ -77,8 +92,8 @@ def listening(ca, short):
     """A scripted controller behind TLS on loopback."""
     made = []
 
-    def listen(uri="spiffe://heteroshare/controller", names=NAMED, ahead=NONE):
-        credentials = ca.credentials(uri, list(names), ahead)
+    def listen(uri="spiffe://heteroshare/controller", names=NAMED, ahead=NONE, *, names_issuer=True):
+        credentials = ca.credentials(uri, list(names), ahead, names_issuer=names_issuer)
         serving = fakes.Serving(fakes.FakeController(), short / "t.sock", credentials)
         serving.start()
         made.append(serving)
@@ -114,6 +129,13 @@ def test_a_ca_with_another_hash_is_refused_and_nothing_is_kept(call, listening, 
     assert "somebody else may be answering" in ran.err
     assert not stored(tmp_path).exists()
     assert not serving.fake.requests, "the token was told to nobody"
+
+
+def test_a_certificate_that_does_not_name_its_issuers_key_is_refused_by_every_python(call, listening, ca):
+    serving = listening(names_issuer=False)
+    ran = call("login", f"127.0.0.1:{serving.port}", "--ca-sha256", ca.sha256, stdin="hs_secret")
+    assert ran.code == 5
+    assert "is not of that CA: Missing Authority Key Identifier" in ran.err
 
 
 def test_without_a_hash_and_without_a_terminal_nothing_is_trusted(call, listening, ca):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hs_daemon.extras import not_installed
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -128,6 +130,56 @@ for name in VERBS:
     assert cli.get_command(None, name) is not None, name
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+EXTRAS = (
+    "sqlalchemy", "structlog", "cryptography", "numpy", "scipy", "ortools", "prometheus_client", "starlette", "uvicorn", "pynvml",
+    "matplotlib", "torch", "sklearn",
+)  # fmt: skip
+
+
+def without_extras(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program as after a plain `pip install`: what extras bring cannot be imported."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r})); sys.argv[1:] = {arguments!r}; "
+        f"from {module}.__main__ import main; sys.exit(main())"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said", "status"),
+    [
+        ("hs_agent", ["run"], "hs-agent: the Python package structlog ", 3),
+        ("hs_agent", ["join", "--controller=c:1", "--token=t", "--ca-sha256=ab"], "hs-agent: the Python package structlog ", 3),
+        ("hs_controller", ["run"], "hs-controller: the Python package structlog ", 1),
+        ("hs_sim", ["compare"], "hs-sim: the Python package numpy ", 3),
+    ],
+)  # fmt: skip
+def test_a_program_whose_extra_was_not_installed_says_which_one(
+    module: str, arguments: list[str], said: str, status: int
+) -> None:
+    done = without_extras(module, *arguments)
+    extra = module.removeprefix("hs_")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == f"{said}is not installed: pip install 'heteroshare[{extra}]'\n"
+
+
+def test_hsctl_without_a_simulator_says_so_before_it_asks_the_controller() -> None:
+    done = without_extras("hs_client", "--controller", "unix:/nowhere", "simulate", "--policy", "fifo")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "hsctl: numpy, scipy, ortools missing: the simulator needs more than hsctl: pip install 'heteroshare[sim]'\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["hs_core.no_such_module", "_sqlite3"])
+def test_what_no_extra_brings_is_not_blamed_on_one(name: str) -> None:
+    missing = ModuleNotFoundError(f"No module named {name!r}", name=name)
+    with pytest.raises(ModuleNotFoundError, match=name):
+        not_installed(missing, "sim")
 
 
 def hsctl_lines(text: str) -> list[list[str]]:

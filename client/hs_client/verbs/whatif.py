@@ -12,9 +12,11 @@ import click
 
 from hs_client import quantities
 from hs_client.api import MOST_JOBS, Client
-from hs_client.errors import HeteroShareError, InvalidError, UnavailableError
+from hs_client.errors import ConflictError, HeteroShareError, InvalidError
 from hs_client.replay import Past, past
 from hs_client.verbs.common import connected, json_option, out, span, warn
+
+_SIMULATOR_NEEDS = ("numpy", "scipy", "ortools")
 
 
 @click.command()
@@ -36,8 +38,11 @@ def simulate(
     Jobs arrive when they could first have run, have the steps they had and all that they declared; speeds are those that were measured. Both are
     simulated: what a real cluster loses to failures and people is in neither.
     """
-    if importlib.util.find_spec("hs_sim") is None:
-        raise UnavailableError("the simulator is not installed here: pip install 'heteroshare[sim]'")
+    missing = [name for name in _SIMULATOR_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConflictError(
+            f"{', '.join(missing)} missing: the simulator needs more than hsctl: pip install 'heteroshare[sim]'"
+        )
     since_s = span("--since", since)
     with connected(ctx) as client:
         view = client.policy()

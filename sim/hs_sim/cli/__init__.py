@@ -8,6 +8,8 @@ from typing import NamedTuple
 import click
 
 from hs_core.errors import Kind, RefusedError
+from hs_daemon import version
+from hs_daemon.extras import not_installed
 
 EXIT_CODES = {
     Kind.INVALID: 2,
@@ -58,6 +60,7 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version(), prog_name="hs-sim")
 def hs_sim() -> None:
     """Replays workloads on simulated clusters, with the policies and machines that run live ones."""
 
@@ -70,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RefusedError as refused:
         click.echo(f"hs-sim: {refused}", err=True)
         return EXIT_CODES[refused.kind]
+    except ModuleNotFoundError as error:
+        click.echo(f"hs-sim: {not_installed(error, 'sim')}", err=True)
+        return EXIT_CODES[Kind.IMPOSSIBLE]
     except click.ClickException as error:
         error.show()
         return error.exit_code
