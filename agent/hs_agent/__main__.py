@@ -14,6 +14,7 @@ from hs_agent import config as settings
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_daemon import version
 from hs_daemon.extras import not_installed
+from hs_daemon.journal import complain
 
 DEFAULT_CONFIG = Path("/etc/heteroshare/agent.toml")
 EXIT_CODES = {
@@ -136,13 +137,13 @@ def main() -> None:
     try:
         cli(prog_name="hs-agent")
     except RefusedError as error:
-        logs.complain(f"hs-agent: {error}")
+        complain(f"hs-agent: {error}")
         sys.exit(EXIT_CODES[error.kind])
     except ModuleNotFoundError as error:
-        click.echo(f"hs-agent: {not_installed(error, 'agent')}", err=True)
+        complain(f"hs-agent: {not_installed(error, 'agent')}")
         sys.exit(EXIT_CODES[Kind.IMPOSSIBLE])
     except BrokenError as error:
-        logs.complain(f"hs-agent: {error}")
+        complain(f"hs-agent: {error}")
         sys.exit(70)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hs_daemon.extras import not_installed
+from hs_daemon.journal import complain
 
 try:
     import structlog
@@ -135,7 +136,7 @@ def _run(file: Path) -> int:
 
 
 def _complain(error: Exception, status: int) -> int:
-    logs.complain(f"hs-controller: {error}")
+    complain(f"hs-controller: {error}")
     return status
 
 

@@ -10,7 +10,7 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-PRIORITIES = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "info": 6, "debug": 7}  # syslog's
+from hs_daemon.journal import PRIORITIES, journal_reads
 
 
 class _Lossy(io.TextIOBase):
@@ -39,28 +39,12 @@ def set_up() -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *(() if people else (structlog.processors.format_exc_info, _event_first)),
             render,
-            *((_with_priority,) if _journal_reads(sys.stderr.fileno()) else ()),
+            *((_with_priority,) if journal_reads(sys.stderr.fileno()) else ()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )
-
-
-def complain(text: str) -> None:
-    """Why a daemon does not start, in plain words: to people and, as an error, to the journal."""
-    with contextlib.suppress(OSError):
-        mark = f"<{PRIORITIES['error']}>" if _journal_reads(sys.stderr.fileno()) else ""
-        sys.stderr.write(f"{mark}{text}\n")
-        sys.stderr.flush()
-
-
-def _journal_reads(fd: int) -> bool:
-    """systemd says which stream is the journal's; what is started from a service may have been sent elsewhere since."""
-    with contextlib.suppress(OSError):
-        stream = os.fstat(fd)
-        return os.environ.get("JOURNAL_STREAM", "") == f"{stream.st_dev}:{stream.st_ino}"
-    return False
 
 
 def _event_first(_logger: WrappedLogger, _method: str, said: EventDict) -> EventDict:
