@@ -150,9 +150,8 @@ class JobSocket:
             self._gone(connection)
 
     def _abort(self, connection: int) -> None:
-        writer = self._writers.pop(
-            connection
-        )  # kept until it is closed: Python 3.13 warns of one that was dropped open
+        writer = self._writers.pop(connection)
+        # Before it is let go: Python 3.13 warns of one that was open.
         writer.transport.abort()
 
     def tell(self, connection: int, message: Mapping[str, Any]) -> None:

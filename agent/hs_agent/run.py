@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hs_agent.link import Link
 from hs_agent.loop import Agent
 from hs_core.errors import Kind, RefusedError
 from hs_daemon import notify
+from hs_daemon.signals import stop_signals
 
 BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
 
@@ -38,7 +38,7 @@ async def serve(config: Config) -> int:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()
         told_to_stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in stop_signals():
             loop.add_signal_handler(number, told_to_stop.set)
         return await _run(agent, identity, told_to_stop)
     finally:

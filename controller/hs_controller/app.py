@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import ssl
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_daemon import version
 from hs_daemon.notify import notify, watchdog_s
+from hs_daemon.signals import stop_signals
 from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 
 log = structlog.get_logger("hs_controller")
@@ -269,7 +269,7 @@ async def run(config: Config, policy: Policy) -> None:
     controller = Controller(config, policy)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in stop_signals():
         loop.add_signal_handler(number, stopping.set)
     log.info(
         "starting",

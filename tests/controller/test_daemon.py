@@ -206,6 +206,24 @@ def test_a_hang_up_ends_the_controller_as_a_stop_does(daemon: Daemon) -> None:
     assert '"event": "stopped"' in daemon.log.read_text()
 
 
+def test_a_hang_up_that_nohup_ignores_ends_nothing() -> None:
+    code = "from hs_daemon.signals import stop_signals; print([one.name for one in stop_signals()])"
+    told = [
+        subprocess.run(
+            ["sh", "-c", f"{before}exec {sys.executable} -c '{code}'"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        for before in ("trap '' HUP; ", "trap - HUP; ")
+    ]
+    assert [one.stdout.strip() for one in told] == [
+        "['SIGTERM', 'SIGINT']",
+        "['SIGTERM', 'SIGINT', 'SIGHUP']",
+    ]
+
+
 def test_a_second_controller_on_the_same_state_refuses_to_start(daemon: Daemon) -> None:
     daemon.start()
     done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
