@@ -164,3 +164,13 @@ def test_once_there_is_an_account_jobs_are_started_there(name: str) -> None:
         servers.quantum()
     assert homes(here) == {1: "n1", 2: "n1"}
     assert here.machine.cannot_start(N1) == ""
+
+
+@every_policy
+def test_a_server_that_does_not_know_one_account_is_given_the_jobs_of_others_at_once(name: str) -> None:
+    here = world(name, "host n1 V100:4\nuser ann\nuser bob\nsubmit ann first gpus=2 steps=100000\n@1\ntick")
+    Servers(here, without=(N1, "ann")).report()
+    assert here.machine.cannot_start(N1).startswith("could not start jobs of ann (there is no account 'ann'")
+    here.do("submit bob second gpus=1 steps=100000")
+    here.do("tick")
+    assert homes(here)[2] == "n1"
