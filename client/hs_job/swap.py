@@ -77,8 +77,14 @@ class Swapper:
             raise
         for storage, buffer in zip(storages, buffers):
             size = storage.nbytes()
-            self._parked[_identity(storage)] = (storage, buffer, size)
-            storage.resize_(0)
+            try:
+                storage.resize_(0)
+            except RuntimeError as error:
+                if "not resizable" not in str(error):
+                    raise
+                self._give(buffer)
+            else:
+                self._parked[_identity(storage)] = (storage, buffer, size)
         if self._on_cuda():
             self._torch.cuda.empty_cache()
 
@@ -185,7 +191,11 @@ def _identity(storage: Any) -> int:
 
 def _fixed(tensor: Any) -> bool:
     """Memory that is another's (shared between processes, wrapped): it stays where it is."""
-    return not tensor.untyped_storage().resizable()
+    storage = tensor.untyped_storage()
+    if hasattr(storage, "resizable"):
+        return not storage.resizable()
+    # torch 2.2 does not tell. Those on a GPU are all called shared there: one that is shows it when it is resized.
+    return bool(storage.device.type == "cpu" and storage.is_shared())
 
 
 def _with_gradient(parameter: Any) -> Iterator[Any]:

@@ -414,6 +414,22 @@ def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
+def test_memory_that_cannot_be_resized_stays_where_it_is_where_torch_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, optimizer, _ = trained()
+    foreign = torch.from_numpy(np.ones(8, dtype=np.float32))
+    optimizer.param_groups[0]["params"].append(torch.nn.Parameter(foreign))
+    monkeypatch.setattr("hs_job.swap._fixed", lambda _tensor: False)  # as on a GPU with torch 2.2
+    swapper = Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",))
+    before = [p.detach().clone() for p in model.parameters()]
+    swapper.out()
+    assert foreign.tolist() == [1.0] * 8
+    assert all(p.untyped_storage().nbytes() == 0 for p in model.parameters())
+    swapper.back(pytest.fail)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
 class Block:
     """Memory on a device, or its place on the host."""
 
