@@ -15,6 +15,7 @@ from hs_agent import launch, transfer
 from hs_agent.folder import Key
 from hs_core.events import CheckpointFetched, FetchFailed
 from hs_core.names import HostName, JobId
+from hs_core.reports import NO_ACCOUNT
 from hs_core.wanted import Peer, SourcePart
 from tests.agent.lending import GENERATION, MIB, STEP, Two, contents, run, write
 
@@ -236,6 +237,16 @@ def test_a_full_disk_is_the_hosts_fault_but_not_in_a_folder_that_the_user_named(
     assert isinstance(event, FetchFailed), event
     assert event.why == f"it takes {8 * MIB} bytes; {MIB} are free here"
     assert event.host_fault is not named
+
+
+def test_an_account_that_the_server_does_not_know_is_its_fault(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    two.lend()
+    two.job = replace(two.job, run_as="no-such-user")
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert event.why.startswith(f"{NO_ACCOUNT} 'no-such-user' on ")
+    assert event.host_fault
 
 
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:

@@ -166,6 +166,17 @@ def test_once_there_is_an_account_jobs_are_started_there(name: str) -> None:
     assert here.machine.cannot_start(N1) == ""
 
 
+def test_one_start_shows_that_the_server_starts_jobs_and_knows_their_account() -> None:
+    here = world("fifo", "host n1 V100:4\nuser ann\nsubmit ann first gpus=2 steps=100000\n@1\ntick")
+    servers = Servers(here, without=(N1, "ann"))
+    servers.report()
+    servers.unable.add(N1)
+    servers.report()
+    servers.unable, servers.without = set(), None
+    servers.report()
+    assert here.machine.cannot_start(N1) == ""
+
+
 @every_policy
 def test_a_server_that_does_not_know_one_account_is_given_the_jobs_of_others_at_once(name: str) -> None:
     here = world(name, "host n1 V100:4\nuser ann\nuser bob\nsubmit ann first gpus=2 steps=100000\n@1\ntick")

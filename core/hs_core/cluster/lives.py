@@ -96,15 +96,12 @@ class Lives(Views):
     def _starts(self, user: UserName, host: HostName, now_s: float) -> None:
         if self._unable.of_all.tried(host):
             self._unable.of_all.forget(host)
+            self._book.touch(host)
+            self._stale = True
             self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
-        elif self._unable.of_one.tried((user, host)):
-            self._unable.of_one.forget((user, host))
-            self._look_at_jobs_of(user)
+        if self._unable.of_one.tried((user, host)):
+            self._unbar(user=user, host=host)
             self._fact(now_s, "starts-again", f"{host} starts jobs of {user} again", host=host)
-        else:
-            return
-        self._book.touch(host)
-        self._stale = True
 
     def _look_at_jobs_of(self, user: UserName) -> None:
         self._book.changed |= self._book.of_user.get(user, set())

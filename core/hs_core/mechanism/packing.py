@@ -29,9 +29,8 @@ class _Kind:
     nodes: int
     memory_bytes: int
     stands: tuple[object, ...]  # what its choice of strategies depends on
-    of: tuple[
-        object, ...
-    ]  # placed: GPU model, its memory, servers that bar somebody; waiting: models and memory that it asks for, servers that bar it
+    of: tuple[object, ...]
+    """Placed: GPU model and its memory, which of its servers bar somebody; waiting: models and memory that it asks for, servers that bar it."""
 
 
 Choices = Callable[[JobFacts, str], Sequence[Choice]]
