@@ -1,76 +1,11 @@
-"""Who could not do lately what it was asked: a full disk, say. For a while nobody asks again, and each time for longer.
+"""Jobs that could not write their checkpoint when they were to move: they go on where they are, and while one is asked it has no turn."""
 
-Jobs that could not write their checkpoint when they were to move: they go on where they are, and while one is asked it has no turn.
-Servers that could not start a job: others would wait there, all or those of the same user. In memory only: a controller that takes office asks each once more.
-"""
-
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
-
-from hs_core.names import HostName, JobId, UserName
-
-MOST_QUANTA = 10
-
-Who = TypeVar("Who", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stay:
-    times: int  # in a row
-    until_s: float
-    why: str
-    over: bool = False
-
-
-class Stays(Generic[Who]):
-    """Mutable."""
-
-    def __init__(self) -> None:
-        self._stays: dict[Who, _Stay] = {}
-
-    def __contains__(self, who: object) -> bool:
-        stay = self._stays.get(who)  # type: ignore[arg-type]  # of anything
-        return stay is not None and not stay.over
-
-    def __iter__(self) -> Iterator[Who]:
-        return (who for who, stay in self._stays.items() if not stay.over)
-
-    def stays(self, who: Who, now_s: float, quantum_s: float, why: str = "") -> None:
-        times = self._stays[who].times + 1 if who in self._stays else 1
-        until_s = now_s + quantum_s * min(2.0 ** min(times - 1, 10), MOST_QUANTA)
-        self._stays[who] = _Stay(times, until_s, why)
-
-    def why(self, who: Who) -> str:
-        return self._stays[who].why
-
-    def until_s(self, who: Who) -> float:
-        return self._stays[who].until_s
-
-    def tried(self, who: object) -> bool:
-        """It was asked once, and has not done it since."""
-        return who in self._stays
-
-    def all_tried(self) -> list[Who]:
-        return list(self._stays)
-
-    def forget(self, who: Who) -> None:
-        """It has done it, or is gone."""
-        self._stays.pop(who, None)
-
-    def over(self, now_s: float) -> list[Who]:
-        """Those that may be asked again from now on; each is told once."""
-        due = [who for who in self if now_s >= self._stays[who].until_s]
-        for who in due:
-            self._stays[who] = replace(self._stays[who], over=True)
-        return due
-
-    def deadlines(self) -> Iterator[float]:
-        return (self._stays[who].until_s for who in self)
+from hs_core.cluster.stays import Stays
+from hs_core.names import JobId
 
 
 class Grounded(Stays[JobId]):
-    """Jobs, by what they said of their checkpoints."""
+    """By what they said of their checkpoints."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,28 +21,3 @@ class Grounded(Stays[JobId]):
     def forget(self, who: JobId) -> None:
         super().forget(who)
         self._fails.pop(who, None)
-
-
-class Unable:
-    """Servers that could not start a job, by what they said of it."""
-
-    def __init__(self) -> None:
-        self.of_all: Stays[HostName] = Stays()
-        self.of_one: Stays[tuple[UserName, HostName]] = Stays()  # they have no account of that user
-
-    def servers(self) -> set[HostName]:
-        return {*self.of_all, *(host for _, host in self.of_one)}
-
-    def barring(self, user: UserName) -> frozenset[HostName]:
-        """Those that cannot start this user's jobs, and may start others'."""
-        return frozenset([host for of, host in self.of_one if of == user])
-
-    def why(self, user: UserName, hosts: Iterable[HostName]) -> dict[HostName, str]:
-        """Those of these that cannot start this user's jobs, and why."""
-        found = {}
-        for name in hosts:
-            if name in self.of_all:
-                found[name] = self.of_all.why(name)
-            elif (user, name) in self.of_one:
-                found[name] = self.of_one.why((user, name))
-        return found

@@ -10,7 +10,7 @@ from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.failures import Failure
 from hs_core.cluster.given_up import GivenUp
-from hs_core.cluster.grounded import Grounded, Unable
+from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.restored import Backup, as_restored
@@ -18,6 +18,7 @@ from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
 from hs_core.cluster.told import Told
+from hs_core.cluster.unable import Unable
 from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
 from hs_core.ledger import Ledger

@@ -7,7 +7,8 @@ from fractions import Fraction
 from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.cluster.grounded import Grounded, Unable
+from hs_core.cluster.grounded import Grounded
+from hs_core.cluster.unable import Unable
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
 from hs_core.model import (

@@ -1,0 +1,31 @@
+"""Servers that could not start a job: others would wait there, all or those of the same user."""
+
+from collections.abc import Iterable
+
+from hs_core.cluster.stays import Stays
+from hs_core.names import HostName, UserName
+
+
+class Unable:
+    """By what they said of it."""
+
+    def __init__(self) -> None:
+        self.of_all: Stays[HostName] = Stays()
+        self.of_one: Stays[tuple[UserName, HostName]] = Stays()  # they have no account of that user
+
+    def servers(self) -> set[HostName]:
+        return {*self.of_all, *(host for _, host in self.of_one)}
+
+    def barring(self, user: UserName) -> frozenset[HostName]:
+        """Those that cannot start this user's jobs, and may start others'."""
+        return frozenset([host for of, host in self.of_one if of == user])
+
+    def why(self, user: UserName, hosts: Iterable[HostName]) -> dict[HostName, str]:
+        """Those of these that cannot start this user's jobs, and why."""
+        found = {}
+        for name in hosts:
+            if name in self.of_all:
+                found[name] = self.of_all.why(name)
+            elif (user, name) in self.of_one:
+                found[name] = self.of_one.why((user, name))
+        return found
