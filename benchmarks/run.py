@@ -33,6 +33,7 @@ BENCHMARKS = (
     "controller_load",
     "sim_machines",
     "crowded",
+    "windows",
 )
 LIMIT_S = 300
 

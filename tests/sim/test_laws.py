@@ -112,6 +112,33 @@ def test_departures_leave_their_share_to_those_who_stay():
     assert used(result, 5, 240) > 0.97 * 32
 
 
+@pytest.mark.parametrize(
+    ("servers", "users"),
+    [
+        (2, {"a": (4, 2, 200.0), "b": (5, 2, 200.0), "c": (1, 2, 100.0)}),
+        (4, {"a": (7, 4, 100.0), "b": (7, 2, 50.0)}),
+        (5, {"a": (8, 4, 50.0), "b": (20, 1, 50.0)}),
+        (6, {"a": (9, 4, 200.0), "b": (27, 1, 50.0)}),
+        (6, {"a": (23, 2, 200.0), "b": (24, 1, 200.0), "c": (2, 1, 200.0), "d": (40, 1, 50.0), "e": (8, 2, 100.0)}),
+        (7, {"a": (20, 1, 100.0), "b": (1, 4, 200.0), "c": (18, 2, 200.0)}),
+        (8, {"a": (14, 2, 100.0), "b": (31, 2, 100.0)}),
+        (8, {"a": (13, 4, 100.0), "b": (35, 1, 50.0)}),
+        (10, {"a": (34, 2, 100.0), "b": (27, 2, 100.0)}),
+        (12, {"a": (95, 1, 100.0), "b": (29, 1, 100.0)}),
+        (12, {"a": (22, 1, 50.0), "b": (23, 2, 100.0)}),
+    ],
+)  # fmt: skip
+def test_servers_that_do_not_carry_alike_cost_nobody_its_share(
+    servers: int, users: dict[str, tuple[int, int, float]]
+) -> None:
+    """Jobs are whole: one server has more of them than another, and who lives there would get less. `users`: jobs, GPUs of each, tickets."""
+    drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
+    tickets = {user: has for user, (_, _, has) in users.items()}
+    result = run(drafts, {"V100": servers}, quanta=140, tickets=tickets)
+    for user, (_, gang, _) in users.items():
+        assert farthest(result, user, gang, SETTLED, 140) <= 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stay", "gone"),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
+from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Shares, Weighed, on_servers, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
@@ -49,7 +50,10 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
-    weighed = weigh(world, traded.entitled, factors)
+    if world.new or moved:
+        levels = find_levels(world, shares)
+    fits = fitted(world, levels, traded.entitled)
+    weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
     books: split.Books = memory.get("books", {})
     played = None if again else _play(world, tickets, books)  # nobody is charged twice for a quantum
@@ -72,7 +76,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             lags=None if world.new or mover.done else lags,
             factors=factors,
             jobs=len(tickets),
-            scales=_scales(world, traded.entitled, factors, weighed, played),
+            scales=_scales(world, fits, factors, weighed, played),
             wakes_s=mover.awaits_s,
             held_back=mover.held_back,
         )

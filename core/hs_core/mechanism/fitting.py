@@ -1,0 +1,147 @@
+"""Entitlements fitted to where jobs live, so that their tickets give users what is due to them there.
+
+jobTickets (Gandiva_fair, eq 3) do so where every server carries alike. Jobs are whole, so servers never quite do: whose jobs are on those that are
+a little too full gets less, and who is beside few gets more. What jobs can expect is known as soon as they have a home, for a server's stride
+divides its GPUs by tickets, and nobody has more than it asks for. So users' tickets are scaled until what their jobs expect is in proportion to
+what is due to them: servers and users in turns, as in iterative proportional fitting (Deming and Stephan, 1940). What that does not foresee
+(gangs that take the whole server, turns that fall together) `mechanism.lags` makes good once it is seen.
+
+Departure: the paper leaves this to balance alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.band import NOBODY, Band
+from hs_core.mechanism.job_weights import Shares
+from hs_core.mechanism.level import Level
+from hs_core.mechanism.weights import LEAST
+from hs_core.mechanism.world import World
+from hs_core.names import UserName
+from hs_core.newest import Newest
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
+FEWEST, MOST = STEPS // 2, 2 * STEPS
+ROUNDS = 6  # by then most of what can be gained is
+EVEN = 0.01  # so far off is near enough
+SLACK = 1e-9
+MOST_JOBS = 4_096  # among more they are not fitted
+_LEAST = float(LEAST)
+
+_Row = tuple[int, UserName, int, bool]  # server, user, GPUs there, and whether it runs whatever its tickets
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    gpus: tuple[int, ...]  # of servers
+    rows: Mapping[_Row, int]  # how many there are of each
+    users: tuple[UserName, ...]
+    due: tuple[float, ...]  # GPUs, by user
+    per_gpu: tuple[float, ...]  # tickets, by user
+
+
+def fitted(world: World, levels: Mapping[str, Level], entitled: Shares) -> Shares:
+    """In GPUs, by user and pool. `levels`: of the world as it is now.
+
+    Among very many jobs as they are: there what one server carries too much another carries too little, and it would take long to find out.
+    """
+    if len(world.jobs) > MOST_JOBS:
+        return entitled
+    found = dict(entitled)
+    for model, level in levels.items():
+        asked = _ask(world, model, level, entitled)
+        if asked is None:
+            continue
+        for user, steps in zip(asked.users, _fits.setdefault(model, Newest(_fit))(asked), strict=True):
+            if steps != STEPS and (user, model) in entitled:
+                found[user, model] = entitled[user, model] * Fraction(steps, STEPS)
+    return found
+
+
+def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | None:
+    """None: within one server the stride is exact, and where all run at once there is nothing to divide."""
+    there = world.floor.servers[model]
+    gpus = tuple(there.gpus.tolist())
+    if len(gpus) < 2:
+        return None
+    bands = [(world.at.get(name, NOBODY), world.parts.get(name, NOBODY)) for name in there.names]
+    if all(own.gpus + sum(parts.per_node) <= has for (own, parts), has in zip(bands, gpus, strict=True)):
+        return None
+    rows: dict[_Row, int] = {}
+    for server, both in enumerate(bands):
+        for row in chain.from_iterable(_rows(world, server, band) for band in both):
+            rows[row] = rows.get(row, 0) + 1
+    users = tuple(sorted({row[1] for row in rows}))
+    parts_of = level.parts()
+    asks = [world.gpus.get((user, model), 0) for user in users]
+    shares = [entitled.get((user, model), 0) for user in users]
+    return _Asked(
+        gpus=gpus,
+        rows=rows,
+        users=users,
+        due=tuple([parts_of.get(user, 0.0) * asked for user, asked in zip(users, asks, strict=True)]),
+        per_gpu=tuple([
+            max(_LEAST, float(share) / max(1, asked)) for share, asked in zip(shares, asks, strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def _rows(world: World, server: int, band: Band) -> Iterable[_Row]:
+    unable, running = world.unable, world.snapshot.running
+    if not unable and not band.stuck:
+        return zip(repeat(server), band.users, band.per_node, repeat(False))
+    return [
+        (server, job.user, job.per_node, not job.sliceable and job.id in running)
+        for job in band
+        if job.id not in unable
+    ]
+
+
+def _fit(asked: _Asked) -> tuple[int, ...]:
+    """Factors of users' tickets, in steps."""
+    place = {user: at for at, user in enumerate(asked.users)}
+    server: Ints = np.array([row[0] for row in asked.rows], dtype=np.int64)
+    owner: Ints = np.array([place[row[1]] for row in asked.rows], dtype=np.int64)
+    gpus: Floats = np.array([row[2] * count for row, count in asked.rows.items()], dtype=np.float64)
+    always: NDArray[np.bool_] = np.array([row[3] for row in asked.rows], dtype=np.bool_)
+    has: Floats = np.array(asked.gpus, dtype=np.float64)
+    room = np.minimum(has, np.bincount(server, weights=gpus, minlength=has.size))
+    due, per_gpu = np.array(asked.due), np.array(asked.per_gpu)
+    factors = np.ones(due.size)
+    for _ in range(ROUNDS):
+        weight = gpus * (per_gpu * factors)[owner]
+        gets = np.bincount(owner, weights=_expected(server, room, gpus, weight, always), minlength=due.size)
+        lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
+        before, factors = factors, np.clip(factors * lacks, FEWEST / STEPS, MOST / STEPS)
+        if np.abs(factors - before).max() <= EVEN:
+            factors = before
+            break
+    found: tuple[int, ...] = tuple(np.rint(STEPS * factors).astype(np.int64).tolist())
+    return found
+
+
+def _expected(server: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
+    """GPUs of each row on average: by weight, and none more than it asks for."""
+    full = always
+    while True:
+        left = room - np.bincount(server, weights=np.where(full, gpus, 0.0), minlength=room.size)
+        shared = np.where(full, 0.0, weight)
+        total = np.bincount(server, weights=shared, minlength=room.size)
+        per_weight = np.divide(np.maximum(left, 0.0), total, out=np.zeros_like(room), where=total > 0)
+        gets: Floats = np.where(full, gpus, shared * per_weight[server])
+        over = ~full & (gets > gpus * (1 + SLACK))
+        if not over.any():
+            return gets
+        full = full | over
+
+
+_fits: dict[str, Newest[_Asked, tuple[int, ...]]] = {}
+"""By model. From one decision to the next hardly anybody lives elsewhere."""
