@@ -64,6 +64,7 @@ class Mover:
         self.limits = limits
         self.done: list[Moved] = []
         self._moved: set[JobId] = set()
+        self._fresh = {job.id for job in self.world.new}  # placed in this decision: nobody was told yet
         self.awaits_s = inf  # somebody may not go before, for it has just come
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
@@ -76,7 +77,11 @@ class Mover:
 
     def may_go(self, job: JobFacts, *, urgent: bool = False) -> bool:
         """Not for a drain: those go at once."""
-        if not job.movable or job.id in self._moved or job.id in self.world.going:
+        if job.id in self._moved or job.id in self.world.going:
+            return False
+        if job.id in self._fresh:
+            return self._waiting_left > 0
+        if not job.movable:
             return False
         cool_down_s = self._urgent_s if urgent else self._cool_down_s
         if self._now_s - job.settled_s < cool_down_s:
@@ -134,7 +139,8 @@ class Mover:
                 self._started_left -= 1
         else:
             self._waiting_left -= 1
-        self.done.append(Moved(job, to, reason, text))
+        if job.id not in self._fresh:
+            self.done.append(Moved(job, to, reason, text))
 
     # --- servers that should be empty, or can no longer run the job -------------------------------------------------
 
