@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import socket
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
+from hs_daemon import config_file
 
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
@@ -248,13 +248,9 @@ def parse_size(value: object) -> float | None:
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read the file; `overrides` (flags of the command line) take its keys' places."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also not UTF-8, or a number of more digits than Python reads
-        raise RefusedError(f"{path}: is not TOML: {error}") from None
-    except RecursionError:
-        raise RefusedError(f"{path}: is not TOML: lists or tables in one another without end") from None
+        data = config_file.table(path)
+    except config_file.ConfigFileError as error:
+        raise RefusedError(f"{path}: {error}") from None
     return parse(data | dict(overrides or {}), str(path))
 
 
