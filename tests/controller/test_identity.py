@@ -359,6 +359,24 @@ def test_who_is_connected_with_an_older_certificate_is_cut_off_when_the_node_joi
     asyncio.run(story())
 
 
+def test_people_are_told_the_address_of_a_second_machine_with_one_identity(cluster: Cluster) -> None:
+    mine = cluster.joined("v18")
+
+    async def story() -> None:
+        async with cluster.channel(mine) as first, cluster.channel(mine) as second:
+            agent = await FakeAgent(first, "v18").join()
+            with pytest.raises(grpc.aio.AioRpcError, match="another machine is connected as v18"):
+                await FakeAgent(second, "v18", boot="boot-2").join()
+            async with channel_to(f"unix:{cluster.socket}") as channel:
+                admin = controller_pb2_grpc.HeteroShareStub(channel)
+                told = [event async for event in admin.Events(pb.EventsRequest())]
+            [doubled] = [event for event in told if event.kind == "host-doubled"]
+            assert "a second machine at 127.0.0.1 says that it is v18" in doubled.text
+            await agent.leave()
+
+    asyncio.run(story())
+
+
 def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
     account = pwd.getpwuid(os.geteuid()).pw_name
 
