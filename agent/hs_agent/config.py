@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hs_agent import limits
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
@@ -304,8 +305,9 @@ def _mps_pipe_dir(top: _Table) -> str:
 
 
 def memory_bytes() -> int:
-    """Of this host, all of it."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Of this host, all of it that the control groups above us let us have."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([there, *(limit for _, limit in limits.of_memory())])
 
 
 def split_address(value: str) -> tuple[str, int] | None:
