@@ -12,6 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hs_core.names import UserName
 from hs_sim.compare import Outcome
@@ -227,7 +228,7 @@ def _draw_shares(axes: Any, result: Result) -> None:
     had: dict[UserName, float] = {}
     for job in result.jobs:
         had[job.user] = had.get(job.user, 0.0) + sum(job.gpu_s.values())
-    users = sorted(had, key=lambda user: (-had[user], user))[:SHOWN_USERS]
+    users = sorted((user for user in had if had[user] > 0), key=lambda user: (-had[user], user))[:SHOWN_USERS]
     times, width = _times(result), _step(result)
     for user, colour in zip(users, COLOURS, strict=False):
         series = group_series(result, [user])
@@ -301,7 +302,10 @@ def _cdf(axes: Any, values: Sequence[float], **look: Any) -> None:
 
 
 def _spread_out(axes: Any) -> None:
-    """A logarithmic axis where values are far apart."""
+    """A logarithmic axis where values are far apart, with as many numbers as there is room for."""
     xs = [x for line in axes.lines for x in line.get_xdata() if x > 0]
     if xs and max(xs) > 20 * min(xs):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(xs) < 500 * min(xs) else (1,)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())

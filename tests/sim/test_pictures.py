@@ -1,5 +1,6 @@
 """What pictures say is what was named, and every line of them is seen."""
 
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,22 @@ def _drawn(**gpus: list[float]) -> SimpleNamespace:
 
 def test_a_user_whose_name_begins_with_an_underscore_is_in_the_legend() -> None:
     assert [text.strip() for text in _drawn(_ada=[1.0, 1.0], bob=[2.0, 2.0]).texts] == ["_ada", "bob"]
+
+
+@pytest.mark.parametrize("spread", [21.0, 60.0, 400.0, 1e5])
+def test_no_two_numbers_of_a_logarithmic_axis_overlap(spread: float) -> None:
+    figure, panels = plt.subplots(1, 3, figsize=(16, 4.4))
+    pictures._cdf(panels[0], [0.13, 1.0, 0.13 * spread])
+    pictures._spread_out(panels[0])
+    figure.canvas.draw()
+    axis = panels[0].xaxis
+    shown = [
+        label for minor in (False, True) for label in axis.get_ticklabels(minor=minor) if label.get_text()
+    ]
+    boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
+    plt.close(figure)
+    assert len(boxes) >= 2
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_a_line_that_lies_on_others_lets_them_be_seen() -> None:
