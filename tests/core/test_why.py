@@ -47,7 +47,9 @@ def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idl
     assert "idle now" not in at.machine.why(JobId(2), 0.0).text
 
 
-def test_one_whose_process_stays_on_a_gpu_that_is_out_of_use_is_told_so_and_not_that_others_have_turns_there() -> None:
+def test_one_whose_process_stays_on_a_gpu_that_is_out_of_use_is_told_so_and_not_that_others_have_turns_there() -> (
+    None
+):
     at = world()
     at.do("submit alice a gpus=2")
     at.do("report n1 1:0=held step=5 checkpoint_step=5 gpus=GPU-n1-2,GPU-n1-3 can_checkpoint=no")

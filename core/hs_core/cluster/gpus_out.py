@@ -43,7 +43,11 @@ def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
         return ""
     own, others = gpus_text(host, bound), gpus_text(host, free)
     sick = sick_of(job, host)
-    whose = f"of which {gpus_text(host, sick)} {_is(sick)} unhealthy" if sick else "which others have their turns on, too"
+    whose = (
+        f"of which {gpus_text(host, sick)} {_is(sick)} unhealthy"
+        if sick
+        else "which others have their turns on, too"
+    )
     why = "before its first turn there" if _unused(job, host) else "as it hands over no state"
     return f"its process stays on {own}, {whose}; it cannot go to {others}, idle now, {why}"
 
