@@ -6,16 +6,17 @@ import ipaddress
 import os
 import re
 import socket
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hs_agent import limits
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
+from hs_daemon import config_file
 
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
@@ -248,13 +249,9 @@ def parse_size(value: object) -> float | None:
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read the file; `overrides` (flags of the command line) take its keys' places."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also not UTF-8, or a number of more digits than Python reads
-        raise RefusedError(f"{path}: is not TOML: {error}") from None
-    except RecursionError:
-        raise RefusedError(f"{path}: is not TOML: lists or tables in one another without end") from None
+        data = config_file.table(path)
+    except config_file.ConfigFileError as error:
+        raise RefusedError(f"{path}: {error}") from None
     return parse(data | dict(overrides or {}), str(path))
 
 
@@ -308,8 +305,9 @@ def _mps_pipe_dir(top: _Table) -> str:
 
 
 def memory_bytes() -> int:
-    """Of this host, all of it."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Of this host, all of it that the control groups above us let us have."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([there, *(limit for _, limit in limits.of_memory())])
 
 
 def split_address(value: str) -> tuple[str, int] | None:

@@ -1,16 +1,14 @@
 """What is left of the host's memory, and what the processes of each job hold of it."""
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hs_agent import procs
+from hs_agent import limits, procs
 from hs_agent.cgroup import JobCgroup
+from hs_agent.limits import lines
 from hs_core.names import JobId
 
 MEMINFO = procs.PROC / "meminfo"
-OWN_GROUP = Path("/proc/self/cgroup")
-V2 = Path("/sys/fs/cgroup")
 
 
 def look(running: Iterable[tuple[JobId, int, JobCgroup]]) -> tuple[int | None, dict[JobId, int]]:
@@ -60,24 +58,18 @@ def _below(children: Mapping[int, list[int]], root: int) -> Iterator[int]:
 
 
 def _left_of_groups() -> Iterator[int]:
-    """Of each group above us that has a limit (systemd's MemoryMax, a container's): jobs are below the same ones."""
     yield 1 << 62
-    own = next((line[3:] for line in _lines(OWN_GROUP) if line.startswith("0::")), "/")
-    group = V2 / own.strip("/")
-    for folder in (group, *group.parents):
-        if folder == V2.parent:
-            return
-        limit = next(iter(_lines(folder / "memory.max")), "max")
-        used = next(iter(_lines(folder / "memory.current")), "")
-        if limit.isdigit() and used.isdigit():
+    for folder, limit in limits.of_memory():
+        used = next(iter(lines(folder / "memory.current")), "")
+        if used.isdigit():
             droppable = _stat(folder / "memory.stat").get("inactive_file", 0)
-            yield max(0, int(limit) - int(used) + droppable)
+            yield max(0, limit - int(used) + droppable)
 
 
 def _fields(path: Path) -> dict[str, int]:
     """`Name:   123 kB` as bytes by name."""
     found = {}
-    for line in _lines(path):
+    for line in lines(path):
         name, _, value = line.partition(":")
         words = value.split()
         if len(words) == 2 and words[1] == "kB" and words[0].isdigit():
@@ -86,11 +78,5 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _stat(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _lines(path))
+    pairs = (line.split() for line in lines(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-def _lines(path: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return []

@@ -13,7 +13,6 @@ import shutil
 import socket
 import ssl
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from cryptography.x509.oid import NameOID
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
+from hs_daemon import config_file
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
@@ -88,19 +88,20 @@ def load_identity(folder: Path) -> Identity | None:
         raise RefusedError(f"{error.filename}: cannot be read: {error.strerror}; {todo}") from None
 
 
-def default_folder(config_file: Path) -> Path:
+def default_folder(file: Path) -> Path:
     """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
     state_dir: object = "/var/lib/heteroshare/agent"
     try:
-        state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
+        file.stat()
+        state_dir = config_file.table(file).get("state_dir", state_dir)
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise RefusedError(f"{config_file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise RefusedError(f"{config_file}: cannot be read: {error}") from None
+        raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
+    except config_file.ConfigFileError as error:
+        raise RefusedError(f"{file}: {error}") from None
     if not isinstance(state_dir, str) or not state_dir.startswith("/"):
-        raise RefusedError(f"{config_file}: state_dir = {state_dir!r}: expected an absolute path")
+        raise RefusedError(f"{file}: state_dir = {state_dir!r}: expected an absolute path")
     return Path(state_dir) / "identity"
 
 

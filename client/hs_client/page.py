@@ -62,10 +62,7 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
     ]  # fmt: skip
     used = _FIXED + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes)
     newest = max(1, height - used - min(_FEWEST, len(seen.jobs))) if height else _NEWEST_EVENTS
-    events = [
-        Text(printable(tables.event_line(event)), style="dim", no_wrap=True)
-        for event in seen.events[-newest:]
-    ]
+    events = [Text(line, style="dim", no_wrap=True) for line in tables.event_lines(seen.events[-newest:])]
     most = max(_FEWEST, height - used - len(events)) if height else len(seen.jobs)
     below = [Text(), *events] if events else []
     return Group(*upper, _jobs(seen.jobs, colours, most), *below)

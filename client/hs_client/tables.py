@@ -1,7 +1,9 @@
 """The tables that people see, made from the protocol's messages."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from hs_client import forms
 from hs_client.api import ENDED, exit_code
@@ -324,8 +326,40 @@ def token_state(view: wire.TokenView) -> str:
     return "expired" if view.not_after and view.not_after < time.time() else "valid"
 
 
-def event_line(event: wire.Event) -> str:
-    about = " ".join(
-        word for word in (f"job {event.job_id}" if event.job_id else "", event.user, event.host) if word
-    )
-    return printable(f"{clock(event.at)}  {event.kind:<12}  {about:<16}  {event.text}".rstrip())
+def event_lines(events: Sequence[wire.Event], *, about: bool = True) -> list[str]:
+    """`about`: with the job, user and server that each is about."""
+    columns = EventColumns(about=16 if about else 0)
+    columns.widen(events)
+    return [columns.line(event) for event in events]
+
+
+@dataclass(slots=True)
+class EventColumns:
+    """How wide the columns of events are: as what they have held so far, so that a text begins below the one before.
+
+    A word that is longer than MOST pushes its own line's text aside, not everybody's from then on.
+    """
+
+    moment: int = 8
+    kind: int = 12
+    about: int = 16  # 0: no such column
+
+    MOST: ClassVar = 40
+
+    def widen(self, events: Iterable[wire.Event]) -> None:
+        for event in events:
+            self.moment = max(self.moment, len(clock(event.at)))
+            self.kind = max(self.kind, min(self.MOST, len(printable(event.kind))))
+            if self.about:
+                self.about = max(self.about, min(self.MOST, len(_about(event))))
+
+    def line(self, event: wire.Event) -> str:
+        self.widen((event,))
+        words = f"{clock(event.at):<{self.moment}}  {printable(event.kind):<{self.kind}}"
+        about = f"  {_about(event):<{self.about}}" if self.about else ""
+        return f"{words}{about}  {printable(event.text)}".rstrip()
+
+
+def _about(event: wire.Event) -> str:
+    words = (f"job {event.job_id}" if event.job_id else "", event.user, event.host)
+    return printable(" ".join(filter(None, words)))

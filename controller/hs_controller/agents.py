@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from hs_controller import permissions
-from hs_controller.gate import CALLER
+from hs_controller.gate import CALLER, SOURCE
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
@@ -46,7 +46,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     ) -> None:
         messages = aiter(request_iterator)
         link = await self._greeted(messages)
-        self._refuse_double(link, context)
+        self._refuse_double(link)
         self._hub.attach(link)
         why = "the connection ended"
         try:
@@ -81,7 +81,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             link.heard(hello.jobs, (), self._loop.clock.now_s())
         raise RefusedError(f"a Hello of more than {HELLO_MESSAGES} messages")
 
-    def _refuse_double(self, link: Link, context: Context) -> None:
+    def _refuse_double(self, link: Link) -> None:
         """Two machines with one identity, as copies of a disk have, would push each other out for ever: who is here stays."""
         host, now_s = link.host, self._loop.clock.now_s()
         here = self._hub.link(host.name)
@@ -91,7 +91,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             return  # it is the same machine, booted again
         if now_s >= self._doubled_s.get(host.name, -DOUBLED_AGAIN_S) + DOUBLED_AGAIN_S:
             self._doubled_s[host.name] = now_s
-            address = context.peer()
+            address = SOURCE.get()
             log.warning("host-doubled", host=host.name, address=address, boot_id=host.boot_id)
             self._loop.tell(lambda now_s, _: [HostDoubled(now_s=now_s, host=host.name, address=address)])
         raise RefusedError(

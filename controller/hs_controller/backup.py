@@ -29,6 +29,7 @@ from hs_controller.sqlite import (
 )
 from hs_controller.tables import EVENTS, event_row, insert, put_meta, read_meta
 
+SQLITE = b"SQLite format 3\0"  # what each of its files begins with
 CHUNK_BYTES = 256 << 10
 JOB_IDS_SKIPPED = 1_000_000  # jobs that came after the backup had such numbers: agents may still know them
 
@@ -149,8 +150,12 @@ def _prepared(source: Path, fresh: Path) -> int:
     _remove(fresh)
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with source.open("rb") as data, fresh.open("wb") as out:
-        while chunk := data.read(CHUNK_BYTES):
+        chunk = data.read(CHUNK_BYTES)
+        if chunk and not chunk.startswith(SQLITE):  # of a device or a huge file not all is read to say so
+            raise StoreRefusedError(f"{source}: cannot be put back: file is not a database")
+        while chunk:
             out.write(chunk)
+            chunk = data.read(CHUNK_BYTES)
     opened = engine(fresh, "IMMEDIATE")
     try:
         check_schema(opened, source)

@@ -4,14 +4,13 @@ import difflib
 import ipaddress
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hs_core.digits import whole
-from hs_daemon import host_name
+from hs_daemon import config_file, host_name
 
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
@@ -96,17 +95,9 @@ class Config:
 
 def load(file: Path) -> Config:
     try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not UTF-8 text (byte {error.start})") from None
-    try:
-        table = tomllib.loads(text)
-    except ValueError as error:  # also a number of more digits than Python reads
-        raise ConfigError(f"{file}: is not valid TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{file}: is not valid TOML: lists or tables in one another without end") from None
+        table = config_file.table(file)
+    except config_file.ConfigFileError as error:
+        raise ConfigError(f"{file}: {error}") from None
     return parse(table, file)
 
 

@@ -41,16 +41,23 @@ class Guests:
     def __init__(self, address: Path) -> None:
         self.address = address  # of the private server
         self._by_name: dict[str, Guest] = {}
+        self._sources: dict[str, str] = {}
 
-    def enter(self, name: str, guest: Guest) -> None:
+    def enter(self, name: str, guest: Guest, source: str) -> None:
         self._by_name[name] = guest
+        self._sources[name] = source
 
     def leave(self, name: str) -> None:
         self._by_name.pop(name, None)
+        self._sources.pop(name, None)
 
     def find(self, peer: str) -> Guest | None:
         """By what gRPC calls a call's peer."""
         return self._by_name.get(peer.removeprefix(_PEER))
+
+    def source(self, peer: str) -> str:
+        """The address of the machine that the call comes from; empty: this one, or the connection has ended."""
+        return self._sources.get(peer.removeprefix(_PEER), "")
 
 
 class _Half(asyncio.Protocol):
@@ -61,6 +68,7 @@ class _Half(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
         self.heard_bytes = 0
+        self.source = ""  # the address of the machine at the other end; empty: this one
         self._early = b""  # came before there was anybody to give it to
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -208,7 +216,7 @@ class Front(ABC):
         except BaseException:
             behind.close()
             raise
-        self._guests.enter(name, guest)
+        self._guests.enter(name, guest, outer.source)
         self._open.add(outer)
         self._of_whom[whose] += 1
 
@@ -380,7 +388,7 @@ class TcpFront(Front):
     async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        source = str(connection.getpeername()[0])
+        outer.source = source = str(connection.getpeername()[0])
         # One that only connects must not keep the others out.
         self._of_whom[source] += 1
         try:

@@ -20,6 +20,7 @@ from hs_proto import convert
 log = structlog.get_logger("hs_controller.gate")
 
 CALLER: ContextVar[Caller] = ContextVar("caller")
+SOURCE: ContextVar[str] = ContextVar("source")  # the address of the caller's machine; empty: this one
 """Who calls, within a call."""
 
 CODES = {kind: getattr(grpc.StatusCode, name) for kind, name in convert.GRPC_CODES.items()}
@@ -98,6 +99,7 @@ async def _enter(guests: Guests, method: str, context: _Context) -> None:
     except RefusedError as refused:
         await _refuse(context, refused)
     CALLER.set(caller)
+    SOURCE.set(guests.source(context.peer()))
 
 
 def _who(guests: Guests, method: str, context: _Context) -> Caller:

@@ -1,6 +1,8 @@
 """Pictures of results. matplotlib is imported with this module, so import it only where a picture is wanted."""
 
 import io
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hs_core.names import UserName
 from hs_sim.compare import Outcome
@@ -17,10 +20,20 @@ from hs_sim.metrics import utilization
 from hs_sim.model import Result
 from hs_sim.writers import write_bytes
 
+warnings.filterwarnings(
+    "ignore", r"Glyph .* missing from font", UserWarning
+)  # a box stands for it: seen there
+
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 DPI = 120
 SHOWN_USERS = 8
 WIDTH_S = 720.0  # of a moving mean, at least: turns of 2, 3, 4 and 6 quanta of a minute come out even
+
+
+def _plain(name: str) -> str:
+    """As it is: matplotlib takes what stands between two `$` for a formula, and keeps what begins with `_` out of legends."""
+    text = name.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _times(result: Result) -> list[float]:
@@ -83,16 +96,29 @@ def draw_received(
     ideal: Mapping[str, float] | None = None,
 ) -> None:
     times, width = _times(result), _step(result)
-    whole = [0.0] * len(times)
+    whole, drawn = [0.0] * len(times), list[list[float]]()
     for (label, users), colour in zip(groups.items(), COLOURS * 9, strict=False):
         series = group_series(result, users, models)
         whole = [a + b for a, b in zip(whole, series, strict=True)]
-        axes.plot(times, _smooth(series, width), label=label, color=colour, linewidth=1.6)
+        curve = _smooth(series, width)
+        below = sum(_coincide(curve, other) for other in drawn)
+        dashes = (0, (4, 4 * below)) if below else "-"  # so that those below it are seen
+        axes.plot(times, curve, label=_plain(label), color=colour, linewidth=1.6, linestyle=dashes)
+        drawn.append(curve)
     if total:
         axes.plot(times, _smooth(whole, width), label="total", color="black", linewidth=1.0)
     for label, value in (ideal or {}).items():
         axes.axhline(value, color="grey", linestyle=":", linewidth=1.0)
-        axes.annotate(label, (1.0, value), xycoords=("axes fraction", "data"), fontsize=8, va="center")
+        axes.annotate(
+            label, (1.0, value), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
+            fontsize=8, va="center",
+        )  # fmt: skip
+
+
+def _coincide(curve: Sequence[float], other: Sequence[float]) -> bool:
+    """For most of the time: the one that is drawn last would hide the other."""
+    same = sum(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(curve, other, strict=True))
+    return same > len(curve) / 2
 
 
 def received(
@@ -125,7 +151,7 @@ def by_pool(
     figure, panels = plt.subplots(1, len(models), figsize=(4.2 * len(models), 3.8), squeeze=False)
     for axes, model in zip(panels[0], models, strict=True):
         draw_received(axes, result, groups, models=[model], ideal=(ideal or {}).get(model))
-        _dress(axes, model, "GPUs")
+        _dress(axes, model, "GPUs (mean of the last 12 minutes)" if axes is panels[0][0] else "")
     panels[0][len(models) // 2].legend(
         fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(groups)
     )
@@ -147,7 +173,7 @@ def rates(
         for (label, result), colour in zip(runs.items(), COLOURS, strict=False):
             series = [sample.steps_per_s.get(user, 0.0) / unit[user] for sample in result.samples]
             axes.plot(_times(result), _smooth(series, _step(result)), label=label, color=colour)
-        _dress(axes, str(user), "progress, in K80s")
+        _dress(axes, _plain(user), "progress, in K80s" if axes is panels[0][0] else "")
     panels[0][0].legend(fontsize=8, loc="lower left")
     figure.suptitle(title, fontsize=12)
     figure.tight_layout()
@@ -190,7 +216,9 @@ def overview(path: Path, result: Result) -> None:
     _draw_utilization(panels[2], result)
     experiment = result.experiment
     figure.suptitle(
-        f"{experiment.workload.name}: {experiment.policy}, depth {result.depth}, seed {experiment.seed}"
+        _plain(
+            f"{experiment.workload.name}: {experiment.policy}, depth {result.depth}, seed {experiment.seed}"
+        )
     )
     figure.tight_layout()
     _save(figure, path)
@@ -200,12 +228,12 @@ def _draw_shares(axes: Any, result: Result) -> None:
     had: dict[UserName, float] = {}
     for job in result.jobs:
         had[job.user] = had.get(job.user, 0.0) + sum(job.gpu_s.values())
-    users = sorted(had, key=lambda user: (-had[user], user))[:SHOWN_USERS]
+    users = sorted((user for user in had if had[user] > 0), key=lambda user: (-had[user], user))[:SHOWN_USERS]
     times, width = _times(result), _step(result)
     for user, colour in zip(users, COLOURS, strict=False):
         series = group_series(result, [user])
         due = [sum(g for (u, _), g in s.entitled.items() if u == user) for s in result.samples]
-        axes.plot(times, _smooth(series, width), color=colour, label=str(user), linewidth=1.4)
+        axes.plot(times, _smooth(series, width), color=colour, label=_plain(user), linewidth=1.4)
         axes.plot(times, _smooth(due, width), color=colour, linestyle=":", linewidth=1.0)
     _dress(axes, "GPUs received (dotted: entitled)", "GPUs")
     if users:
@@ -213,12 +241,10 @@ def _draw_shares(axes: Any, result: Result) -> None:
 
 
 def _draw_completion(axes: Any, result: Result) -> None:
-    times = sorted(job.jct_s / 3600.0 for job in result.jobs if job.jct_s is not None)
-    if times:
-        axes.step(times, [(at + 1) / len(times) for at in range(len(times))], where="post", color=COLOURS[0])
-        if times[-1] > 20 * max(times[0], 1e-3):
-            axes.set_xscale("log")
+    _cdf(axes, [job.jct_s / 3600.0 for job in result.jobs if job.jct_s is not None], color=COLOURS[0])
     _dress(axes, "Time to completion", "part of the finished jobs")
+    axes.set_ylim(0, 1.02)
+    _spread_out(axes)
 
 
 def _draw_utilization(axes: Any, result: Result) -> None:
@@ -262,7 +288,7 @@ def comparison(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
     for axes in (panels[0], panels[2]):
         axes.set_ylim(0, 1.02)
         _spread_out(axes)
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(_plain(title), fontsize=12)
     figure.tight_layout()
     figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=min(6, len(by_policy)), fontsize=9)
     _save(figure, path)
@@ -276,7 +302,10 @@ def _cdf(axes: Any, values: Sequence[float], **look: Any) -> None:
 
 
 def _spread_out(axes: Any) -> None:
-    """A logarithmic axis where values are far apart."""
+    """A logarithmic axis where values are far apart, with as many numbers as there is room for."""
     xs = [x for line in axes.lines for x in line.get_xdata() if x > 0]
     if xs and max(xs) > 20 * min(xs):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(xs) < 500 * min(xs) else (1,)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import host_memory, procs
+from hs_agent import config, host_memory, limits, procs
 from hs_agent.cgroup import NO_CGROUP, CgroupUse, JobCgroup, create, probe
 from hs_agent.config import memory_bytes
 from hs_core.names import JobId
@@ -128,8 +128,8 @@ def test_a_limit_of_a_group_above_counts_like_the_host_s_own_memory(
 ) -> None:
     (place / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\nHugePages_Total:  0\n")
     monkeypatch.setattr(host_memory, "MEMINFO", place / "meminfo")
-    monkeypatch.setattr(host_memory, "V2", place / "cgroup")
-    monkeypatch.setattr(host_memory, "OWN_GROUP", place / "own")
+    monkeypatch.setattr(limits, "V2", place / "cgroup")
+    monkeypatch.setattr(limits, "OWN_GROUP", place / "own")
     (place / "own").write_text("3:memory:/other\n0::/unit/agent\n")
     assert host_memory.available_bytes() == 5000 * 1024
     unit = place / "cgroup" / "unit"
@@ -139,6 +139,9 @@ def test_a_limit_of_a_group_above_counts_like_the_host_s_own_memory(
         (group / "memory.current").write_text(used + "\n")
     (unit / "memory.stat").write_text("anon 900000\ninactive_file 96000\n")
     assert host_memory.available_bytes() == 3_096_000
+    assert memory_bytes() == 4_096_000, "what is left is said of that"
+    made = config.parse({"controller": "unix:/run/c.sock"})
+    assert made.host_memory_reserve_bytes == 4_096_000 // 20, "of the host's memory nobody would be left any"
     (unit / "memory.max").write_text("1000\n")
     assert host_memory.available_bytes() == 0, "a limit that was lowered below what is used"
     (place / "meminfo").write_text("MemTotal: 9000 kB\n")

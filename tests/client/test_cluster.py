@@ -3,12 +3,13 @@
 import json
 import math
 import threading
+import time
 
 import grpc
 import pytest
 from client_fakes import GPUS
 
-from hs_client.tables import bar
+from hs_client.tables import EventColumns, bar
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -188,6 +189,29 @@ def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     hsctl("events", "-j", "3", "-u", "ann", "-n", "7", "--after", "4")
     asked = fake.last("Events")
     assert (asked.job_id, asked.user, asked.tail, asked.after_seq) == (3, "ann", 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "user", "host"),
+    [("gpu-claimed-twice", "ann", "n1"), ("lost", "a.long.name@example.org", "r7"), ("lost", "u" * 64, "h" * 64)],
+)  # fmt: skip
+def test_texts_of_events_begin_below_one_another_whatever_was_said_of_them(hsctl, fake, kind, user, host):
+    today = time.time()
+    fake.events = [
+        wire.Event(seq=1, at=1.7e9, kind="placed", text="TEXT", job_id=3, user="ann", host="n1"),
+        wire.Event(seq=2, at=today, kind=kind, text="TEXT", job_id=100_000, user=user, host=host),
+        wire.Event(seq=3, at=today, kind="placed", text="TEXT"),
+    ]
+    ours, theirs, others = (line.index("TEXT") for line in hsctl("events").out.splitlines())
+    assert ours == others
+    assert theirs == ours if len(user) < 40 else theirs > ours, "a line that is far too long moves no other"
+
+
+def test_events_that_come_one_by_one_keep_the_columns_that_they_have_come_to_need():
+    columns = EventColumns()
+    first = columns.line(wire.Event(seq=1, at=1.7e9, kind="gpu-claimed-twice", text="TEXT", host="n1"))
+    second = columns.line(wire.Event(seq=2, at=time.time(), kind="placed", text="TEXT", job_id=3, user="ann"))
+    assert first.index("TEXT") == second.index("TEXT")
 
 
 def test_followed_events_go_on_after_a_restart_without_repeating(serving, fake):

@@ -1,6 +1,7 @@
 """Verbs about jobs, for people and for scripts."""
 
 import json
+import time
 
 import pytest
 from client_fakes import ENDED
@@ -156,6 +157,23 @@ def test_show_tells_story_exit_and_the_logs_tail_of_a_failed_job(hsctl, fake):
     assert "exit code:    139" in out
     assert "placed        on n1" in out
     assert "  ValueError: nan" in out
+
+
+def test_the_texts_of_a_jobs_story_begin_below_one_another(hsctl, fake):
+    fake.add()
+    fake.stories[1] = [
+        wire.Event(seq=1, at=1.7e9, kind="submitted", text="TEXT"),
+        wire.Event(seq=2, at=time.time(), kind="checkpoint-too-large", text="TEXT"),
+    ]
+    first, second = (line.index("TEXT") for line in hsctl("show", "1").out.splitlines() if "TEXT" in line)
+    assert first == second
+
+
+def test_show_tells_a_jobs_weight_from_its_users_tickets(hsctl, fake):
+    fake.add(state="running", host="n1", tickets=4 / 7, entitled_gpus=0.5714)
+    fake.add(state="queued", tickets=4 / 7)
+    assert "share:        0.57 GPUs: weight 0.5714 beside the other jobs of n1\n" in hsctl("show", "1").out
+    assert "share:" not in hsctl("show", "2").out, "without a home it has no jobs beside it"
 
 
 def test_show_json_holds_spec_story_and_rates(hsctl, fake):

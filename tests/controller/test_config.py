@@ -1,5 +1,6 @@
 """The operator's mistakes, each told with file, key, value and what was expected."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hs_agent import peers
 from hs_controller import config
 from hs_controller.config import ConfigError
+from hs_daemon import config_file
 
 
 def load(tmp_path: Path, text: str) -> config.Config:
@@ -77,7 +79,7 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
             "quantum_s = " + "9" * 400,
             ["quantum_s = 999", "…: expected a number of seconds from 0.1 to 86400"],
         ),
-        ("quantum_s = " + "9" * 5000, ["is not valid TOML", "4300 digits"]),
+        ("quantum_s = " + "9" * 5000, ["is not TOML", "4300 digits"]),
         ("seconds = " + "9" * 400, ["seconds = 999", "…: unknown key"]),
         ('state_dir = "here"', ["state_dir = 'here'", "absolute path"]),
         ("users.bob.ticket = 3", ["users.bob.ticket", "did you mean 'tickets'"]),
@@ -93,8 +95,8 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         ('listen = "127.0.0.1:http"', ["listen", "a port"]),
         ("web_listen = 7445", ["web_listen = 7445", "host:port"]),
         ('web_listen = "127.0.0.1:99999"', ["web_listen", "a port from 0 to 65535"]),
-        ("quantum_s = = 3", ["not valid TOML", "line 1"]),
-        ("admins = " + "[" * 20_000, ["not valid TOML", "without end"]),
+        ("quantum_s = = 3", ["not TOML", "line 1"]),
+        ("admins = " + "[" * 20_000, ["not TOML", "without end"]),
         ("limits.spec_bytes_per_user = 1000", ["limits.spec_bytes_per_user = 1000", "from 262144"]),
         ("deed_limit = 1", ["deed_limit = 1", "a whole number from 100"]),
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
@@ -130,6 +132,21 @@ def test_an_address_to_listen_at_names_its_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:7443", "127.8.9.1:0", "localhost:7443", "[::1]:7443"])
 def test_loopback_may_be_plaintext(tmp_path: Path, address: str) -> None:
     assert load(tmp_path, f'dev = true\nlisten = "{address}"').dev
+
+
+def test_what_is_no_plain_file_or_far_too_large_is_refused_and_nobody_waits_for_its_end(
+    tmp_path: Path,
+) -> None:
+    pipe, large = tmp_path / "pipe.toml", tmp_path / "large.toml"
+    os.mkfifo(pipe)
+    large.write_bytes(b"#" * (config_file.MOST_BYTES + 1))
+    for file in (Path("/dev/zero"), pipe):
+        with pytest.raises(ConfigError, match="cannot be read: a plain file was expected"):
+            config.load(file)
+    with pytest.raises(ConfigError, match="cannot be read: at most 1 MiB were expected"):
+        config.load(large)
+    large.write_bytes(b"#" * config_file.MOST_BYTES)
+    assert config.load(large).policy == "gandiva-fair"
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from hs_controller.config import ConfigError
 from hs_controller.pki import Authority
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
+from hs_daemon import config_file
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.kit import FakeAgent, channel_to, until
@@ -70,6 +71,26 @@ def test_files_that_may_not_be_looked_at_are_named(tmp_path: Path, monkeypatch: 
         controller_settings(UNSEEN)
     with pytest.raises(RefusedError, match="cannot be read: File name too long"):
         identity.default_folder(UNSEEN)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("state_dir = " + "[" * 20_000, "is not TOML: lists or tables in one another without end"),
+        ("state_dir = = 3", "is not TOML: Invalid value"),
+        ("#" * (config_file.MOST_BYTES + 1), "cannot be read: at most 1 MiB were expected"),
+    ],
+    ids=["deep", "torn", "large"],
+)
+def test_a_join_says_what_is_wrong_with_the_agents_configuration(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(content)
+    with pytest.raises(RefusedError, match=f"agent.toml: {says}"):
+        identity.default_folder(file)
+    with pytest.raises(RefusedError, match="null: cannot be read: a plain file was expected"):
+        identity.default_folder(Path("/dev/null"))
 
 
 def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:
@@ -334,6 +355,24 @@ def test_who_is_connected_with_an_older_certificate_is_cut_off_when_the_node_joi
             await until(lambda: agent.error is not None)
             assert agent.error is not None
             assert "v17 joined anew" in str(agent.error.details())
+
+    asyncio.run(story())
+
+
+def test_people_are_told_the_address_of_a_second_machine_with_one_identity(cluster: Cluster) -> None:
+    mine = cluster.joined("v18")
+
+    async def story() -> None:
+        async with cluster.channel(mine) as first, cluster.channel(mine) as second:
+            agent = await FakeAgent(first, "v18").join()
+            with pytest.raises(grpc.aio.AioRpcError, match="another machine is connected as v18"):
+                await FakeAgent(second, "v18", boot="boot-2").join()
+            async with channel_to(f"unix:{cluster.socket}") as channel:
+                admin = controller_pb2_grpc.HeteroShareStub(channel)
+                told = [event async for event in admin.Events(pb.EventsRequest())]
+            [doubled] = [event for event in told if event.kind == "host-doubled"]
+            assert "a second machine at 127.0.0.1 says that it is v18" in doubled.text
+            await agent.leave()
 
     asyncio.run(story())
 

@@ -239,13 +239,17 @@ def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
 ) -> None:
     async def story() -> None:
         async with scraped(config) as cluster:
+            await cluster.agent(gpus=1).join()
             await cluster.client.submit()
             before = await cluster.read()
             commits = Commits(cluster.loop, monkeypatch)
             commits.error = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
             with pytest.raises(grpc.aio.AioRpcError, match="cannot write its journal"):
                 await cluster.client.submit()
-            assert (await cluster.read())["hs_controller_read_only"] == {(): 1.0}
+            meanwhile = await cluster.read()
+            assert meanwhile["hs_controller_read_only"] == {(): 1.0}
+            assert list(meanwhile["hs_agent_up"].values()) == [1.0], "an alert would say that it is away"
+            assert [state for *_, state in meanwhile["hs_gpu_state"]] == ["idle"]
             commits.error = None
             await until_async(lambda: writable(cluster))
             after = await cluster.read()

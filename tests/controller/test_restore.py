@@ -1,6 +1,8 @@
 """A restore that is cut off anywhere: the old journal is whole, or the new one is, and said again it is done."""
 
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,25 @@ def test_what_was_being_made_when_the_process_was_killed_takes_no_room_for_ever(
         file.write_bytes(b"half")
     assert names_in(folder) == {"old"}
     assert not [file for file in left if file.exists()]
+
+
+def test_of_what_is_no_database_not_all_is_read(folder: Path) -> None:
+    """Of `/dev/zero` there is no end: the disk would be full."""
+    before = names_in(folder)
+    with pytest.raises(StoreRefusedError, match="/dev/zero: cannot be put back: file is not a database"):
+        backup.restore(folder, Path("/dev/zero"), force=True)
+    assert names_in(folder) == before
+    assert not (folder / backup.RESTORING).exists()
+
+
+def test_a_backup_may_come_through_a_pipe(folder: Path, copy: Path) -> None:
+    """As of `--from <(zcat backup.db.gz)`."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        sender = threading.Thread(target=lambda: (pipe.write(copy.read_bytes()), pipe.close()))
+        sender.start()
+        jobs, _ = backup.restore(folder, Path(f"/proc/self/fd/{reading}"), force=True)
+        sender.join()
+    os.close(reading)
+    assert jobs == 3
+    assert names_in(folder) == {"from-the-backup"}

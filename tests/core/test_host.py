@@ -7,7 +7,7 @@ from hostsim import HostSim
 from hs_core.events import LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
 from hs_core.names import JobId
-from hs_core.reports import Exit, Phase
+from hs_core.reports import LOST, Exit, Phase
 from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
@@ -193,6 +193,22 @@ def test_a_sick_gpu_gets_nothing_new_and_its_jobs_move_if_they_can():
     assert sim.machine.story[-1].now_s > 0
     sim.quanta(20)
     assert {sim.machine.report(JobId(n)).gpus for n in (1, 2, 3, 4)} <= {("GPU-1",), ("GPU-0",), ()}
+
+
+def test_who_came_up_on_a_gpu_that_is_out_of_use_since_begins_anew_and_nobody_else_does():
+    sim = HostSim(2)
+    first, second, ahead = (sim.job(n, ways=Ways(**QUICK)) for n in (1, 2, 3))
+    sim.send()
+    sim.run(40)
+    bound = {n: sim.machine.report(n).gpus for n in (first, second, ahead)}
+    assert sim.machine.report(ahead).phase is Phase.HELD, "it waits for its first turn"
+    sick = int(bound[ahead][0].removeprefix("GPU-"))
+    sim.see_gpus(sick=[sick])
+    sim.run(10)
+    said = sim.machine.report(ahead)
+    assert said.exit is not None
+    assert said.exit.why == f"{LOST}: a GPU on which it came up is out of use"
+    assert [sim.machine.report(n).exit for n in (first, second)] == [None, None], "they have trained there"
 
 
 def test_the_controllers_gangs_come_first():

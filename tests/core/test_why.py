@@ -47,6 +47,24 @@ def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idl
     assert "idle now" not in at.machine.why(JobId(2), 0.0).text
 
 
+def test_one_whose_process_stays_on_a_gpu_that_is_out_of_use_is_told_so_and_not_that_others_have_turns_there() -> (
+    None
+):
+    at = world()
+    at.do("submit alice a gpus=2")
+    at.do("report n1 1:0=held step=5 checkpoint_step=5 gpus=GPU-n1-2,GPU-n1-3 can_checkpoint=no")
+    at.do("gpus n1 sick=1")  # the first of them
+    at.do("report n1 1:0=held gpus=GPU-n1-0,GPU-n1-1")
+    why = at.machine.why(JobId(1), 0.0)
+    assert why.text == (
+        "it waits for its turn on n1: its process stays on GPUs 0, 1, of which GPU 0 is unhealthy;"
+        " it cannot go to GPUs 2, 3, idle now, before its first turn there"
+    )
+    assert "does not go on there" in why.next_step
+    at.do("report n1 1:0=held run_s=20 suspends=1 gpus=GPU-n1-0,GPU-n1-1")
+    assert at.machine.why(JobId(1), 0.0).text.endswith("idle now, as it hands over no state")
+
+
 @pytest.mark.parametrize("policy", ["gandiva-fair", "las"])
 def test_one_that_its_server_cannot_start_is_told_so_before_all_else(policy: str) -> None:
     at = world(policy=find(policy))

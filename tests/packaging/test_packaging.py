@@ -4,6 +4,7 @@ import configparser
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -71,6 +72,20 @@ def test_the_wheel_holds_the_packages_the_units_and_nothing_of_the_tests(wheel: 
     assert [name for name in names if name.endswith("LICENSE")]
     assert "hs_controller/web/pages/page.js" in names
     assert [name for name in names if name.endswith("share/heteroshare/monitoring/grafana/fairness.json")]
+
+
+def test_what_the_readme_links_to_is_in_the_source_distribution(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        shipped = {name.partition("/")[2] for name in archive.getnames()}
+    linked = set(re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text()))
+    assert "docs/hsctl.md" in linked
+    missing = [name for name in linked if not any(there.startswith(name) for there in shipped)]
+    assert missing == []
 
 
 def unit(name: str) -> configparser.ConfigParser:

@@ -112,6 +112,7 @@ def test_the_command_says_how_many_seeds_were_broken(capsys):
         (["faults", "--from", "-1"], 2, "--from: -1; expected 0 to 1000000000000"),
         (["faults", "--processes", "0"], 2, "--processes: 0; expected 1 to 1024"),
         (["fidelity", "nosuch"], 4, "nosuch: there is no such file"),
+        (["fidelity", "/dev/zero"], 2, "/dev/zero: a device; expected a file"),
         (["fidelity", __file__], 2, "expected what `python -m benchmarks.fidelity --record FILE` writes"),
     ],
 )

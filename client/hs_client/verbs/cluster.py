@@ -169,8 +169,13 @@ def events(
         if as_json:
             out(forms.text([forms.event(event) for event in found], indent=2))
             return
+        if not follow and not jsonl:
+            for line in tables.event_lines(list(found)):
+                out(line)
+            return
+        columns = tables.EventColumns()
         for event in found:
-            print(forms.text(forms.event(event)) if jsonl else tables.event_line(event), flush=follow)
+            print(forms.text(forms.event(event)) if jsonl else columns.line(event), flush=follow)
 
 
 @click.command()

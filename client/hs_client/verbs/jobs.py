@@ -93,8 +93,8 @@ def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> N
             out(f"  {name}={screen.printable(value)}")
     if found.story:
         out("\nstory")
-        for event in found.story:
-            out(f"  {screen.clock(event.at)}  {event.kind:<12}  {screen.printable(event.text)}")
+        for line in tables.event_lines(found.story, about=False):
+            out(f"  {line}")
     if found.view.HasField("exit") and found.view.state != "succeeded" and found.view.exit.log_tail:
         out("\nlast lines of its log")
         for line in found.view.exit.log_tail.splitlines():
@@ -160,7 +160,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             "received",
             f"{quantities.span_text(view.gpu_s)} of GPU time, {quantities.span_text(view.run_s)} in turns",
         ),
-        ("share", f"{view.tickets:.4g} tickets, {view.entitled_gpus:.2f} GPUs" if view.tickets else ""),
+        ("share", _share(view)),
         (
             "steps",
             f"{view.step}" + (f" ({view.steps_per_s:.2f}/s)" if view.steps_per_s else "")
@@ -180,6 +180,14 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _share(view: wire.JobView) -> str:
+    """`1.33 GPUs: weight 1.333 beside the other jobs of v1`. The weight is the policy's: its user's tickets are of another unit."""
+    if not view.tickets or not view.host:
+        return ""
+    where = ", ".join(forms.homes(view))
+    return f"{view.entitled_gpus:.2f} GPUs: weight {view.tickets:.4g} beside the other jobs of {where}"
 
 
 def _copies(view: wire.JobView) -> str:

@@ -42,7 +42,20 @@ def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
     if not bound or len(free) < job.gpus:
         return ""
     own, others = gpus_text(host, bound), gpus_text(host, free)
-    return f"its process stays on {own}, which others have their turns on, too; it cannot go to {others}, idle now, as it hands over no state"
+    sick = sick_of(job, host)
+    whose = (
+        f"of which {gpus_text(host, sick)} {_is(sick)} unhealthy"
+        if sick
+        else "which others have their turns on, too"
+    )
+    why = "before its first turn there" if _unused(job, host) else "as it hands over no state"
+    return f"its process stays on {own}, {whose}; it cannot go to {others}, idle now, {why}"
+
+
+def sick_of(job: Job, host: Host) -> list[GpuId]:
+    """Of the GPUs that its process stays on those on which nobody has a turn any more."""
+    bound = _bound(job, host)
+    return [gpu.id for gpu in host.gpus if gpu.id in bound and not gpu.healthy]
 
 
 def on_drained(job: Job, hosts: Collection[Host]) -> str:
@@ -73,6 +86,12 @@ def _until(job: Job) -> str:
 
 def _fresh(job: Job) -> bool:
     return job.report is None or job.report.step <= 0
+
+
+def _unused(job: Job, host: Host) -> bool:
+    """What its process there could hand over is not known yet."""
+    report = job.reports.get(host.name)
+    return report is not None and report.run_s <= 0 and report.suspends == 0
 
 
 def _is(some: Collection[object]) -> str:

@@ -348,7 +348,9 @@ def _for_turn(scene: Scene) -> Why:
         return Why(
             reason=Reason.WAITING_FOR_TURN,
             text=f"it waits for its turn on {_at(job)}: {bound}",
-            next_step="it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
+            next_step="it does not go on there before the GPU is mended; `hsctl node drain` with a deadline takes it to another server, from its newest checkpoint"
+            if gpus_out.sick_of(job, scene.hosts[0])
+            else "it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
         )
     one_in = 1 / part
     wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)

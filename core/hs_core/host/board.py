@@ -89,6 +89,9 @@ class Board:
         """By those that are to be started."""
         return gpu in self.gpus and self.gpus[gpu].healthy and gpu not in self.drained
 
+    def all_healthy(self, gpus: Iterable[GpuId]) -> bool:
+        return all(gpu in self.gpus and self.gpus[gpu].healthy for gpu in gpus)
+
     def usable_by(self, job: HostedJob, gpu: GpuId) -> bool:
         """By one that is bound to it: on a drained GPU what cannot leave goes on."""
         if gpu in self.drained and not job.can_checkpoint:

@@ -43,6 +43,15 @@ def leave(board: Board, job: HostedJob) -> None:
         board.ask(job, Tier.CHECKPOINT)
 
 
+def give_up(board: Board, job: HostedJob) -> None:
+    """It came up ahead of a turn that it cannot have: on a GPU that is out of use since. What cannot go through a checkpoint begins anew, and has done nothing here that would be lost."""
+    if not job.ahead or job.can_checkpoint or board.all_healthy(job.gpus):
+        return
+    why = "a GPU on which it came up is out of use"
+    job.exit_why = f"{LOST}: {why}"
+    board.kill(job, why)
+
+
 def leaves_now(board: Board, job: HostedJob) -> bool:
     return _could_leave(job) and board.now_s >= job.checkpoint_after_s
 

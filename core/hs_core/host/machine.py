@@ -243,6 +243,7 @@ class HostMachine:
                 comings.prepare(board, job)
             elif job.wanted.leave:
                 comings.leave(board, job)
+            comings.give_up(board, job)
         board.enqueue()
         self._expire()
         if board.wanted_quantum_s > 0.0:

@@ -1,0 +1,39 @@
+"""A daemon's configuration as it lies on the disk: one table of TOML."""
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 20  # a thousand times what there is to say: what is larger is some other file
+
+
+class ConfigFileError(Exception):
+    """What is wrong with it, without its name."""
+
+
+def table(path: Path) -> dict[str, Any]:
+    try:
+        text = _read(path).decode("utf-8")
+    except OSError as error:
+        raise ConfigFileError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(f"is not UTF-8 text (byte {error.start})") from None
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # also a number of more digits than Python reads
+        raise ConfigFileError(f"is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigFileError("is not TOML: lists or tables in one another without end") from None
+
+
+def _read(path: Path) -> bytes:
+    """Opened without waiting: a pipe into which nobody writes would hold the daemon up, and a device never ends."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigFileError("cannot be read: a plain file was expected")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ConfigFileError(f"cannot be read: at most {MOST_BYTES >> 20} MiB were expected")
+    return content
