@@ -18,6 +18,7 @@ parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
 parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--fsdp", action="store_true", help="with --ddp: parameters are sharded over the ranks")
+parser.add_argument("--slices", action="store_true", help="with --ddp: layers are spread over the ranks")
 parser.add_argument("--own-generator", action="store_true")
 parser.add_argument("--evaluate", action="store_true", help="after each epoch, on what was trained on")
 args = parser.parse_args()
@@ -67,11 +68,23 @@ loader = DataLoader(
 model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 2))
 if args.fsdp:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # before torch 2.6
+        from torch.distributed._composable.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for layer in (model[0], model[4], model):
         fully_shard(layer, mesh=mesh)
+elif args.slices:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(3)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 elif args.ddp:
     model = nn.parallel.DistributedDataParallel(model)
 if args.optimizer == "adam":
