@@ -275,7 +275,7 @@ loader = DataLoader(data, batch_size=8, shuffle=True)
 model = nn.Linear(4, 1)
 
 def train(xs, ys):
-    loss = nn.functional.mse_loss(model(xs.to(model.weight.dtype)), ys.to(model.weight.dtype))
+    loss = nn.functional.mse_loss(model(xs.to(model.weight.dtype)).float(), ys)
     loss.backward()
     return loss.item()
 """
@@ -342,6 +342,51 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss!r} {optimizer.state[model.weight]['wide'].tolist()}", flush=True)
 """
 
+WITH_ARRAYS = """
+import numpy as np
+
+class Own:
+    def __init__(self):
+        self.kept = {
+            "dice": np.random.RandomState(7).get_state(),
+            "best": np.float32(9.0),
+            "words": {b"": 0, b"\\xff": np.int64(1)},
+            "history": np.zeros(40, [("loss", "f4"), ("at", "M8[s]")]),
+            "seen": bytearray(5),
+            "phase": 1j,
+            "types": (torch.bool, torch.device("cpu")),
+        }
+
+    def state_dict(self):
+        return self.kept
+
+    def load_state_dict(self, kept):
+        self.kept = kept
+
+    def step(self, number, loss):
+        dice = np.random.RandomState()
+        dice.set_state(self.kept["dice"])
+        self.kept["best"] = np.minimum(self.kept["best"] * np.float32(1.001), np.float32(loss))
+        self.kept["history"][number] = (dice.rand(), number)
+        self.kept["words"][b"\\xff"] += 1
+        self.kept["seen"][number % 5] += 1
+        self.kept["phase"] *= 1j
+        self.kept["dice"] = dice.get_state()
+        return {**self.kept, "history": self.kept["history"][number], "dice": dice.rand()}
+
+own = Own()
+optimizer = torch.optim.AdamW(model.parameters(), lr=np.float64(0.01))
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader, own=own)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {own.step(step, loss)!r}", flush=True)
+"""
+
 A_STEP_FOR_EACH_EPOCH = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
@@ -384,6 +429,9 @@ for epoch in range(state.epoch, 4):
             AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
         ),
         pytest.param(WIDE_WEIGHTS, 7, id="whose optimizer keeps 32-bit weights beside 16-bit parameters"),
+        pytest.param(
+            WITH_ARRAYS, 7, id="whose own state holds arrays, their scalars, bytes, types and complex numbers"
+        ),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
 )
