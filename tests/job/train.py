@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import random
+import warnings
 
 import numpy as np
 import torch
@@ -68,11 +69,7 @@ loader = DataLoader(
 model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 2))
 if args.fsdp:
     from torch.distributed.device_mesh import init_device_mesh
-
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:  # before torch 2.6
-        from torch.distributed._composable.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for layer in (model[0], model[4], model):
@@ -81,6 +78,7 @@ elif args.slices:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+    warnings.filterwarnings("ignore", "DTensor random operators may not")  # so torch before 2.6, on the CPU
     torch.manual_seed(3)
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
