@@ -204,9 +204,8 @@ def test_what_cannot_be_saved_is_refused_by_name(value: Any, said: str) -> None:
 
 
 def test_a_tensor_that_this_torch_does_not_take_back_is_refused_before_it_is_written() -> None:
-    kind = getattr(
-        torch, "int4", torch.bits8
-    )  # newer versions write no such tensor, older ones do not read it
+    """Newer versions of torch cannot write numbers of one bit, older ones have none and do not read bits."""
+    kind = torch.uint1 if hasattr(torch, "uint1") else torch.bits8
     with pytest.raises(
         PackError, match=r"it\['own'\] is a tensor of type torch\..*, which torch .* does not take back"
     ):
