@@ -20,6 +20,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
+from hs_job import arrays
 from hs_job.pack import versions, with_versions
 
 if TYPE_CHECKING:
@@ -135,6 +136,10 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
     if isinstance(first, dict):
         if first.get(_TAG) == "array":
             return _mean_array(values, weights, first, where)
+        if first.get(_TAG) == "octets":
+            return first
+        if first.get(_TAG) == "dict" and any(_keys(value) != _keys(first) for value in values):
+            raise ValueError(f"the copies differ in entries of {where}")
         if any(value.keys() != first.keys() for value in values):
             odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
             raise ValueError(f"the copies differ in entries {odd} of {where}")
@@ -153,6 +158,11 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
     return first
 
 
+def _keys(saved: Content) -> List[Any]:
+    """Of a dict whose keys are not plain."""
+    return [key for key, _ in saved["items"]]
+
+
 def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where: str, torch: Any) -> Any:
     if not (first.is_floating_point() or first.is_complex()):
         return first
@@ -168,17 +178,15 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
 
 def _mean_array(values: List[Any], weights: Sequence[float], first: Any, where: str) -> Any:
     numpy = importlib.import_module("numpy")
-    if numpy.dtype(first["type"]).kind not in "fc" or "bytes" not in first:
+    if "scalar" in first or (kind := arrays.type_of(first["type"]).kind) not in "fc":
         return first
     if any((value.get("type"), value.get("shape")) != (first["type"], first["shape"]) for value in values):
         raise ValueError(f"{where} has several types or shapes in the copies")
+    wide = numpy.complex128 if kind == "c" else numpy.float64
     total = sum(
-        weight * numpy.frombuffer(value["bytes"], dtype=first["type"]).astype(numpy.complex128)
-        for value, weight in zip(values, weights)
+        weight * arrays.in_place(value).astype(wide) for value, weight in zip(values, weights) if weight
     )
-    if numpy.dtype(first["type"]).kind == "f":
-        total = total.real
-    return {**first, "bytes": total.astype(first["type"]).tobytes()}
+    return arrays.replaced(first, numpy.asarray(total, arrays.type_of(first["type"])))
 
 
 # --- where the data stand -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from hs_job import average
+from hs_job.pack import load
 
 KEPT = 2
 _MAX_JSON = 1 << 20
@@ -446,12 +447,11 @@ def _open_verified(here: int, expected: Dict[str, Any]) -> int:
 
 
 def _load(fd: int) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if "torch" not in sys.modules:
         raise TornError("the script has not imported torch, which reads the file")
     try:
         with os.fdopen(os.dup(fd), "rb") as file:
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return load(file)
     except OSError:
         raise
     except Exception as error:

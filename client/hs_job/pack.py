@@ -1,17 +1,41 @@
-"""State dicts as values that `torch.load(weights_only=True)` takes back: no pickled classes, nothing that runs code."""
+"""State dicts as values that `torch.load(weights_only=True)` takes back: no pickled classes, nothing that runs code.
+
+What it takes back grows with the versions of torch. So only what all of them take is pickled (tensors, numbers, text, and their containers), and
+everything else is described by that.
+"""
 # Versions of modules are private to torch:
-# ruff: noqa: SLF001
+# Python 3.9 has no strict:
+# ruff: noqa: SLF001, B905
 
 from __future__ import annotations
 
+import io
 import sys
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
-from hs_job import shards
+from hs_job import arrays, octets, shards
 
 _TAG = "__heteroshare__"
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN = (type(None), bool, int, float, str)
+_TYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+_loadable: Set[Any] = {f"torch.{name}" for name in _TYPES}
+"""Of tensors, as every version of torch takes them back; and forms of others that were tried."""
+_SAVED = "only tensors, numbers, text, bytes, arrays of these, and containers of them can be saved"
 _MOST_BITS = 255 * 8 - 1  # longer ones are pickled in a way that torch does not load
 
 
@@ -41,39 +65,47 @@ class _Packer:
         if torch is not None:
             if isinstance(value, torch.Tensor):
                 return self._tensor(value, where)
-            if kind in (torch.dtype, torch.device, torch.Size):
+            if kind is torch.Size:
                 return value
+            if kind in (torch.dtype, torch.device):
+                return {_TAG: kind.__name__, "name": str(value)}
         if kind in (dict, OrderedDict):
-            packed = kind(
-                (self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items()
-            )
-            return with_versions(packed, self.pack(versions(value), where))
+            return self._dict(value, where)
         if kind in (list, tuple):
             return kind(self.pack(each, f"{where}[{index}]") for index, each in enumerate(value))
         return self._tagged(kind, value, where)
 
     def _tagged(self, kind: Any, value: Any, where: str) -> Any:
         if kind is Counter:
-            return {_TAG: "counter", "items": [[self._key(k, where), v] for k, v in value.items()]}
+            items = [[self._key(k, where), self.pack(v, f"{where}[{k!r}]")] for k, v in value.items()]
+            return {_TAG: "counter", "items": items}
         if kind is defaultdict:  # its factory is the loading object's own business
             return self.pack(dict(value), where)
         if kind in (set, frozenset):
             return {_TAG: kind.__name__, "items": [self._key(each, where) for each in value]}
         if kind is deque:
             return {_TAG: "deque", "items": [self.pack(each, where) for each in value], "most": value.maxlen}
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _PLAIN):
-            return value.item()
-        if numpy is not None and kind is numpy.ndarray and value.dtype.kind in "biufc":
-            array = {_TAG: "array", "type": value.dtype.str, "shape": list(value.shape)}
-            return {**array, "bytes": value.tobytes()} if value.size else array
-        raise PackError(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}: only tensors, numbers, text and containers of them can be saved"
-        )
+        if kind is bytes or kind is bytearray:
+            return {_TAG: "octets", "kind": kind.__name__, "of": octets.packed(bytearray(value))}
+        if kind is complex:
+            return {_TAG: "complex", "parts": [value.real, value.imag]}
+        try:
+            array = arrays.pack(value)
+        except arrays.UnsavableError as error:
+            raise PackError(f"{where} is an array {error}: {_SAVED}") from None
+        if array is not None:
+            return {_TAG: "array", **array}
+        raise PackError(f"{where} is a {kind.__module__}.{kind.__qualname__}: {_SAVED}")
+
+    def _dict(self, value: Any, where: str) -> Any:
+        kind = type(value)
+        items = [(self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items()]
+        told = self.pack(versions(value), where)
+        if _TAG not in value and all(found == key for (found, _), key in zip(items, value)):
+            return with_versions(kind(items), told)
+        return {_TAG: "dict", "ordered": kind is OrderedDict, "items": items, "versions": told}
 
     def _plain(self, value: Any, where: str) -> Any:
-        if type(value) is bytes and not value:  # pickled as a call, which torch does not load
-            return {_TAG: "bytes"}
         if type(value) is int and value.bit_length() > _MOST_BITS:
             raise PackError(
                 f"{where} is a whole number of {value.bit_length()} bits: at most {_MOST_BITS} can be saved"
@@ -81,12 +113,17 @@ class _Packer:
         return value
 
     def _key(self, key: Any, where: str) -> Any:
-        if type(key) in _PLAIN or (type(key) is tuple and all(type(each) in _PLAIN for each in key)):
-            for each in key if type(key) is tuple else (key,):
-                if self._plain(each, f"a key of {where}") is not each:
-                    raise PackError(f"a key of {where} is {each!r}: expected numbers or text")
-            return key
-        raise PackError(f"a key of {where} is a {type(key).__qualname__}: expected numbers or text")
+        """Other than the key itself where that is not plain."""
+        kind = type(key)
+        if kind in _PLAIN:
+            return self._plain(key, f"a key of {where}")
+        if kind is tuple:
+            return tuple(self._key(each, where) for each in key)
+        if kind is bytes:
+            return {_TAG: "octets", "kind": "bytes", "of": octets.text(key)}
+        if kind is complex:
+            return self.pack(key, where)
+        raise PackError(f"a key of {where} is a {kind.__qualname__}: expected numbers or text")
 
     def _tensor(self, tensor: Any, where: str) -> Any:
         torch = self._torch
@@ -104,6 +141,7 @@ class _Packer:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise PackError(f"{where} is a {type(tensor).__qualname__}: only plain tensors can be saved")
         tensor = tensor.detach()
+        self._try(tensor, where)
         host = self._host_of(tensor) if self._host_of is not None else None
         if host is not None:
             return host
@@ -120,6 +158,34 @@ class _Packer:
             self._seen[key] = tensor.cpu()
         return self._seen[key]
 
+    def _try(self, tensor: Any, where: str) -> None:
+        """Whether this version of torch takes back what it writes of such a tensor, before it is relied on: there are types that it does not."""
+        torch = self._torch
+        assert torch is not None
+        strided = tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
+        form: Any = str(tensor.dtype)
+        if not strided:
+            form = (form, tensor.layout, tensor.is_quantized and tensor.qscheme(), tensor.is_nested)
+        if form in _loadable:
+            return
+        file = io.BytesIO()
+        try:
+            torch.save(tensor.new_empty(0, device="cpu") if strided else tensor.cpu(), file)
+            file.seek(0)
+            load(file)
+        except Exception:
+            raise PackError(
+                f"{where} is a tensor of type {tensor.dtype} ({tensor.layout}), which torch {torch.__version__} does not take back from a checkpoint"
+            ) from None
+        _loadable.add(form)
+
+
+def load(file: Any) -> Any:
+    """What was packed and saved there. What torch warns of meanwhile (that it checks sparse tensors, 2.14) is not the script's doing, nor an error where it makes warnings errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sys.modules["torch"].load(file, map_location="cpu", weights_only=True)
+
 
 def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
     """`layouts`: where parts of tensors go. Raises ValueError where one has no place."""
@@ -132,24 +198,41 @@ def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
     if tag is None:
         found = kind((key, unpack(each, layouts)) for key, each in value.items())
         return with_versions(found, unpack(versions(value)))
-    if tag == "bytes":
-        return b""
+    if tag == "dict":
+        made = OrderedDict if value["ordered"] else dict
+        items = ((unpack(key), unpack(each, layouts)) for key, each in value["items"])
+        return with_versions(made(items), unpack(value["versions"]))
     if tag == "counter":
-        return Counter(dict(value["items"]))
+        return Counter({unpack(key): unpack(each, layouts) for key, each in value["items"]})
     if tag in ("set", "frozenset"):
-        return {"set": set, "frozenset": frozenset}[tag](value["items"])
+        return {"set": set, "frozenset": frozenset}[tag](map(unpack, value["items"]))
     if tag == "deque":
         return deque((unpack(each, layouts) for each in value["items"]), value["most"])
     if tag == "array":
-        import importlib
-
-        numpy = importlib.import_module("numpy")
-        if "bytes" not in value:
-            return numpy.empty(value["shape"], value["type"])
-        return numpy.frombuffer(value["bytes"], dtype=value["type"]).reshape(value["shape"]).copy()
+        return arrays.unpack(value)
+    if tag == "octets":
+        return {"bytes": bytes, "bytearray": bytearray}[value["kind"]](octets.unpacked(value["of"]))
+    if tag == "complex":
+        return complex(*value["parts"])
+    if tag in ("dtype", "device"):
+        return _of_torch(tag, value["name"])
+    if tag == "bytes":  # so earlier versions wrote empty ones
+        return b""
     if tag == shards.TAG and layouts is not None:
         return layouts.put(value["part"], value)
     raise ValueError(f"unknown mark {tag!r} in a checkpoint")
+
+
+def _of_torch(tag: str, name: str) -> Any:
+    torch = sys.modules["torch"]
+    if tag == "device":
+        return torch.device(name)
+    found = getattr(torch, name.partition(".")[2], None)
+    if type(found) is not torch.dtype:
+        raise ValueError(
+            f"a checkpoint holds a type of tensors that torch {torch.__version__} does not know: {name}"
+        )
+    return found
 
 
 def versions(value: Any) -> Any:

@@ -221,6 +221,35 @@ def test_arrays_without_elements_have_an_average() -> None:
     assert unpack(found["none"]).shape == (0, 3)
 
 
+def test_arrays_of_numbers_are_averaged_and_bytes_are_the_busiest_copys() -> None:
+    parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
+    for part, weight in zip(parts, (1.0, 5.0), strict=True):
+        own = {
+            "small": np.full((2, 3), weight, np.float32),
+            "large": np.full(5000, weight),
+            "by column": np.asfortranarray([[weight, 1.0], [2.0, 3.0]]),
+            "complex": np.array(weight * 1j, np.complex64),
+            "whole": np.array([weight], int),
+            "number": np.float32(weight),
+            "word": np.str_(weight),
+            "bytes": bytes(int(weight) * 2000),
+            "keys": {b"a": np.array([weight]), (1, b"b"): b""},
+        }
+        part["objects"]["model"]["own"] = pack(own, "own")
+    found = unpack(average.merged(parts, [3, 1], 6)["objects"]["model"]["own"])
+    assert found["small"].tolist() == [[2.0] * 3] * 2
+    assert found["large"].tolist() == [2.0] * 5000
+    assert found["by column"].tolist() == [[2.0, 1.0], [2.0, 3.0]]
+    assert found["by column"].flags.f_contiguous
+    assert (found["complex"].tolist(), found["whole"].tolist()) == (2j, [1])
+    assert (found["number"], found["word"], found["bytes"]) == (1.0, "1.0", bytes(2000))
+    assert (found["keys"][b"a"].tolist(), found["keys"][1, b"b"]) == ([2.0], b"")
+    assert [found[name].dtype for name in ("small", "complex")] == [np.float32, np.complex64]
+    parts[1]["objects"]["model"]["own"]["keys"] = pack({b"b": np.array([1.0]), (1, b"b"): b""}, "keys")
+    with pytest.raises(ValueError, match=r"the copies differ in entries of model\['own'\]\['keys'\]"):
+        average.merged(parts, [3, 1], 6)
+
+
 def test_a_copy_that_did_nothing_has_no_weight() -> None:
     idle = saved(2, float("nan"), fetched=2, began=2, count=2)
     found = average.merged([idle, saved(4, 4.0, fetched=4, began=2, count=4)], [0, 2], 4)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from job_stub import StubAgent
 from moving import let_go, lines, move, slow_down, suspend_and_resume
 from warm import Warm
@@ -26,6 +27,7 @@ ADVERSARIES = str(Path(__file__).parent / "adversaries.py")
 GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
 
 
+SHARDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
 Uninterrupted = Callable[..., tuple[str, ...]]
 
 
@@ -137,7 +139,18 @@ def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_ther
     )
 
 
-@pytest.mark.parametrize("more", [(), ("--fsdp",)], ids=["copies", "shards"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param((), id="copies"),
+        pytest.param(
+            ("--fsdp",),
+            id="shards",
+            marks=pytest.mark.skipif(not SHARDS, reason="torch before 2.6 has no fully_shard for the CPU"),
+        ),
+        pytest.param(("--slices",), id="slices"),
+    ],
+)
 def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
     agent: StubAgent, uninterrupted: Uninterrupted, more: tuple[str, ...]
 ) -> None:
@@ -260,7 +273,7 @@ loader = DataLoader(data, batch_size=8, shuffle=True)
 model = nn.Linear(4, 1)
 
 def train(xs, ys):
-    loss = nn.functional.mse_loss(model(xs.to(model.weight.dtype)), ys)
+    loss = nn.functional.mse_loss(model(xs.to(model.weight.dtype)).float(), ys)
     loss.backward()
     return loss.item()
 """
@@ -327,6 +340,51 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss!r} {optimizer.state[model.weight]['wide'].tolist()}", flush=True)
 """
 
+WITH_ARRAYS = """
+import numpy as np
+
+class Own:
+    def __init__(self):
+        self.kept = {
+            "dice": np.random.RandomState(7).get_state(),
+            "best": np.float32(9.0),
+            "words": {b"": 0, b"\\xff": np.int64(1)},
+            "history": np.zeros(40, [("loss", "f4"), ("at", "M8[s]")]),
+            "seen": bytearray(5),
+            "phase": 1j,
+            "types": (torch.bool, torch.device("cpu")),
+        }
+
+    def state_dict(self):
+        return self.kept
+
+    def load_state_dict(self, kept):
+        self.kept = kept
+
+    def step(self, number, loss):
+        dice = np.random.RandomState()
+        dice.set_state(self.kept["dice"])
+        self.kept["best"] = np.minimum(self.kept["best"] * np.float32(1.001), np.float32(loss))
+        self.kept["history"][number] = (dice.rand(), number)
+        self.kept["words"][b"\\xff"] += 1
+        self.kept["seen"][number % 5] += 1
+        self.kept["phase"] *= 1j
+        self.kept["dice"] = dice.get_state()
+        return {**self.kept, "history": self.kept["history"][number], "dice": dice.rand()}
+
+own = Own()
+optimizer = torch.optim.AdamW(model.parameters(), lr=np.float64(0.01))
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader, own=own)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {own.step(step, loss)!r}", flush=True)
+"""
+
 A_STEP_FOR_EACH_EPOCH = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
@@ -369,6 +427,9 @@ for epoch in range(state.epoch, 4):
             AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
         ),
         pytest.param(WIDE_WEIGHTS, 7, id="whose optimizer keeps 32-bit weights beside 16-bit parameters"),
+        pytest.param(
+            WITH_ARRAYS, 7, id="whose own state holds arrays, their scalars, bytes, types and complex numbers"
+        ),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
 )

@@ -8,11 +8,21 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from hs_job.pack import PackError, pack, unpack
 from hs_job.shards import Layouts, local
 from hs_job.swap import Swapper
+
+try:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+except ImportError:  # before torch 2.5
+    from torch.distributed._tensor import Replicate, Shard, distribute_tensor
+
+# What torch before 2.5 says of every tensor that is spread on the CPU:
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:DTensor random operators may not"),
+    pytest.mark.filterwarnings("ignore:To construct DTensor from torch.Tensor"),
+]
 
 
 @pytest.fixture

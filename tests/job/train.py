@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import random
+import warnings
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
 parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--fsdp", action="store_true", help="with --ddp: parameters are sharded over the ranks")
+parser.add_argument("--slices", action="store_true", help="with --ddp: layers are spread over the ranks")
 parser.add_argument("--own-generator", action="store_true")
 parser.add_argument("--evaluate", action="store_true", help="after each epoch, on what was trained on")
 args = parser.parse_args()
@@ -72,6 +74,15 @@ if args.fsdp:
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     for layer in (model[0], model[4], model):
         fully_shard(layer, mesh=mesh)
+elif args.slices:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    warnings.filterwarnings("ignore", "DTensor random operators may not")  # so torch before 2.6, on the CPU
+    torch.manual_seed(3)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 elif args.ddp:
     model = nn.parallel.DistributedDataParallel(model)
 if args.optimizer == "adam":

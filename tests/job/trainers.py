@@ -117,6 +117,8 @@ def with_transformers(net: Net) -> object:
     trainer.remove_callback(transformers.PrinterCallback)
     hs_job.attach(trainer)
     loss = trainer.train().training_loss
+    if transformers.__version__ < "5":  # it keeps the losses since the last log line to itself
+        return [(each["epoch"], each.get("eval_loss")) for each in trainer.state.log_history]
     told = [(each["epoch"], each.get("loss"), each.get("eval_loss")) for each in trainer.state.log_history]
     return loss, told
 

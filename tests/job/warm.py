@@ -183,6 +183,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str, ranks: int) -> None:
 
 
 if __name__ == "__main__":
+    import atexit
     import gc
     import importlib
     import runpy
@@ -197,4 +198,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     gc.freeze()  # its pages stay shared
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))
+    atexit.register(
+        gc.unfreeze
+    )  # else it keeps them to its end, which what checks for leaks says (triton, with torch 2.15)
     runpy.run_path(sys.argv[0], run_name="__main__")
