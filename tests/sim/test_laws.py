@@ -117,7 +117,8 @@ def test_departures_leave_their_share_to_those_who_stay():
     [
         (2, {"a": (4, 2, 200.0), "b": (5, 2, 200.0), "c": (1, 2, 100.0)}),
         (4, {"a": (7, 4, 100.0), "b": (7, 2, 50.0)}),
-        (5, {"a": (8, 4, 50.0), "b": (20, 1, 50.0)}),
+        (5, {"a": (28, 1, 100.0), "b": (2, 4, 50.0)}),
+        (6, {"a": (38, 1, 100.0), "b": (13, 2, 100.0)}),
         (6, {"a": (9, 4, 200.0), "b": (27, 1, 50.0)}),
         (6, {"a": (23, 2, 200.0), "b": (24, 1, 200.0), "c": (2, 1, 200.0), "d": (40, 1, 50.0), "e": (8, 2, 100.0)}),
         (7, {"a": (20, 1, 100.0), "b": (1, 4, 200.0), "c": (18, 2, 200.0)}),
@@ -137,6 +138,26 @@ def test_servers_that_do_not_carry_alike_cost_nobody_its_share(
     result = run(drafts, {"V100": servers}, quanta=140, tickets=tickets)
     for user, (_, gang, _) in users.items():
         assert farthest(result, user, gang, SETTLED, 140) <= 1
+
+
+@pytest.mark.parametrize(
+    ("servers", "users"),
+    [
+        (10, {"a": (5, 4, 100.0), "b": (5, 2, 50.0), "c": (13, 1, 200.0)}),
+        (8, {"a": (4, 4, 100.0), "b": (16, 1, 100.0), "c": (4, 2, 100.0)}),
+    ],
+)
+def test_jobs_that_come_together_are_laid_out_so_that_nobody_has_to_move(
+    servers: int, users: dict[str, tuple[int, int, float]]
+) -> None:
+    """Nobody was told of a home yet, so it costs nothing to think better of it: wide gangs do not share servers with jobs that are due all the time."""
+    drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
+    tickets = {user: has for user, (_, _, has) in users.items()}
+    result = run(drafts, {"V100": servers}, quanta=44, tickets=tickets)
+    assert not any(job.migrations for job in result.jobs)
+    for user, (_, gang, _) in users.items():
+        lacks = due(result, user, 4, 44) - got(result, user, 4, 44)
+        assert lacks <= max(0.1 * due(result, user, 4, 44), gang / WINDOW)
 
 
 @pytest.mark.slow
