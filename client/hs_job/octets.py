@@ -26,8 +26,6 @@ def unpacked(saved: Any) -> Union[bytes, memoryview]:
     """Of a tensor its own memory, for as long as that is there. Raises ValueError."""
     if isinstance(saved, str):
         return saved.encode("latin-1")
-    if isinstance(saved, bytes):  # so earlier versions wrote them
-        return saved
     torch = sys.modules["torch"]
     if (
         type(saved) is not torch.Tensor

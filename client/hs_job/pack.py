@@ -216,8 +216,6 @@ def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
         return complex(*value["parts"])
     if tag in ("dtype", "device"):
         return _of_torch(tag, value["name"])
-    if tag == "bytes":  # so earlier versions wrote empty ones
-        return b""
     if tag == shards.TAG and layouts is not None:
         return layouts.put(value["part"], value)
     raise ValueError(f"unknown mark {tag!r} in a checkpoint")
