@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from hs_core.mechanism.fitting import FEWEST, MOST, STEPS
+from hs_core.mechanism.fitting import LEAST_FACTOR, MOST_FACTOR
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
@@ -72,8 +72,8 @@ def test_who_cannot_get_more_where_its_jobs_are_has_no_more_than_twice_the_ticke
     shares = {"A": Fraction(3), "B": Fraction(1)}
     verdict = decided([host("h"), host("i")], jobs, tickets=shares)
     plain = {"A": verdict.entitled["A", "V100"] / 8, "B": verdict.entitled["B", "V100"] / 6}
-    assert verdict.plan.tickets[JobId(1)] <= plain["A"] * Fraction(MOST, STEPS)
-    assert verdict.plan.tickets[JobId(9)] >= plain["B"] * Fraction(FEWEST, STEPS)
+    assert verdict.plan.tickets[JobId(1)] <= plain["A"] * Fraction(MOST_FACTOR)
+    assert verdict.plan.tickets[JobId(9)] >= plain["B"] * Fraction(LEAST_FACTOR)
 
 
 def test_gpus_of_whom_nothing_can_suspend_are_left_out_of_what_tickets_divide():

@@ -29,10 +29,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
-FEWEST, MOST = STEPS // 2, 2 * STEPS
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 ROUNDS = 6  # by then most of what can be gained is
 EVEN = 0.01  # so far off is near enough
 SLACK = 1e-9
+TINY = 1e-300
 MOST_JOBS = 4_096  # among more they are not fitted
 _LEAST = float(LEAST)
 
@@ -108,19 +109,22 @@ def _rows(world: World, server: int, band: Band) -> Iterable[_Row]:
 def _fit(asked: _Asked) -> tuple[int, ...]:
     """Factors of users' tickets, in steps."""
     place = {user: at for at, user in enumerate(asked.users)}
-    server: Ints = np.array([row[0] for row in asked.rows], dtype=np.int64)
-    owner: Ints = np.array([place[row[1]] for row in asked.rows], dtype=np.int64)
-    gpus: Floats = np.array([row[2] * count for row, count in asked.rows.items()], dtype=np.float64)
-    always: NDArray[np.bool_] = np.array([row[3] for row in asked.rows], dtype=np.bool_)
-    has: Floats = np.array(asked.gpus, dtype=np.float64)
-    room = np.minimum(has, np.bincount(server, weights=gpus, minlength=has.size))
-    due, per_gpu = np.array(asked.due), np.array(asked.per_gpu)
+    rows = list(asked.rows)
+    server: Ints = np.array([row[0] for row in rows], dtype=np.int64)
+    owner: Ints = np.array([place[row[1]] for row in rows], dtype=np.int64)
+    gpus: Floats = np.array(
+        [row[2] * count for row, count in zip(rows, asked.rows.values(), strict=True)], dtype=np.float64
+    )
+    always: NDArray[np.bool_] = np.array([row[3] for row in rows], dtype=np.bool_)
+    room = np.minimum(asked.gpus, np.bincount(server, weights=gpus, minlength=len(asked.gpus)))
+    due, plain = np.array(asked.due), gpus * np.array(asked.per_gpu)[owner]
     factors = np.ones(due.size)
     for _ in range(ROUNDS):
-        weight = gpus * (per_gpu * factors)[owner]
-        gets = np.bincount(owner, weights=_expected(server, room, gpus, weight, always), minlength=due.size)
+        gets = np.bincount(
+            owner, weights=_expected(server, room, gpus, plain * factors[owner], always), minlength=due.size
+        )
         lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
-        before, factors = factors, np.clip(factors * lacks, FEWEST / STEPS, MOST / STEPS)
+        before, factors = factors, np.minimum(np.maximum(factors * lacks, LEAST_FACTOR), MOST_FACTOR)
         if np.abs(factors - before).max() <= EVEN:
             factors = before
             break
@@ -130,17 +134,26 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
 
 def _expected(server: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
     """GPUs of each row on average: by weight, and none more than it asks for."""
-    full = always
+    full, most = always, gpus * (1 + SLACK)
+    left, shared = room, weight
+    if full.any():
+        left, shared = _beside(server, room, gpus, weight, full)
     while True:
-        left = room - np.bincount(server, weights=np.where(full, gpus, 0.0), minlength=room.size)
-        shared = np.where(full, 0.0, weight)
         total = np.bincount(server, weights=shared, minlength=room.size)
-        per_weight = np.divide(np.maximum(left, 0.0), total, out=np.zeros_like(room), where=total > 0)
-        gets: Floats = np.where(full, gpus, shared * per_weight[server])
-        over = ~full & (gets > gpus * (1 + SLACK))
+        gets: Floats = shared * (left / np.maximum(total, TINY))[server]
+        over = gets > most
         if not over.any():
-            return gets
+            return np.where(full, gpus, gets)
         full = full | over
+        left, shared = _beside(server, room, gpus, weight, full)
+
+
+def _beside(
+    server: Ints, room: Floats, gpus: Floats, weight: Floats, full: NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """GPUs of each server beside rows that have all they ask for, and the weights that divide them."""
+    held = np.bincount(server[full], weights=gpus[full], minlength=room.size)
+    return np.maximum(room - held, 0.0), np.where(full, 0.0, weight)
 
 
 _fits: dict[str, Newest[_Asked, tuple[int, ...]]] = {}
