@@ -62,6 +62,13 @@ def run(
     )
 
 
+def run_users(servers: int, users: Mapping[str, tuple[int, int, float]], *, quanta: int) -> Result:
+    """`users`: jobs that are there from the beginning, GPUs of each, tickets."""
+    drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
+    tickets = {user: has for user, (_, _, has) in users.items()}
+    return run(drafts, {"V100": servers}, quanta=quanta, tickets=tickets)
+
+
 def got(result: Result, user: str, first: int, last: int) -> float:
     """GPUs on average over these quanta."""
     samples = result.samples[first:last]
@@ -132,10 +139,8 @@ def test_departures_leave_their_share_to_those_who_stay():
 def test_servers_that_do_not_carry_alike_cost_nobody_its_share(
     servers: int, users: dict[str, tuple[int, int, float]]
 ) -> None:
-    """Jobs are whole: one server has more of them than another, and who lives there would get less. `users`: jobs, GPUs of each, tickets."""
-    drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
-    tickets = {user: has for user, (_, _, has) in users.items()}
-    result = run(drafts, {"V100": servers}, quanta=140, tickets=tickets)
+    """Jobs are whole: one server has more of them than another, and who lives there would get less."""
+    result = run_users(servers, users, quanta=140)
     for user, (_, gang, _) in users.items():
         assert farthest(result, user, gang, SETTLED, 140) <= 1
 
@@ -151,9 +156,7 @@ def test_jobs_that_come_together_are_laid_out_so_that_nobody_has_to_move(
     servers: int, users: dict[str, tuple[int, int, float]]
 ) -> None:
     """Nobody was told of a home yet, so it costs nothing to think better of it: wide gangs do not share servers with jobs that are due all the time."""
-    drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
-    tickets = {user: has for user, (_, _, has) in users.items()}
-    result = run(drafts, {"V100": servers}, quanta=44, tickets=tickets)
+    result = run_users(servers, users, quanta=44)
     assert not any(job.migrations for job in result.jobs)
     for user, (_, gang, _) in users.items():
         lacks = due(result, user, 4, 44) - got(result, user, 4, 44)
