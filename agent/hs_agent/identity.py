@@ -92,10 +92,8 @@ def default_folder(file: Path) -> Path:
     """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
     state_dir: object = "/var/lib/heteroshare/agent"
     try:
-        file.stat()
-        state_dir = config_file.table(file).get("state_dir", state_dir)
-    except FileNotFoundError:
-        pass
+        if file.exists():
+            state_dir = config_file.table(file).get("state_dir", state_dir)
     except OSError as error:
         raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
     except config_file.ConfigFileError as error:

@@ -40,24 +40,23 @@ class Guests:
 
     def __init__(self, address: Path) -> None:
         self.address = address  # of the private server
-        self._by_name: dict[str, Guest] = {}
-        self._sources: dict[str, str] = {}
+        self._by_name: dict[str, tuple[Guest, str]] = {}  # who it is, and the address of the machine
 
     def enter(self, name: str, guest: Guest, source: str) -> None:
-        self._by_name[name] = guest
-        self._sources[name] = source
+        self._by_name[name] = guest, source
 
     def leave(self, name: str) -> None:
         self._by_name.pop(name, None)
-        self._sources.pop(name, None)
 
     def find(self, peer: str) -> Guest | None:
         """By what gRPC calls a call's peer."""
-        return self._by_name.get(peer.removeprefix(_PEER))
+        guest, _ = self._by_name.get(peer.removeprefix(_PEER), (None, ""))
+        return guest
 
     def source(self, peer: str) -> str:
         """The address of the machine that the call comes from; empty: this one, or the connection has ended."""
-        return self._sources.get(peer.removeprefix(_PEER), "")
+        _, source = self._by_name.get(peer.removeprefix(_PEER), (None, ""))
+        return source
 
 
 class _Half(asyncio.Protocol):

@@ -20,8 +20,9 @@ from hs_proto import convert
 log = structlog.get_logger("hs_controller.gate")
 
 CALLER: ContextVar[Caller] = ContextVar("caller")
-SOURCE: ContextVar[str] = ContextVar("source")  # the address of the caller's machine; empty: this one
 """Who calls, within a call."""
+SOURCE: ContextVar[str] = ContextVar("source")
+"""The address of the caller's machine, within a call; empty: it is this one."""
 
 CODES = {kind: getattr(grpc.StatusCode, name) for kind, name in convert.GRPC_CODES.items()}
 

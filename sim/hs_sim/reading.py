@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
-from stat import S_ISFIFO, S_ISREG
+from stat import S_ISBLK, S_ISCHR
 from typing import Any, NoReturn
 
 from hs_core.errors import Kind, RefusedError
@@ -37,10 +37,11 @@ class Sieve:
 
 def text_of(path: Path) -> str:
     try:
-        if not (S_ISREG(path.stat().st_mode) or S_ISFIFO(path.stat().st_mode) or path.is_dir()):
+        about = path.stat()
+        if S_ISCHR(about.st_mode) or S_ISBLK(about.st_mode):
             raise RefusedError(f"{path}: a device; expected a file")  # some never end
-        if path.stat().st_size > MOST_BYTES:
-            raise RefusedError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
+        if about.st_size > MOST_BYTES:
+            raise RefusedError(f"{path}: {about.st_size} bytes; expected at most {MOST_BYTES}")
         return path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte order mark
     except FileNotFoundError:
         raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
