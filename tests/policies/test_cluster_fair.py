@@ -378,6 +378,21 @@ def test_narrow_jobs_leave_together_where_each_one_keeps_a_gpu_idle() -> None:
     assert {homes_of(verdict)[1], homes_of(verdict)[2]} == {"b", "c"}
 
 
+def test_a_narrow_job_gives_its_place_to_a_wider_one_where_it_keeps_a_gpu_idle_and_nobody_waits() -> None:
+    """Of three servers two idle a GPU each beside one and two, and nobody can have it while the third has five jobs of two."""
+    jobs = [
+        *at("a", job(1, "A", 2), job(2, "B")),
+        *at("b", job(3, "A", 2), job(4, "B")),
+        *at("c", *sweep(5, 5, "A", 2)),
+    ]
+    world = run([host(name) for name in "abc"], jobs)
+    world.go(3)
+    world.gpus.clear()
+    world.go(100)
+    assert world.by_user() == {"A": 1000, "B": 200}
+    assert len(world.moved) == 3
+
+
 def test_gangs_over_several_servers_leave_one_whose_small_jobs_are_due_all_the_time() -> None:
     """Each stays where it can, in its place among the gang's nodes."""
     stay = at("a", *sweep(1, 4, "A", migrate=Migrate.NEVER))

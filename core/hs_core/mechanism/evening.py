@@ -193,7 +193,10 @@ class Evening:
             self._least = min(self._load)
 
     def best(self) -> Sequence[_Change]:
-        """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
+        """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang; and so on."""
+        return next((changes for changes in self._ideas() if changes), ())
+
+    def _ideas(self) -> Iterator[Sequence[_Change]]:
         pool, tried = self._pool, self._limits.servers_tried
         order = sorted(range(len(self._load)), key=self._load.__getitem__)
         low = [at for at in order if self._accepts[at]][:tried]
@@ -202,28 +205,26 @@ class Evening:
         roomy = list(islice((at for at in waits if self._accepts[at] and self._room(at)), tried))
         sources, targets = self._sources(waits), list(dict.fromkeys([*low, *roomy]))
         for source in sources:
-            if change := self._best_of(source, targets, self._movable(source)):
-                return (change,)
+            yield self._best_of(source, targets, self._movable(source))
         for target in low:
-            if self._has_gang(target) and (changes := self._fill(target, sources)):
-                return changes
+            if self._has_gang(target):
+                yield self._fill(target, sources)
         some = list(dict.fromkeys([*roomy, *low]))
         for target in some:
-            if self._narrow(target) and (changes := self._vacate(target, some, waits)):
-                return changes
+            if self._narrow(target):
+                yield self._vacate(target, some, waits)
         for source in sources:
-            if change := self._best_of(source, targets, self._spared(source)):
-                return (change,)
+            yield self._best_of(source, targets, self._spared(source))
         for source in sources[:TOGETHER]:
-            if changes := self._several(source, targets):
-                return changes
+            yield self._several(source, targets)
+        for target in low:
+            yield self._widen(target, some, waits)
         # Made anew: were it kept, the two would hold one another, and with them a decision's whole world until somebody looks for garbage.
         gang_homes = GangHomes(self, self._mover, pool)
         for source in self._with_parts(waits):
             if home := gang_homes.best(source, targets):
                 (left, taken), *besides = home.swaps
-                return (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
-        return ()
+                yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers that have parts of gangs."""
@@ -266,17 +267,18 @@ class Evening:
             found = self._narrows[at] = gpus - fill if 0 < fill < gpus else 0
         return found
 
-    def _best_of(self, source: int, targets: Iterable[int], jobs: Iterable[JobFacts]) -> _Change | None:
+    def _best_of(self, source: int, targets: Iterable[int], jobs: Iterable[JobFacts]) -> Sequence[_Change]:
+        """One, or none."""
         going = list(self._going(source, jobs))
         if not going:
-            return None
+            return ()
         best: _Change | None = None
         for target in targets:
             if target != source and self._accepts[target]:
                 for change in self._changes(going, source, target):
                     if (best is None or change < best) and self.lasts(change.squares, [change.step]):
                         best = change
-        return best
+        return () if best is None else (best,)
 
     def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
         """Those of these that the server would be so much better off without."""
@@ -334,23 +336,42 @@ class Evening:
 
     def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
         """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
-        draft, gpus = _Draft(self, packs=True), self._gpus[target]
+        gpus = self._gpus[target]
         here = [job for job in self.jobs(target) if 2 * job.gang <= gpus]
-        if not all(self._mover.may_go(job) for job in here):
+        return self._worth(self._replaced(target, here, gpus // 2 + 1, some, waits))
+
+    def _widen(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
+        """A server on which nobody waits and some GPUs idle: its narrowest jobs go where they are least in the way, and wider ones that wait elsewhere come instead."""
+        here = self.jobs(target)
+        if not here or self.parts(target) or sum(self._band(target).gangs) >= self._gpus[target]:
             return ()
-        others = [at for at in dict.fromkeys([*some, *waits[-self._limits.servers_tried :]]) if at != target]
-        for job in sorted(here, key=lambda job: (-job.gang, job.id)):
+        narrowest = min(job.gang for job in here)
+        leave = [job for job in here if job.gang == narrowest]
+        if len(leave) == len(here):
+            return ()
+        draft = self._replaced(target, leave, narrowest + 1, some, waits)
+        return self._worth(draft) if len(draft.changes) > len(leave) else ()
+
+    def _replaced(
+        self, target: int, leave: Sequence[JobFacts], least: int, some: Sequence[int], waits: Sequence[int]
+    ) -> "_Draft":
+        """These by others of `least` GPUs or more; nobody, if one of them may not go, or nowhere can be."""
+        draft, tried = _Draft(self, packs=True), self._limits.servers_tried
+        if not all(self._mover.may_go(job) for job in leave):
+            return draft
+        others = [at for at in dict.fromkeys([*some, *waits[-tried:]]) if at != target]
+        for job in sorted(leave, key=lambda job: (-job.gang, job.id)):
             fits = self.fits(job)
             homes = [at for at in others if self._accepts[at] and fits[at]]
             if not homes:
-                return ()
+                return _Draft(self)
             draft.put(job, target, min(zip(draft.afters(job, target, homes), homes, strict=True))[1])
-        for at in waits[: self._limits.servers_tried]:
-            gangs = [job for job in self._movable(at) if 2 * job.gang > gpus and self._may(job, target)]
-            for job in sorted(gangs, key=self._mover.cost_of):
+        for at in waits[:tried]:
+            wider = [job for job in self._movable(at) if job.gang >= least and self._may(job, target)]
+            for job in sorted(wider, key=self._mover.cost_of):
                 if at != target and draft.after(job, at, target) < draft.squares:
                     draft.put(job, at, target)
-        return self._worth(draft)
+        return draft
 
     def _several(self, source: int, targets: Sequence[int]) -> Sequence[_Change]:
         """Small jobs where to be rid of one is no relief: those that need the server for longest, or the narrowest, for each leaves GPUs idle in its turn."""
