@@ -1,7 +1,8 @@
 """Split stride (`mechanism.split`) over thousands of gangs and servers at once: the same walk, the same charges, over arrays.
 
 The walk by (lag, order) is made in rounds: in each, who comes before all others that want one of its servers has its turn, and who no longer fits
-is out. Books are floats here: what they are off by is far below the grain of a quantum, and below what tells two lags apart.
+is out. Books are floats here: what they are off by is far below the grain of a quantum, and below what tells two lags apart, as long as nobody among those
+that share servers has more than a million times as many tickets as another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from hs_core.mechanism.stride import DEBT
 from hs_core.names import JobId
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
-TIE = 9  # digits: lags that agree so far are equal, and walked by order
+TIE = 9  # digits, of a turn among the same others: lags that agree so far are equal, and walked by order
 
 _arrival, _name = attrgetter("arrival_s", "job"), attrgetter("name")
 
@@ -67,6 +68,8 @@ class Crowd:
         self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
         self._could = self._who_could()
         self._group = self._components()
+        self._stride = self._gpus * self._nodes  # times tickets
+        self._strides = np.bincount(self._group, weights=self._stride)
         self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
         self._spread(able, [at for at, key in enumerate(self._keys[self._small :]) if key not in books])
         self._kept = {
@@ -138,17 +141,19 @@ class Crowd:
         if not self._gangs:
             return GangTurns(())
         self._clamp()
-        order = _order(np.rint(self._got / self._tickets * 10.0**TIE))
+        total = np.bincount(self._group, weights=self._tickets).astype(np.float64, copy=False)
+        mean = np.divide(self._strides, total, out=np.zeros_like(total), where=total > 0)
+        order = _order(np.rint(self._got / self._tickets / mean[self._group] * 10.0**TIE))
         if not self._last.all():
             order = order[np.argsort(self._last[order], kind="stable")]
         runs, left = self._walk(order)
-        given = np.where(runs, self._gpus * self._nodes, 0)
+        given = np.where(runs, self._stride, 0)
         own = self._server[: self._small]
         rest = np.where(self._least[own] <= left[own], left[own], 0) + self._stuck[own]
         given[: self._small] = np.where(
             runs[: self._small], self._gpus[: self._small], np.minimum(self._gpus[: self._small], rest)
         )
-        self._charge(given.astype(np.float64))
+        self._charge(given.astype(np.float64), total, mean)
         return self._turns(runs)
 
     def books(self) -> Books:
@@ -189,26 +194,22 @@ class Crowd:
             free[server[now]] -= wants[now]
             runs[entity[now]] = True
 
-    def _charge(self, given: Floats) -> None:
-        """Each is charged what it was given, less its part of what all of its component were given."""
+    def _charge(self, given: Floats, total: Floats, mean: Floats) -> None:
+        """Each is charged what it was given, less its part of what all of its component were given. By component: `total` tickets, and a `mean` stride."""
         handed = np.bincount(self._group, weights=given)
-        total = np.bincount(self._group, weights=self._tickets).astype(np.float64, copy=False)
         part = np.divide(handed, total, out=np.zeros_like(total), where=total > 0)
         lags = self._got / self._tickets
         self._got = self._got + given - self._tickets * part[self._group]
-        self._bound(lags, part, total)
+        self._bound(lags, part, total, mean)
 
-    def _bound(self, lags: Floats, part: Floats, total: Floats) -> None:
-        """As `split` has it. `lags`: before this quantum, in which virtual time went on by so much; `total`: tickets. By component."""
+    def _bound(self, lags: Floats, part: Floats, total: Floats, mean: Floats) -> None:
+        """As `split` has it. `lags`: before this quantum, in which virtual time went on by so much."""
         could = self._could
         last = np.full(total.size, np.inf)
         np.minimum.at(last, self._group[could], lags[could])
-        stride = self._gpus * self._nodes
-        strides = np.bincount(self._group, weights=stride, minlength=total.size)
-        mean = np.divide(strides, total, out=np.zeros_like(total), where=total > 0)
-        most = (last - part)[self._group] + DEBT * np.maximum(stride / self._tickets, mean[self._group])
-        now = np.minimum(self._got, most * self._tickets)
-        now = np.where(could, now, np.maximum(now, -stride))
+        own = np.maximum(self._stride / self._tickets, mean[self._group])
+        now = np.minimum(self._got, ((last - part)[self._group] + DEBT * own) * self._tickets)
+        now = np.where(could, now, np.maximum(now, -self._stride))
         beyond = self._got - now
         if not beyond.any():
             return

@@ -161,28 +161,18 @@ class _Group:
 
     def __init__(self, members: list[_Entity]) -> None:
         self.members = members
-        had = [_rounded(entity.got) for entity in members]
+        had = _clamped(members, [_rounded(entity.got) for entity in members])
         unit = lcm(*[e.tickets.denominator for e in members], *[got.denominator for got in had])
         self.exact = unit.bit_length() <= FINEST
         self.unit = unit if self.exact else ROUNDED
         self.tickets = [self._whole(entity.tickets) for entity in members]
         self.got = [self._whole(got) for got in had]
-        self._clamp()
         for entity, got, tickets in zip(members, self.got, self.tickets, strict=True):
             entity.lag = round(got / tickets, TIE)
 
     def _whole(self, value: Fraction) -> int:
         over, under = value.as_integer_ratio()
         return over * self.unit // under or (1 if over > 0 else 0)
-
-    def _clamp(self) -> None:
-        """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
-        if min(self.got) <= 0 <= max(self.got):
-            return
-        lags = [Fraction(got, tickets) for got, tickets in zip(self.got, self.tickets, strict=True)]
-        shift = min(lags) if lags[0] > 0 else max(lags)
-        for at, tickets in enumerate(self.tickets):
-            self.got[at] -= shift.numerator * tickets // shift.denominator
 
     def charge(self) -> None:
         """Each is charged what it was given, less its part of what all were given."""
@@ -209,6 +199,16 @@ class _Group:
             if after - last > DEBT * max(stride, mean) or (not entity.could and after - advance < -stride):
                 return True
         return False
+
+
+def _clamped(members: Sequence[_Entity], had: list[Fraction]) -> list[Fraction]:
+    """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+    signs = [got.numerator for got in had]
+    if min(signs) <= 0 <= max(signs):
+        return had
+    lags = [got / entity.tickets for entity, got in zip(members, had, strict=True)]
+    shift = min(lags) if signs[0] > 0 else max(lags)
+    return [_rounded(got - shift * entity.tickets) for entity, got in zip(members, had, strict=True)]
 
 
 def _bound(members: Sequence[_Entity], last: float) -> None:
