@@ -75,6 +75,8 @@ def share(reply: wire.SharesReply) -> Table:
         f"{p.gpu_model}: {p.busy} of {p.healthy} busy" + (f" ({out})" if (out := out_of_use(p)) else "")
         for p in reply.pools
     )
+    if reply.read_only:
+        pools += "; the controller cannot write its journal just now: entitlements are not known, running jobs go on"
     return Table(
         columns=(
             "user",

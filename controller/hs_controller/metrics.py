@@ -197,7 +197,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         "hs_node_gpu_memory_used_bytes", "Device memory in use, as the node's GPUs say.", labels=node
     )
     for host in machine.hosts():
-        # As in `hsctl nodes`: while the journal cannot be written nobody counts as connected there, and all servers would be told to be away.
+        # As in `hsctl nodes`: a machine that has just taken office has been told of nobody yet, and all servers would be said to be away.
         link = hub.link(host.name)
         connected = link is not None
         up.add_metric([host.name], float(connected))

@@ -67,6 +67,14 @@ def busy(fake):
     return fake
 
 
+def test_share_says_when_the_controller_cannot_write_its_journal(hsctl, busy):
+    assert "cannot write" not in hsctl("share").out
+    busy.shares.read_only = True
+    title = hsctl("share").out.splitlines()[0]
+    assert "the controller cannot write its journal just now" in title
+    assert "running jobs go on" in title
+
+
 @pytest.mark.usefixtures("busy")
 def test_share_json_is_one_object_per_user_with_pools_inside(hsctl):
     ann, bob = json.loads(hsctl("share", "--json").out)
