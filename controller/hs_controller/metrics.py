@@ -20,6 +20,7 @@ from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
+from hs_controller.rows import Usage
 from hs_core.cluster import ClusterMachine
 from hs_core.model import Host, JobState
 from hs_core.reports import Phase
@@ -151,8 +152,9 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     for (name, model), gpus in machine.demand().items():
         demand.add_metric([name, model], float(gpus))
     for account, usage in sorted(ledger.totals.items()):
-        received.add_metric(list(account), usage.gpu_s)
-        lost.add_metric(list(account), usage.lost_gpu_s)
+        new = usage - mind.counted_before.get(account, Usage())
+        received.add_metric(list(account), max(0.0, new.gpu_s))
+        lost.add_metric(list(account), max(0.0, new.lost_gpu_s))
         if account[0] in sums:
             sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
         await pieces.rest()

@@ -393,7 +393,10 @@ def test_while_the_journal_cannot_be_written_people_are_told_so_and_not_that_ser
             commits.error = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
             async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "cannot write its journal"):
                 await here.client.submit()
-            stub, told = here.client.stub, "cannot write its journal just now: nothing new is decided, running"
+            stub, told = (
+                here.client.stub,
+                "cannot write its journal just now: nothing new is decided, running",
+            )
             for job, reason in ((runs, "running"), (waits, "read-only")):
                 why = await stub.Why(pb.JobRequest(job_id=job))
                 view = await here.client.view(job)
@@ -403,7 +406,9 @@ def test_while_the_journal_cannot_be_written_people_are_told_so_and_not_that_ser
                     assert "not connected" not in text
             shares = await stub.Shares(pb.SharesRequest())
             assert shares.read_only
-            assert [(pool.gpus, pool.busy, pool.healthy, pool.away) for pool in shares.pools] == [(8, 1, 4, 4)]
+            assert [(pool.gpus, pool.busy, pool.healthy, pool.away) for pool in shares.pools] == [
+                (8, 1, 4, 4)
+            ]
             await agent.leave()  # one that goes meanwhile is away
             await until(lambda: not here.loop.mind.machine.connected)
             assert (await here.client.view(runs)).reason == "host-away"
