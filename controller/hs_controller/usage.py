@@ -52,7 +52,7 @@ class Ledger:
         self._coarse_taken: dict[Account, float] = {}  # when each was last written, since this process began
         self._since_s = min((ring[0][0] for ring in self._rings.values()), default=now_s)
         self.newest_s = max((ring[-1][0] for ring in self._rings.values()), default=now_s)
-        """When samples were taken last, before this one began."""
+        """When samples were taken last, before this ledger was made."""
 
     def _ring(self, account: Account) -> deque[tuple[float, Usage]]:
         return self._rings.setdefault(account, deque(maxlen=RING))

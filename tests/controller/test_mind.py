@@ -1,13 +1,16 @@
 """What of the mind goes into the journal, and when: changes at once, counters a little later, totals with the rows they are charged from."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from hs_controller import views
 from hs_controller.config import Config
 from hs_controller.meters import Meters
 from hs_controller.mind import COUNTERS_S, FLUSH_S, Draft, Mind
+from hs_controller.pieces import Pieces
 from hs_controller.rows import Batch, Loaded, Usage
 from hs_controller.tables import COUNTED_BEFORE, FINE, usage_doc
 from hs_core.events import (
@@ -217,3 +220,17 @@ def test_of_a_backup_that_was_put_back_prometheus_is_told_once_what_was_lost_and
     assert (counted(here.mind).gpu_s, counted(here.mind).lost_gpu_s) == (pytest.approx(10.0), 5.0)
     again = Mind(here.kept, config, PLAIN, 4030.0, meters=Meters())
     assert counted(again) == counted(here.mind), "it survives the controller"
+
+
+def test_while_the_journal_cannot_be_written_who_received_what_is_as_it_was_written_last(
+    config: Config,
+) -> None:
+    """Jobs go on: it does not sink to nothing."""
+    here = Journalled(config, running(config, until_s=100).kept, now_s=4000.0)
+    shown = views.shares(here.mind, 60.0, 4000.0, Pieces())
+    assert [share.received_gpus for share in asyncio.run(shown).shares] == [0.0]
+    here.mind.machine.look_on([H1])
+    reply = asyncio.run(views.shares(here.mind, 60.0, 4000.0, Pieces()))
+    assert reply.read_only
+    assert [share.received_gpus for share in reply.shares] == [pytest.approx(3.0, rel=0.1)]
+    assert [(pool.gpus, pool.away) for pool in reply.pools] == [(4, 0)]
