@@ -231,9 +231,8 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
     known: dict[UserName, User] = {user.name: user for user in machine.users()}
     accounts = sorted({*entitled, *base, *demand, *ledger.totals})
     if machine.looks_on:
-        now_s = (
-            ledger.newest_s
-        )  # nothing was heard since: that is not to say that nobody has received anything
+        # Nothing was heard since, which is not to say that nobody has received anything.
+        now_s = ledger.newest_s
     covered_s = ledger.covered_s(window_s, now_s)
     reply = controller_pb2.SharesReply(
         window_s=covered_s, pools=await pools(machine, pieces), read_only=machine.looks_on
