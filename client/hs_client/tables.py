@@ -66,8 +66,9 @@ def _reason(view: wire.JobView) -> str:
 def share(reply: wire.SharesReply) -> Table:
     rows = [
         (
-            row.user, row.gpu_model, f"{row.tickets:g}", f"{row.demand_gpus:g}", f"{row.base_gpus:.2f}",
-            traded(row), f"{row.entitled_gpus:.2f}", f"{row.received_gpus:.2f}", bar(row.received_gpus, row.entitled_gpus, _pool_size(reply, row.gpu_model)),
+            row.user, row.gpu_model, f"{row.tickets:g}", f"{row.demand_gpus:g}",
+            *(("-",) * 3 if reply.read_only else (f"{row.base_gpus:.2f}", traded(row), f"{row.entitled_gpus:.2f}")),
+            f"{row.received_gpus:.2f}", bar(row.received_gpus, row.entitled_gpus, _pool_size(reply, row.gpu_model)),
         )
         for row in sorted(reply.shares, key=lambda s: (s.gpu_model, s.user))
     ]  # fmt: skip
@@ -75,6 +76,8 @@ def share(reply: wire.SharesReply) -> Table:
         f"{p.gpu_model}: {p.busy} of {p.healthy} busy" + (f" ({out})" if (out := out_of_use(p)) else "")
         for p in reply.pools
     )
+    if reply.read_only:
+        pools += "; the controller cannot write its journal just now: this is what was written last, running jobs go on"
     return Table(
         columns=(
             "user",

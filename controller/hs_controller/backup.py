@@ -27,7 +27,18 @@ from hs_controller.sqlite import (
     mark,
     wal,
 )
-from hs_controller.tables import EVENTS, event_row, insert, put_meta, read_meta
+from hs_controller.tables import (
+    COUNTED_BEFORE,
+    EVENTS,
+    USAGE,
+    account_of,
+    event_row,
+    insert,
+    put_meta,
+    read_meta,
+    usage_doc,
+    usage_of,
+)
 
 SQLITE = b"SQLite format 3\0"  # what each of its files begins with
 CHUNK_BYTES = 256 << 10
@@ -170,6 +181,10 @@ def _prepared(source: Path, fresh: Path) -> int:
                     "first_epoch": max(int(meta.get("first_epoch", 0)), above),
                     "restored": True,
                     "next_job_id": int(meta.get("next_job_id", 1)) + JOB_IDS_SKIPPED,
+                    # Less than Prometheus has seen: a counter that began there would be taken for new as a whole.
+                    COUNTED_BEFORE: usage_doc(
+                        {account_of(row): usage_of(row) for row in db.execute(sa.select(USAGE))}
+                    ),
                 },
             )
             insert(db, EVENTS, [event_row(_put_back(db))])

@@ -451,9 +451,15 @@ class Loop:
             self._wake.cancel()
             self._wake = None
         await self._rebuild()
+        self._look_on()
         for item in items:
             _settle(item.done, self._refuse_write())
         self._something.set()
+
+    def _look_on(self) -> None:
+        """What agents say cannot be taken in, but people are told who is there."""
+        assert self.hosts is not None
+        self.mind.machine.look_on(self.hosts.names())
 
     async def _rebuild(self) -> None:
         loaded = await self.store.load()
@@ -498,6 +504,7 @@ class Loop:
         end_s = asyncio.get_running_loop().time() + seconds
         while not self._closing and (left_s := end_s - asyncio.get_running_loop().time()) > 0:
             self._refuse_queued()
+            self._look_on()  # one of them may have come or gone
             self._something.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._something.wait(), left_s)

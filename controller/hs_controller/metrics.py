@@ -20,6 +20,7 @@ from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
+from hs_controller.rows import Usage
 from hs_core.cluster import ClusterMachine
 from hs_core.model import Host, JobState
 from hs_core.reports import Phase
@@ -151,8 +152,9 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     for (name, model), gpus in machine.demand().items():
         demand.add_metric([name, model], float(gpus))
     for account, usage in sorted(ledger.totals.items()):
-        received.add_metric(list(account), usage.gpu_s)
-        lost.add_metric(list(account), usage.lost_gpu_s)
+        new = usage - mind.counted_before.get(account, Usage())
+        received.add_metric(list(account), max(0.0, new.gpu_s))
+        lost.add_metric(list(account), max(0.0, new.lost_gpu_s))
         if account[0] in sums:
             sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
         await pieces.rest()
@@ -197,7 +199,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         "hs_node_gpu_memory_used_bytes", "Device memory in use, as the node's GPUs say.", labels=node
     )
     for host in machine.hosts():
-        # As in `hsctl nodes`: while the journal cannot be written nobody counts as connected there, and all servers would be told to be away.
+        # As in `hsctl nodes`: a machine that has just taken office has been told of nobody yet, and all servers would be said to be away.
         link = hub.link(host.name)
         connected = link is not None
         up.add_metric([host.name], float(connected))

@@ -10,11 +10,12 @@ from hs_controller.config import Config
 from hs_controller.meters import Meters
 from hs_controller.registry import Registry
 from hs_controller.rows import Account, Answered, Batch, Credential, Event, Kept, Loaded, NodeIdentity, Usage
+from hs_controller.tables import COUNTED_BEFORE, usage_doc, usage_from
 from hs_controller.usage import Ledger
 from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake
+from hs_core.events import ClusterEvent, Direct, Fact, HostJoined, HostLeft, HostReported, Wake
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
@@ -97,6 +98,16 @@ class Draft:
     weighty: bool = False  # has to be committed before anything comes of it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Late:
+    """What a server that was away says of jobs: they have gone on all the while."""
+
+    jobs: frozenset[JobId]
+    received: tuple[float, float]  # from when to when
+    retold: bool  # a backup was put back: much of it had been told, and counted, before
+    added: dict[Account, Usage] = field(default_factory=dict)  # to what was charged for them
+
+
 class Mind:
     """The machine and what is kept beside it. Everything in it is in the journal, or is reported again by the agents."""
 
@@ -140,6 +151,11 @@ class Mind:
         self.registry = Registry(loaded.credentials)
         every_s = min(10.0, max(1.0, config.quantum_s / 2))
         self.ledger = Ledger(loaded.usage, loaded.jobs, loaded.samples, now_s=now_s, every_s=every_s)
+        self.counted_before = usage_from(loaded.meta.get(COUNTED_BEFORE, []))
+        """Of the totals what is in no counter that Prometheus reads since a backup was put back: it knows that from before."""
+        # Servers of which nothing is heard, and since when.
+        self._unheard_s = {host.name: self.ledger.newest_s for host in loaded.hosts}
+        self._retell = set(self._unheard_s) if state.restored else set[HostName]()
         self.last_seq = loaded.last_seq
         self.config_users: Any = loaded.meta.get("config_users", {})
         self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
@@ -169,7 +185,10 @@ class Mind:
                 draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
-        light = self._note_rows(touched.jobs, before, event.now_s, draft)
+        late = self._late(event)
+        light = self._note_rows(touched.jobs, before, event.now_s, draft, late)
+        if late is not None:
+            self._account(late, draft)
         if light and before and not _says_more(outcome):
             return outcome
         draft.weighty = draft.weighty or bool(touched or outcome.facts)
@@ -181,6 +200,34 @@ class Mind:
             draft.meta.update(self._meta())
         self._note_facts(outcome.facts, draft)
         return outcome
+
+    def _late(self, event: ClusterEvent) -> _Late | None:
+        if isinstance(event, HostLeft):
+            self._unheard_s.setdefault(event.host, event.now_s)
+        if not isinstance(event, HostJoined):
+            return None
+        name, since_s = event.host.name, self._unheard_s.pop(event.host.name, None)
+        retold = name in self._retell
+        self._retell.discard(name)
+        if since_s is None:
+            return None
+        jobs = frozenset(report.job for report in event.reports)
+        return _Late(jobs=jobs, received=(since_s, event.now_s), retold=retold)
+
+    def _charge(self, row: Job, late: _Late | None) -> None:
+        of_late = late is not None and row.id in late.jobs and self.ledger.goes_on(row)
+        added = self.ledger.charge(row)
+        if late is not None and of_late:
+            for account, usage in added.items():
+                late.added[account] = late.added.get(account, Usage()) + usage
+
+    def _account(self, late: _Late, draft: Draft) -> None:
+        for account, usage in late.added.items():
+            self.ledger.spread(account, usage.gpu_s, *late.received)
+            if late.retold:
+                self.counted_before[account] = self.counted_before.get(account, Usage()) + usage
+        if late.retold:
+            draft.meta[COUNTED_BEFORE] = usage_doc(self.counted_before)
 
     def _handle(self, event: ClusterEvent) -> Outcome:
         began_s, decisions = time.perf_counter(), self.watched.decisions
@@ -205,7 +252,12 @@ class Mind:
         self._note_facts(kept.facts, draft)
 
     def _note_rows(
-        self, touched: Collection[JobId], before: Mapping[JobId, Job], now_s: float, draft: Draft
+        self,
+        touched: Collection[JobId],
+        before: Mapping[JobId, Job],
+        now_s: float,
+        draft: Draft,
+        late: _Late | None,
     ) -> bool:
         """Whether of all of them only counters moved: cumulative ones, which agents report again when they connect."""
         light = True
@@ -216,7 +268,7 @@ class Mind:
             if job in before and _but_counters(before[job], row):
                 self._unwritten.setdefault(job, now_s)
             else:
-                self.ledger.charge(row)
+                self._charge(row, late)
                 self._unwritten.pop(job, None)
                 draft.jobs[job] = row
                 light = False

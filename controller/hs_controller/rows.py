@@ -32,6 +32,14 @@ class Usage:
     suspends: int = 0
     jobs: int = 0
 
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            gpu_s=self.gpu_s + other.gpu_s,
+            lost_gpu_s=self.lost_gpu_s + other.lost_gpu_s,
+            suspends=self.suspends + other.suspends,
+            jobs=self.jobs + other.jobs,
+        )
+
     def __sub__(self, other: "Usage") -> "Usage":
         return Usage(
             gpu_s=self.gpu_s - other.gpu_s,

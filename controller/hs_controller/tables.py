@@ -14,6 +14,9 @@ from hs_core.model import ENDED_STATES, Job
 from hs_core.names import HostName, JobId, UserName
 
 FINE, COARSE = 0, 1  # tiers of usage samples
+COUNTED_BEFORE = (
+    "counted_before"  # key of what totals had when a backup was put back, and what was told again after it
+)
 
 TABLES = sa.MetaData()
 META = sa.Table(
@@ -259,6 +262,20 @@ def figures(usage: Usage) -> Row:
 
 def usage_of(row: Any) -> Usage:
     return Usage(gpu_s=row.gpu_s, lost_gpu_s=row.lost_gpu_s, suspends=row.suspends, jobs=row.jobs)
+
+
+def usage_doc(totals: Mapping[Account, Usage]) -> list[Row]:
+    """As JSON."""
+    return [account(of) | figures(usage) for of, usage in sorted(totals.items())]
+
+
+def usage_from(doc: Sequence[Row]) -> dict[Account, Usage]:
+    return {
+        (UserName(row["user"]), row["model"]): Usage(
+            **{name: value for name, value in row.items() if name not in {"user", "model"}}
+        )
+        for row in doc
+    }
 
 
 def sample_of(row: Any) -> Sample:

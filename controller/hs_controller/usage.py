@@ -51,43 +51,59 @@ class Ledger:
         self._coarse = dict(totals)  # as of then
         self._coarse_taken: dict[Account, float] = {}  # when each was last written, since this process began
         self._since_s = min((ring[0][0] for ring in self._rings.values()), default=now_s)
+        self.newest_s = max((ring[-1][0] for ring in self._rings.values()), default=now_s)
+        """When samples were taken last, before this ledger was made."""
 
     def _ring(self, account: Account) -> deque[tuple[float, Usage]]:
         return self._rings.setdefault(account, deque(maxlen=RING))
 
-    def charge(self, job: Job) -> None:
-        """Charges what the counters grew by. Called again with the same row it does nothing."""
+    def charge(self, job: Job) -> Mapping[Account, Usage]:
+        """Charges what the counters grew by, and says what that is. Called again with the same row it does nothing."""
         old = self._seen.get(job.id, _Seen())
         new = _seen(job)
         before = old.gpu_s or {}
         after = new.gpu_s or {}
+        added: dict[Account, Usage] = {}
+
+        def add(model: str, more: Usage) -> None:
+            account = (job.user, model)
+            added[account] = added.get(account, Usage()) + more
+
         for model, gpu_s in after.items():
             grown_s = gpu_s - before.get(model, 0.0)
             if grown_s > 0:
-                self._add(job, model, Usage(gpu_s=grown_s, jobs=0 if before.get(model) else 1))
+                add(model, Usage(gpu_s=grown_s, jobs=0 if before.get(model) else 1))
         lost_s = max(0.0, new.lost_gpu_s - old.lost_gpu_s)
         suspends = max(0, new.suspends - (old.suspends if new.epoch == old.epoch else 0))
         if suspends:
-            self._add(job, job.gpu_models[0], Usage(suspends=suspends))
+            add(job.gpu_models[0], Usage(suspends=suspends))
         if lost_s:
             for model, nodes in Counter(job.gpu_models).items():
-                self._add(job, model, Usage(lost_gpu_s=lost_s * nodes / len(job.gpu_models)))
+                add(model, Usage(lost_gpu_s=lost_s * nodes / len(job.gpu_models)))
         if job.state.ended:
             self._seen.pop(job.id, None)  # an ended job's row never changes again
         else:
             self._seen[job.id] = new
+        for account, more in added.items():
+            self.totals[account] = self.totals.get(account, Usage()) + more
+        self._dirty |= added.keys()
+        return added
 
-    def _add(self, job: Job, model: str, more: Usage) -> None:
-        account = (job.user, model)
-        had = self.totals.get(account, Usage())
-        self.totals[account] = replace(
-            had,
-            gpu_s=had.gpu_s + more.gpu_s,
-            lost_gpu_s=had.lost_gpu_s + more.lost_gpu_s,
-            suspends=had.suspends + more.suspends,
-            jobs=had.jobs + more.jobs,
-        )
-        self._dirty.add(account)
+    def goes_on(self, job: Job) -> bool:
+        """Its incarnation is the one that was charged last."""
+        return job.id in self._seen and self._seen[job.id].epoch == job.epoch
+
+    def spread(self, account: Account, gpu_s: float, since_s: float, until_s: float) -> None:
+        """So much of what was charged had been received all that time: samples that were taken meanwhile have their part of it. All at once it would be more GPUs than there are."""
+        ring = self._ring(account)
+        if self._fine_s is not None and (not ring or ring[-1][0] < self._fine_s):  # as in `sample`
+            ring.append((self._fine_s, ring[-1][1] if ring else Usage()))
+        for at in reversed(range(len(ring))):
+            at_s, usage = ring[at]
+            if at_s <= since_s:
+                break
+            part = min(1.0, (at_s - since_s) / max(until_s - since_s, 1e-9))
+            ring[at] = at_s, replace(usage, gpu_s=usage.gpu_s + part * gpu_s)
 
     def take(self) -> dict[Account, Usage]:
         """The totals that changed since they were last taken."""
@@ -135,8 +151,8 @@ class Ledger:
     def gpu_s_at(self, account: Account, at_s: float) -> float:
         """GPU-seconds received by then, on a straight line between samples."""
         ring = self._rings.get(account)
-        if not ring:
-            return 0.0
+        if not ring:  # nothing was kept: all that it had when this began was long ago
+            return self._coarse.get(account, Usage()).gpu_s
         after = bisect_right(ring, at_s, key=itemgetter(0))
         if after == 0:
             return ring[0][1].gpu_s

@@ -101,7 +101,7 @@ def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, n
     if not job.state.ended:
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
-    if job.state is not JobState.RUNNING or machine.cut_off(job):
+    if job.state is not JobState.RUNNING or machine.cut_off(job) or machine.looks_on:
         why = machine.why(job.id, now_s)
         view.reason, view.reason_text = why.reason, why.text
 
@@ -230,8 +230,13 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
     entitled, base, demand = machine.entitled(), machine.base(), machine.demand()
     known: dict[UserName, User] = {user.name: user for user in machine.users()}
     accounts = sorted({*entitled, *base, *demand, *ledger.totals})
+    if machine.looks_on:
+        # Nothing was heard since, which is not to say that nobody has received anything.
+        now_s = ledger.newest_s
     covered_s = ledger.covered_s(window_s, now_s)
-    reply = controller_pb2.SharesReply(window_s=covered_s, pools=await pools(machine, pieces))
+    reply = controller_pb2.SharesReply(
+        window_s=covered_s, pools=await pools(machine, pieces), read_only=machine.looks_on
+    )
     for account in accounts:
         name, model = account
         user = known.get(name)

@@ -74,8 +74,13 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def scratch_of(path: Path) -> Path:
+    """Where it is written before it has its name."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = scratch_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch.write_bytes(data)

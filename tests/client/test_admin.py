@@ -234,6 +234,9 @@ def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     assert path.read_bytes() == b"halfother"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert hsctl("backup", "copy.db").code == 2
+    (tmp_path / "folder").mkdir()
+    ran = hsctl("backup", "folder", "--force")
+    assert (ran.code, "folder is a folder: expected the name of a file" in ran.err) == (2, True)
     assert hsctl("backup", "copy.db", "--force").code == 0
     assert hsctl("backup", "-").out == "halfother"
     fake.copy.pop()

@@ -67,6 +67,15 @@ def busy(fake):
     return fake
 
 
+def test_share_says_when_the_controller_cannot_write_its_journal(hsctl, busy):
+    assert "cannot write" not in hsctl("share").out
+    busy.shares.read_only = True
+    title, _, first, *_ = hsctl("share").out.splitlines()
+    assert "the controller cannot write its journal just now" in title
+    assert "running jobs go on" in title
+    assert first.split()[4:7] == ["-", "-", "-"], "nobody is said to be entitled to nothing"
+
+
 @pytest.mark.usefixtures("busy")
 def test_share_json_is_one_object_per_user_with_pools_inside(hsctl):
     ann, bob = json.loads(hsctl("share", "--json").out)

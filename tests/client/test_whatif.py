@@ -250,6 +250,33 @@ def test_both_policies_are_simulated_and_what_was_is_said(hsctl, fake, tmp_path)
     assert (nowhere.code, "cannot be written: No such file" in nowhere.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("no/kept.yaml", "cannot be written: No such file or directory"),
+        (".", "cannot be written: it is a folder"),
+        ("/proc/kept.yaml", "cannot be written: No such file or directory"),
+        ("/dev/zero", "cannot be written: it is no plain file"),
+        ("k" * 300, "cannot be written: File name too long"),
+    ],
+)
+def test_where_the_workload_cannot_be_kept_is_said_before_any_job_is_asked_for(
+    where: str, why: str, hsctl, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(whatif, "_past", lambda *_: pytest.fail("jobs are asked for"))
+    ran = hsctl("simulate", "--policy", "fifo", "--keep", str(tmp_path / where))
+    assert (ran.code, f"--keep {str(tmp_path / where)!r}: {why}" in ran.err) == (2, True), ran.err
+
+
+def test_a_file_that_is_there_may_be_kept_in_and_is_as_it_was_until_there_is_something_to_keep(
+    hsctl, tmp_path
+) -> None:
+    kept = tmp_path / "kept.yaml"
+    kept.write_text("old")
+    assert "no server" in hsctl("simulate", "--policy", "fifo", "--keep", str(kept)).err
+    assert kept.read_text() == "old"
+
+
 def test_jobs_that_may_run_in_several_ways_are_replayed_with_them(hsctl, fake, capfd) -> None:
     fake.nodes = [node("a", "V100", 4), node("b", "V100", 4)]
     fake.policy.available.extend(["tesserae-las", "pollux", "tiresias"])

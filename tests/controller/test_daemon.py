@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,8 +64,19 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    tmp_path.chmod(0o755)
-    one = Daemon(tmp_path)
+    yield from _ended(Daemon(tmp_path))
+
+
+@pytest.fixture
+def open_daemon() -> Iterator[Daemon]:
+    """In a folder that every account may enter. pytest's own are closed to others, and each run that begins beside this one closes them again."""
+    with tempfile.TemporaryDirectory(prefix="hsc", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield from _ended(Daemon(folder))
+
+
+def _ended(one: Daemon) -> Iterator[Daemon]:
     yield one
     if one.process is not None and one.process.poll() is None:
         one.kill()
@@ -90,12 +102,6 @@ def run_as(uid: int, address: Path, code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def open_to_all(folder: Path) -> None:
-    while folder != folder.parent and folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
-        folder.chmod(0o755)
-        folder = folder.parent
 
 
 def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:
@@ -264,9 +270,8 @@ def test_a_wrong_configuration_ends_with_2_and_says_why(tmp_path: Path, text: st
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="changing the account needs root")
-def test_an_account_is_known_by_its_connection_and_is_no_admin(daemon: Daemon) -> None:
-    daemon.start()
-    open_to_all(daemon.folder)
+def test_an_account_is_known_by_its_connection_and_is_no_admin(open_daemon: Daemon) -> None:
+    daemon = open_daemon.start()
     assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o666
     said = run_as(
         NOBODY,

@@ -8,6 +8,7 @@ import sqlite3
 import ssl
 import urllib.error
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import grpc
@@ -15,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from hs_controller import metrics, pieces
+from hs_controller import backup, metrics, pieces
 from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
 from hs_controller.pki import CONTROLLER_DNS
@@ -25,8 +26,8 @@ from hs_core.model import Job, JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase, Tier
 from hs_daemon import version
+from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
-from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.browser import fetch, opened
 from tests.controller.kit import spec
 from tests.controller.secured import Cluster, free_port
@@ -263,6 +264,50 @@ def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
         return (await cluster.read())["hs_controller_read_only"] == {(): 0.0}
 
     asyncio.run(story())
+
+
+def test_after_a_backup_was_put_back_nothing_that_was_counted_before_counts_as_new(config: Config) -> None:
+    """Totals are less than Prometheus has seen, which takes a counter that falls for one that began at 0: an alert would say that all of it was just lost."""
+    config = replace(config, quantum_s=600.0)
+    lost, received = "hs_lost_gpu_seconds_total", "hs_user_received_gpu_seconds_total"
+
+    async def before() -> bytes:
+        async with scraped(config) as cluster:
+            agent = await cluster.agent(gpus=1).join()
+            [job] = await cluster.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=5000.0, lost_gpu_s=4000.0)
+            await cluster.client.until(job, lambda view: view.lost_gpu_s == 4000.0)
+            await agent.report(job, "held", gpu_s=5000.0, lost_gpu_s=4000.0)
+            await cluster.client.until(job, lambda view: view.state == "suspended")
+            assert list((await cluster.read())[lost].values()) == [4000.0]
+            with backup.take(config.state_dir) as copy:
+                data = b"".join(chunk.data for chunk in copy.chunks())
+            await agent.report(job, "held", gpu_s=7000.0, lost_gpu_s=6000.0)
+            await cluster.client.until(job, lambda view: view.lost_gpu_s == 6000.0)
+            return data
+
+    async def after() -> None:
+        async with scraped(config) as cluster:
+            first = await cluster.read()
+            assert (list(first[lost].values()), list(first[received].values())) == ([0.0], [0.0])
+            told = common_pb2.JobReport(
+                job_id=1, phase="held", gpus=["GPU-h1-0"], gpu_s=7000.0, lost_gpu_s=6000.0, sliceable=True
+            )
+            agent = await cluster.agent(gpus=1).join((told,))
+            await cluster.client.until(1, lambda view: view.lost_gpu_s == 6000.0)
+            again = await cluster.read()
+            assert (list(again[lost].values()), list(again[received].values())) == ([0.0], [0.0])
+            [row] = (await cluster.client.stub.Usage(pb.UsageRequest())).rows
+            assert (row.gpu_s, row.lost_gpu_s) == (7000.0, 6000.0)
+            await agent.report(1, "running", gpu_s=7001.0, lost_gpu_s=6003.0)
+            await cluster.client.until(1, lambda view: view.state == "running")
+            assert list((await cluster.read())[lost].values()) == [3.0]
+
+    copy = config.state_dir.with_name("copy.db")
+    copy.write_bytes(asyncio.run(before()))
+    backup.restore(config.state_dir, copy, force=True)
+    asyncio.run(after())
 
 
 def test_who_only_connects_keeps_scrapers_of_other_addresses_and_calls_in(config: Config) -> None:

@@ -1,6 +1,7 @@
 """The controller over a real unix socket, with an agent that follows a script."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 
 import grpc
@@ -20,6 +21,7 @@ from tests.controller.kit import (
     started,
     until,
 )
+from tests.controller.test_loop import Commits, disk_error
 
 
 def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
@@ -365,6 +367,56 @@ def test_users_are_set_by_administrators(lasting):
             assert (await here.client.view(job)).user == "carl"
             info = await stub.Info(pb.InfoRequest())
             assert (info.you, info.admin, info.policy, info.term) == ("root", True, "plain", 1)
+
+    asyncio.run(story())
+
+
+def test_while_the_journal_cannot_be_written_people_are_told_so_and_not_that_servers_are_away(
+    lasting, monkeypatch
+):
+    """Who is there is said by the links, as nothing that they tell is taken in."""
+
+    async def story():
+        async with started(lasting) as here:
+            agent, other = await here.agent().join(), await here.agent(name="h2").join()
+            [runs] = await here.client.submit()
+            await agent.until(lambda: agent.wants(runs) is not None)
+            await agent.report(runs, "running", gpu_s=3.0)
+            await here.client.until(runs, lambda view: view.state == "running")
+            [waits] = await here.client.submit()
+            await agent.until(lambda: agent.wants(waits) is not None)
+            await agent.report(waits, "held")
+            await here.client.until(waits, lambda view: view.state == "suspended")
+            await other.leave()
+            await until(lambda: "h2" not in here.loop.mind.machine.connected)
+            commits = Commits(here.loop, monkeypatch)
+            commits.error = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "cannot write its journal"):
+                await here.client.submit()
+            stub, told = (
+                here.client.stub,
+                "cannot write its journal just now: nothing new is decided, running",
+            )
+            for job, reason in ((runs, "running"), (waits, "read-only")):
+                why = await stub.Why(pb.JobRequest(job_id=job))
+                view = await here.client.view(job)
+                assert (why.reason, view.reason) == (reason, reason)
+                for text in (why.text, view.reason_text):
+                    assert told in text
+                    assert "not connected" not in text
+            shares = await stub.Shares(pb.SharesRequest())
+            assert shares.read_only
+            assert [(pool.gpus, pool.busy, pool.healthy, pool.away) for pool in shares.pools] == [
+                (8, 1, 4, 4)
+            ]
+            await agent.leave()  # one that goes meanwhile is away
+            await until(lambda: not here.loop.mind.machine.connected)
+            assert (await here.client.view(runs)).reason == "host-away"
+            [pool] = (await stub.Shares(pb.SharesRequest())).pools
+            assert pool.away == 8
+            commits.error = None
+            await until(lambda: not here.loop.read_only)
+            assert not (await stub.Shares(pb.SharesRequest())).read_only
 
     asyncio.run(story())
 

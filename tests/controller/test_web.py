@@ -537,10 +537,10 @@ def test_what_is_alike_for_all_asks_for_no_more_than_anybody_may_and_who_changes
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def mind(entitled: dict, received: dict, *, gpus: int = 4) -> SimpleNamespace:
+def mind(entitled: dict, received: dict, *, gpus: int = 4, looks_on: bool = False) -> SimpleNamespace:
     totals = {account: SimpleNamespace(gpu_s=gpu_s) for account, gpu_s in received.items()}
     host = SimpleNamespace(gpus=[SimpleNamespace(model="V100")] * gpus)
-    machine = SimpleNamespace(entitled=lambda: entitled, hosts=lambda: [host])
+    machine = SimpleNamespace(entitled=lambda: entitled, hosts=lambda: [host], looks_on=looks_on)
     return SimpleNamespace(machine=machine, ledger=SimpleNamespace(totals=totals))
 
 
@@ -556,6 +556,17 @@ def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> 
             {"user": "ann", "gpu_model": "V100", "entitled": [2.0, 3.0, 0.0], "received": [0.0, 2.5, 0.0]}
         ],
     }
+
+
+def test_history_has_no_moments_while_the_journal_cannot_be_written() -> None:
+    history, ann = History(60.0), ("ann", "V100")
+    history.look(mind({ann: 2.0}, {ann: 100.0}), 1000.0)
+    history.look(mind({}, {ann: 100.0}, looks_on=True), 1020.0)
+    history.look(mind({ann: 2.0}, {ann: 180.0}), 1040.0)
+    told = asyncio.run(history.told())
+    assert told["at"] == [1000.0, 1040.0]
+    assert told["series"][0]["entitled"] == [2.0, 2.0]
+    assert told["series"][0]["received"] == [0.0, 2.0]
 
 
 def test_history_shows_nobody_with_more_gpus_than_there_are_when_a_server_comes_back() -> None:

@@ -138,3 +138,28 @@ def test_a_gang_that_lacks_one_of_its_servers_is_not_told_that_all_are_away() ->
     assert gang.next_step.startswith("it is placed when enough of them are back")
     at.do("leave n1")
     assert at.machine.why(JobId(1), 0.0).text.endswith("away: n1, n2")
+
+
+def test_while_nothing_can_be_taken_in_it_is_told_by_who_is_connected_and_that_the_journal_cannot_be_written() -> (
+    None
+):
+    at = world(policy=find("fifo"))
+    at.do("host n2 V100:4")
+    at.do("submit alice a gpus=4 count=4")
+    at.do("report n1 1:0=running step=5")
+    at.do("report n2 2:0=running")
+    at.do("cancel alice 4")
+    at.start(at.machine.state)  # as after a commit that failed
+    at.machine.look_on(["n1", "n3"])  # n3: it joined since
+    told = "the controller cannot write its journal just now: nothing new is decided, running jobs go on"
+    runs, away, waits, ended = (at.machine.why(JobId(job), 0.0) for job in (1, 2, 3, 4))
+    assert (runs.reason, runs.text) == (Reason.RUNNING, f"it runs on n1, on 4 GPUs; {told}")
+    assert (waits.reason, waits.text) == (Reason.READ_ONLY, f"it waits for GPUs; {told}")
+    assert "room on the controller's disk" in waits.next_step
+    assert away.reason is Reason.HOST_AWAY
+    assert away.text.startswith("its server n2 is not connected")
+    assert ended.reason is Reason.CANCELLED
+    assert told not in ended.text
+    at.machine.look_on(["n2"])
+    assert at.machine.connected == {"n2"}
+    at.machine.check()

@@ -168,6 +168,15 @@ def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what
         assert f"{option}: {str(path)!r}" in (shown := capsys.readouterr().err)
         assert said in shown
     assert load.read_text() == "not a workload"
+    for path, said in (
+        ("/proc/no/x.png", "in /proc nothing can be made (no such file or directory); expected a place"),
+        ("/dev/full", "is no plain file; expected a place"),
+        (f"{'x' * 300}.png", "file name too long; expected a place"),
+        (f"{'x' * 250}.png", "file name too long; expected a place"),  # as it is named until it is whole
+    ):
+        if option != "--plot" or path.endswith(".png"):
+            assert main(["run", str(load), option, path]) == 2
+            assert f"{option}: {path!r}: {said}" in capsys.readouterr().err
     out = str(tmp_path / "out.png")
     assert main(["run", str(load), "--json", out, "--plot", out]) == 2
     assert "--plot: " in (shown := capsys.readouterr().err)

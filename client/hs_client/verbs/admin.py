@@ -332,6 +332,8 @@ def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
         path = Path(file).absolute()
         if path.exists() and not force:
             raise InvalidError(f"{path} is there already: expected a new name, or --force")
+        if path.is_dir():
+            raise InvalidError(f"{path} is a folder: expected the name of a file")
         with _fresh(path) as stream:
             count, digest = _copy(client, stream)
     out(f"{path}: {quantities.size_text(count)}, SHA-256 {digest}")

@@ -44,6 +44,8 @@ def simulate(
             f"{', '.join(missing)} missing: the simulator needs more than hsctl: pip install 'heteroshare[sim]'"
         )
     since_s = span("--since", since)
+    if keep is not None:
+        _check_keep(keep)
     with connected(ctx) as client:
         view = client.policy()
         for name in policies:
@@ -72,6 +74,24 @@ def simulate(
             out(json.dumps([_as_it_was(found), *json.loads(rows.read_text(encoding="utf-8"))], indent=2))
             return
     out(_sentence(found))
+
+
+def _check_keep(file: Path) -> None:
+    """Before jobs are asked for one by one, which may take long."""
+    try:
+        if file.is_dir():
+            why = "it is a folder"
+        elif not file.exists():
+            with tempfile.TemporaryFile(dir=file.parent):
+                return
+        elif file.is_file():
+            with file.open("r+b"):
+                return
+        else:
+            why = "it is no plain file"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise InvalidError(f"--keep {str(file)!r}: cannot be written: {why}")
 
 
 def _past(client: Client, since_s: float) -> Past:

@@ -35,6 +35,8 @@ class History:
         self._gpu_s: Mapping[Account, float] = {}  # that were received before the last look
 
     def look(self, mind: Mind, now_s: float) -> None:
+        if mind.machine.looks_on:
+            return  # what users are entitled to is not known: nobody is drawn as entitled to nothing
         at, entitled = self._looks % POINTS, mind.machine.entitled()
         gpu_s = {account: usage.gpu_s for account, usage in mind.ledger.totals.items()}
         since_s = max(1e-9, now_s - self._at_s[at - 1])

@@ -49,6 +49,7 @@ class Held:
         # known again after the first events of a new term
         self._seq = 0
         self._connected: set[HostName] = set()
+        self._looks_on = False  # nothing can be taken in: as `look_on`
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}

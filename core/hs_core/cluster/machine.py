@@ -4,7 +4,7 @@ A refused event raises RefusedError and has changed nothing: each handler looks 
 Its parts build on one another: `held`, `views`, `lives`, `moves`, `hosts`, `admin`, `requests`, `decisions`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import assert_never
 
@@ -35,7 +35,7 @@ from hs_core.events import (
     UserSet,
 )
 from hs_core.model import Job
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import Policy
 
 _SAMPLE = 1024  # rows that are looked at at each edge, one after the other
@@ -66,6 +66,16 @@ class ClusterMachine(Decisions):
         self._seq = 0
         self._sent.clear()
         self._restless |= self._connected
+
+    def look_on(self, here: Collection[HostName]) -> None:
+        """The journal cannot be written: nothing is taken in any more, and another machine comes after this one.
+
+        Until then people ask this one, and it has been told of nobody: `here` are the servers that are connected.
+        """
+        self._looks_on = True
+        for name in (self._connected ^ set(here)) & self._book.hosts.keys():
+            self._connected ^= {name}
+            self._book.touch(name)
 
     def recall(self, jobs: Iterable[Job]) -> None:
         """Gives back ended jobs that are no longer held, so that a new one may name them in `after`."""

@@ -80,6 +80,11 @@ class Views(Held):
     def connected(self) -> frozenset[HostName]:
         return frozenset(self._connected)
 
+    @property
+    def looks_on(self) -> bool:
+        """As `ClusterMachine.look_on`."""
+        return self._looks_on
+
     def cut_off(self, job: Job) -> bool:
         """A server of its home is away: how it stands is what was heard last."""
         return any(name not in self._connected for name in job.hosts)
@@ -245,6 +250,7 @@ class Views(Held):
             share_gpus=self.job_share_gpus(job),
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
+            looks_on=self._looks_on,
         )
         return explain(scene)
 

@@ -1,7 +1,7 @@
 """The one dominant reason why a job is where it is, with the evidence and what comes next."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hs_core.cluster import gpus_out, reports
@@ -23,6 +23,7 @@ class Reason(StrEnum):
     DEPENDENCY = "dependency"
     ARRAY_LIMIT = "array-limit"
     NO_HOST = "no-host"  # no server has ever joined
+    READ_ONLY = "read-only"  # the controller cannot write its journal, and gives nobody anything new
     HOST_AWAY = "host-away"
     HOST_TROUBLE = "host-trouble"  # its server cannot start it: its disk is full, say
     SOURCE_AWAY = "source-away"  # it goes on from a checkpoint, and the server that has it is not connected
@@ -36,6 +37,8 @@ class Reason(StrEnum):
     FAILED = "ended:failed"
     CANCELLED = "ended:cancelled"
 
+
+CANNOT_WRITE = "the controller cannot write its journal just now: nothing new is decided, running jobs go on"
 
 REASON_OF_MISFIT = {
     "gpu_types": Reason.MODEL_ABSENT,
@@ -81,12 +84,30 @@ class Scene:
     share_gpus: float  # what its tickets come to on its host
     waited_s: float  # since it last changed its state
     quantum_s: float
+    looks_on: bool  # the controller cannot write its journal: what is known is what was written last
 
 
 def explain(scene: Scene) -> Why:
+    if scene.job.state.ended:
+        return _ended(scene.job)
+    why = _of_live(scene)
+    if not scene.looks_on:
+        return why
+    if why.reason is Reason.WAITING_FOR_GPUS:
+        # Of whom the policy has chosen nothing is known, nor which GPUs are free.
+        on = f"its turn on {_at(scene.job)}, which goes on without a word" if scene.job.hosts else "GPUs"
+        why = replace(why, reason=Reason.READ_ONLY, text=f"it waits for {on}")
+    return replace(
+        why,
+        text=f"{why.text}; {CANNOT_WRITE}",
+        next_step="it is decided about again when there is room on the controller's disk: tell an administrator"
+        if why.reason is Reason.READ_ONLY
+        else why.next_step,
+    )
+
+
+def _of_live(scene: Scene) -> Why:
     job = scene.job
-    if job.state.ended:
-        return _ended(job)
     if job.state is JobState.CANCELLING:
         return _ending(scene, f"was cancelled by {job.cancelled_by} and is being ended")
     if job.state is JobState.PAUSED:

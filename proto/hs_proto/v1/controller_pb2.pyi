@@ -1393,8 +1393,11 @@ class SharesReply(_message.Message):
     SHARES_FIELD_NUMBER: _builtins.int
     WINDOW_S_FIELD_NUMBER: _builtins.int
     POOLS_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
     window_s: _builtins.float
     """what the mean really covers"""
+    read_only: _builtins.bool
+    """as in InfoReply: who is entitled to what is not known just now"""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShareView]: ...
     @_builtins.property
@@ -1405,10 +1408,11 @@ class SharesReply(_message.Message):
         shares: _abc.Iterable[Global___ShareView] | None = ...,
         window_s: _builtins.float = ...,
         pools: _abc.Iterable[Global___Pool] | None = ...,
+        read_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pools", b"pools", "shares", b"shares", "window_s", b"window_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pools", b"pools", "read_only", b"read_only", "shares", b"shares", "window_s", b"window_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,10 +25,12 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
     from hs_sim import writers
     from hs_sim.figures import FIGURES
 
+    names = tuple(dict.fromkeys(names))
     for name in names:
         if name not in FIGURES:
             raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}")
-    check_outputs((), {"--json": json_out})
+    drawn = {"--dir": (folder, [f"{name}.png" for name in names or FIGURES])} if folder is not None else {}
+    check_outputs((), {"--json": json_out}, drawn)
     console, progress = Console(width=None if Console().is_terminal else 160), Console(stderr=True)
     rows: list[dict[str, object]] = []
     good = True

@@ -1,18 +1,27 @@
 """Files that a run is to write: checked before it begins, which may take hours."""
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hs_core.errors import RefusedError
+from hs_sim.writers import scratch_of
 
 
-def check_outputs(inputs: Iterable[Path | None], outputs: Mapping[str, Path | None]) -> None:
-    """`outputs`: by option. Raises RefusedError for one that cannot be written, is read too, or named twice."""
+def check_outputs(
+    inputs: Iterable[Path | None],
+    outputs: Mapping[str, Path | None],
+    pictures: Mapping[str, tuple[Path, Iterable[str]]] | None = None,
+) -> None:
+    """`outputs`: by option; `pictures`: folders by option, and names in them. Raises RefusedError for one that cannot be written, is read too, or named twice."""
     taken = {path.resolve(): "is read" for path in inputs if path is not None}
-    for option, path in outputs.items():
-        if path is None:
-            continue
+    asked = [(option, path, path) for option, path in outputs.items() if path is not None]
+    for option, (folder, names) in (pictures or {}).items():
+        if why := _no_folder(folder):
+            raise RefusedError(f"{option}: {str(folder)!r}: {why}; expected a folder that can be written")
+        asked += [(option, folder, folder / name) for name in names]
+    for option, _, path in asked:
         if option == "--plot" and path.suffix != ".png":
             raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
         if use := taken.get(path.resolve()):
@@ -23,10 +32,42 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Mapping[str, Path | No
 
 
 def _obstacle(path: Path) -> str:
-    """Folders that are missing are made when it is written."""
-    if path.is_dir():
-        return "is a folder"
-    folder = next(above for above in path.absolute().parents if above.exists())
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
+    """What is there is put aside by a file of that name: no pipe or device is written to."""
+    try:
+        if path.is_dir():
+            return "is a folder"
+        if path.exists() and not path.is_file():
+            return "is no plain file"
+        return _no_folder(path.parent) or _unnameable(path)
+    except OSError as error:  # its name is too long, say
+        return _why(error)
+
+
+def _no_folder(folder: Path) -> str:
+    """Folders that are missing are made when something is written in them. Root may write anywhere, but not every file system takes it."""
+    try:
+        there = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+        if not there.is_dir():
+            return f"{there} is no folder"
+        if not os.access(there, os.W_OK | os.X_OK):
+            return f"{there} is not writable"
+    except OSError as error:
+        return _why(error)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        return f"in {there} nothing can be made ({_why(error)})"
+
+
+def _unnameable(path: Path) -> str:
+    """The name under which it is written at first is longer."""
+    try:
+        scratch_of(path).exists()
+    except OSError as error:
+        return _why(error)
+    return ""
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
