@@ -61,6 +61,33 @@ def test_the_same_gangs_run_in_the_same_quanta(dice: Random, hosts: int, jobs: i
             assert abs(float(Fraction(got)) - float(crowd.books()[name])) < 1e-6
 
 
+def test_who_is_equal_does_not_go_by_how_few_tickets_all_have() -> None:
+    x, y, z = map(HostName, "xyz")
+    gangs = [
+        Gang(job=JobId(1), arrival_s=0.0, servers=(x, y), per_node=1, tickets=Fraction(1, 10**6)),
+        Gang(job=JobId(2), arrival_s=0.0, servers=(x, y, z), per_node=4, tickets=Fraction(2, 10**6)),
+    ]
+    servers = [Server(name=name, gpus=4) for name in (x, y, z)]
+    few, crowd = Few(gangs, servers, {}), Crowd(gangs, servers, {})
+    ran = [(few.play().gangs[0][0], crowd.play().gangs[0][0]) for _ in range(40)]
+    assert [job for job, _ in ran] == [job for _, job in ran] == [1, 2, 1, 1] * 10
+
+
+def test_virtual_time_that_is_put_back_is_put_back_exactly() -> None:
+    """Thirds of a GPU, where tickets are whole millionths."""
+    x, y = map(HostName, "xy")
+    parts = {1: Fraction(1, 10**6), 2: Fraction(3, 10**6)}
+    gangs = [
+        Gang(job=JobId(job), arrival_s=0.0, servers=(x, y), per_node=4, tickets=tickets)
+        for job, tickets in parts.items()
+    ]
+    books = {"j:1": "1/1", "j:2": "2/1"}  # both are ahead: those behind have left
+    few = Few(gangs, [Server(name=name, gpus=4) for name in (x, y)], books)
+    few.play()  # the second, which had least
+    after = {int(key[2:]): Fraction(str(got)) for key, got in few.books().items()}
+    assert after == {1: Fraction(1, 3) - 2, 2: 8 - 6}
+
+
 @settings(max_examples=30)
 @given(st.randoms(use_true_random=False), st.integers(2, 9), st.integers(1, 12))
 def test_a_table_that_is_kept_goes_on_as_one_made_of_its_books(dice: Random, hosts: int, jobs: int) -> None:

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.phases import gaps
-from hs_core.mechanism.split import Books, Few, Gang, Key, Kind, Server, name_of
+from hs_core.mechanism.split import TIE, Books, Few, Gang, Key, Kind, Server, name_of
 from hs_core.mechanism.stride import DEBT
 from hs_core.names import JobId
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
-TIE = 9  # digits, of a turn among the same others: lags that agree so far are equal, and walked by order
 
 _arrival, _name = attrgetter("arrival_s", "job"), attrgetter("name")
 

@@ -31,7 +31,7 @@ from hs_core.wanted import Turn
 ZERO, ONE = Fraction(0), Fraction(1)
 FINEST = 64  # bits of a denominator
 ROUNDED = 1 << 48
-TIE = 12  # digits: passes that agree so far are equal, and walked by order
+TIE = 9  # digits, of a turn among the same others: passes that agree so far are equal, and walked by order
 
 Key = JobId | HostName
 Kind = tuple[UserName, int, int]
@@ -77,6 +77,7 @@ class _Entity:
     forced: bool = False
     could: bool = True  # run in this quantum, had it come first
     lag: float = 0.0
+    place: float = 0.0  # its lag in mean strides of its component: who is first
     stride: int = field(init=False)  # times tickets: GPUs
 
     def __post_init__(self) -> None:
@@ -167,8 +168,10 @@ class _Group:
         self.unit = unit if self.exact else ROUNDED
         self.tickets = [self._whole(entity.tickets) for entity in members]
         self.got = [self._whole(got) for got in had]
+        self.mean = sum(entity.stride for entity in members) * self.unit / sum(self.tickets)  # stride
         for entity, got, tickets in zip(members, self.got, self.tickets, strict=True):
-            entity.lag = round(got / tickets, TIE)
+            entity.lag = got / tickets
+            entity.place = round(entity.lag / self.mean, TIE)
 
     def _whole(self, value: Fraction) -> int:
         over, under = value.as_integer_ratio()
@@ -192,11 +195,10 @@ class _Group:
 
     def _is_far(self, last: float, advance: float) -> bool:
         """Somebody is beyond its bounds, by about what that takes: nearly never."""
-        mean = sum(entity.stride for entity in self.members) * self.unit / sum(self.tickets)
         for entity, tickets in zip(self.members, self.tickets, strict=True):
             stride = entity.stride * self.unit / tickets
             after = entity.lag + entity.given * self.unit / tickets
-            if after - last > DEBT * max(stride, mean) or (not entity.could and after - advance < -stride):
+            if after - last > DEBT * max(stride, self.mean) or (not entity.could and after - advance < -stride):
                 return True
         return False
 
@@ -253,7 +255,7 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[Job
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
     taken: set[HostName] = set()  # whose small jobs have all they want
     runs: set[JobId] = set()
-    for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag, entity.order)):
+    for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.place, entity.order)):
         if entity.order[0] == 0:
             name = entity.servers[0]
             wants = _needs(entity, at)
