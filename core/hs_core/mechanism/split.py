@@ -198,7 +198,9 @@ class _Group:
         for entity, tickets in zip(self.members, self.tickets, strict=True):
             stride = entity.stride * self.unit / tickets
             after = entity.lag + entity.given * self.unit / tickets
-            if after - last > DEBT * max(stride, self.mean) or (not entity.could and after - advance < -stride):
+            if after - last > DEBT * max(stride, self.mean) or (
+                not entity.could and after - advance < -stride
+            ):
                 return True
         return False
 
