@@ -6,7 +6,7 @@ process at its home, one without wherever it is fastest. A server that comes, go
 decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on the way does so in the next round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,24 +15,28 @@ from zlib import crc32
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import HostName, JobId
-from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 
 Decide = Callable[[Snapshot, Memory], Verdict]
+Order = Callable[[Snapshot], Sequence[JobFacts]]
 
 
-def once_a_round(policy: Policy) -> Policy:
-    needs = replace(policy.needs, rounds=True)
-    return replace(
-        policy, needs=needs, decide=partial(_decide, whole=policy.decide, strategies=needs.strategies)
-    )
+def once_a_round(policy: Policy, order: Order | None = None) -> Policy:
+    """`order`: of the policy. Who comes within a round has the GPUs of those behind it."""
+    needs = replace(policy.needs, rounds=order is None)
+    decide = partial(_decide, whole=policy.decide, strategies=needs.strategies, order=order)
+    return replace(policy, needs=needs, decide=decide)
 
 
-def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide, strategies: bool) -> Verdict:
+def _decide(
+    snapshot: Snapshot, memory: Memory, *, whole: Decide, strategies: bool, order: Order | None
+) -> Verdict:
     servers = _servers(snapshot)
     if memory and memory["round"] == snapshot.quantum and memory["servers"] == servers:
-        return _between(snapshot, memory, strategies=strategies)
+        return _between(snapshot, memory, strategies=strategies, order=order)
     verdict = whole(snapshot, memory.get("policy", {}))
-    return replace(verdict, memory=_kept(snapshot, verdict, verdict.memory, {}), sequel=None)
+    kept = _kept(snapshot, verdict, verdict.memory, {}, snapshot.now_s)
+    return replace(verdict, memory=kept, sequel=None)
 
 
 def _servers(snapshot: Snapshot) -> int:
@@ -40,7 +44,9 @@ def _servers(snapshot: Snapshot) -> int:
     return crc32(repr(sorted(said)).encode())
 
 
-def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, without: Mapping[str, Any]) -> Memory:
+def _kept(
+    snapshot: Snapshot, verdict: Verdict, of_policy: Memory, without: Mapping[str, Any], since_s: float
+) -> Memory:
     """`without`: homes that the round has for those who have no GPUs."""
     plan = verdict.plan
     # Who runs to be measured has its GPUs for that, and not for the round.
@@ -53,30 +59,39 @@ def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, without: Mapp
     return {
         "policy": of_policy,
         "round": snapshot.quantum,
+        "since_s": since_s,
         "servers": _servers(snapshot),
         "homes": {**{str(job): list(plan.homes[job]) for job in sorted(here)}, **without},
         "guests": dict(sorted(guests.items())),
     }
 
 
-def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict:
+def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Order | None) -> Verdict:
     seats = Seats(snapshot)
     homes = {JobId(int(job)): tuple(map(HostName, home)) for job, home in memory["homes"].items()}
     without: dict[str, Any] = {}
     elsewhere: set[JobId] = set()
-    order = sorted(snapshot.jobs, key=by_arrival)
+    line = sorted(snapshot.jobs, key=by_arrival) if order is None else order(snapshot)
     guests = memory["guests"]
-    for job in order:
+    claims = dict.fromkeys((host.name for host in snapshot.hosts), 0)
+    for job in line:
+        for name in homes.get(job.id, ()):
+            claims[name] += job.per_node
+    for job in line:
         home = homes.get(job.id)
+        if home is None and order is not None and job.arrival_s > memory["since_s"] and not job.hosts:
+            seats.press_in(job, claims)
         if home is None or str(job.id) in guests:
             continue
+        for name in home:
+            claims[name] -= job.per_node
         if home != job.hosts and (job.movable or not job.started):  # it is not on its way there any more
             elsewhere.add(job.id)
             if job.started:
                 seats.keep(job)
-        elif not seats.stay(job, home):
+        elif not seats.stay(job, home) and (order is None or home != job.hosts or job.going is not None):
             without[str(job.id)] = list(home)
-    for job in order:
+    for job in line:
         if (said := guests.get(str(job.id))) is not None:
             beside = {
                 HostName(name): {JobId(partner): gpus for partner, gpus in at} for name, at in said.items()
@@ -84,11 +99,12 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict
             if not seats.share_again(job, beside):
                 seats.rest(job)
     why = {
-        job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in order
+        job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in line
     }
-    for job in order:
+    for job in line:
         if job.id not in homes:
-            seats.rest(job)
+            if not seats.rest(job) and order is not None:
+                seats.press_in(job, {})
         elif job.id in elsewhere and not seats.rest(job, stays=True):
             without[str(job.id)] = list(homes[job.id])
     within = {
@@ -98,4 +114,4 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict
         for partner, _ in there
     }
     verdict = seats.verdict({}, why, (), strategies=strategies, within=within)
-    return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], without))
+    return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], without, memory["since_s"]))

@@ -165,6 +165,10 @@ class Seats:
         free_to_go = not job.started and (not home or (job.movable and not stays))
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
 
+    def press_in(self, job: JobFacts, claims: Mapping[HostName, int]) -> bool:
+        """On its fastest pool with room: GPUs that nobody has taken yet, of the fewest of those who are to follow (`claims`: theirs, by server)."""
+        return self._seat(job, self.choices(job), claims)
+
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
         for job in order:
