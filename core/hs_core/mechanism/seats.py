@@ -42,6 +42,7 @@ class Seats:
             if host.connected:
                 self._free[host.model] += self._slots.free(name)
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
+        self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
 
@@ -105,9 +106,17 @@ class Seats:
         """Promise the job its gang of that pool; False if too few are left or it can't go there."""
         if job.id in self._chosen or self._free[model] < job.gang or model not in self.choices(job):
             return False
+        if job.started and self._lives_on(job) != model:
+            if self._moves_left <= 0:
+                return False
+            self._moves_left -= 1
         self._free[model] -= job.gang
         self._chosen[job.id] = (job, model)
         return True
+
+    def _lives_on(self, job: JobFacts) -> str:
+        home = self._slots.home(job)
+        return self._hosts[home[0]].model if home else ""
 
     def keep(self, job: JobFacts, *, leaves: bool = False) -> bool:
         """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs. `leaves`: a server that is drained, if there is room elsewhere."""
