@@ -5,6 +5,7 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -38,13 +39,24 @@ class Seats:
         self.models = self._floor.models  # newest first
         self._estimates = estimated(snapshot, self.models)
         self._free = dict.fromkeys(self.models, 0)
+        stays = self._asked_where_closed()
         for name, host in self._hosts.items():
             if host.connected:
-                self._free[host.model] += self._slots.free(name)
+                free = self._slots.free(name)
+                self._free[host.model] += free if takes_new(host) else min(free, stays[name])
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
         self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
+
+    def _asked_where_closed(self) -> Counter[HostName]:
+        """GPUs that those ask for who live on servers that take no new jobs: nobody else can have any there."""
+        asked = Counter[HostName]()
+        for job in self._snapshot.jobs if self._floor.closed else ():
+            if not self._slots.runs(job):
+                for name in self._slots.home(job):
+                    asked[name] += job.per_node
+        return asked
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -226,7 +238,7 @@ class Seats:
                 self._slots = stayed
             else:
                 seated = seated_afresh
-        # A promise counts GPUs on drained servers too, which only those who are there can have.
+        # A promise counts GPUs on drained servers too, as many as those ask for who are there: only they can have them.
         missed = {job_id: job for job_id, (job, _) in self._chosen.items() if job_id not in seated}
         left = sorted(self._snapshot.jobs, key=by_arrival)
         if spare is not None:
