@@ -89,8 +89,11 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
             elsewhere.add(job.id)
             if job.started:
                 seats.keep(job)
-        elif not seats.stay(job, home) and (order is None or home != job.hosts or job.going is not None):
-            without[str(job.id)] = list(home)
+        elif not seats.stay(job, home):
+            if order is None or home != job.hosts or job.going is not None:
+                without[str(job.id)] = list(home)
+            else:  # somebody who came has its GPUs
+                del homes[job.id]
     for job in line:
         if (said := guests.get(str(job.id))) is not None:
             beside = {
