@@ -164,7 +164,9 @@ def test_themis_leases_end_together_so_that_a_gang_finds_gpus_free_at_once() -> 
     [host("h", accepts=False), host("h", connected=False), host("h", starts=False)],
     ids=["drained", "away", "unable to start any"],
 )
-def test_a_fair_part_of_the_cluster_is_one_of_the_gpus_that_jobs_can_have(name: str, closed: HostFacts) -> None:
+def test_a_fair_part_of_the_cluster_is_one_of_the_gpus_that_jobs_can_have(
+    name: str, closed: HostFacts
+) -> None:
     """On half of four GPUs the gang would take twice as long as on half of eight, so it is less behind than the single job that came later."""
     gang, single = sized(1, 1000.0, gang=4), replace(sized(2, 1000.0), arrival_s=20.0)
     asked = snapshot([closed, host("i")], [gang, single], rates=RATES, now_s=100.0)

@@ -181,7 +181,8 @@ def test_within_a_round_what_jobs_have_had_and_done_since_takes_nobodys_gpus(
     first = policy.decide(asked, {})
     there = followed(asked, first)
     jobs = [
-        replace(job, attained_gpu_s=dice.uniform(0, 1e4), steps_done=dice.uniform(0, 1e4)) for job in there.jobs
+        replace(job, attained_gpu_s=dice.uniform(0, 1e4), steps_done=dice.uniform(0, 1e4))
+        for job in there.jobs
     ]
     running = frozenset(job.id for job in jobs if job.id in runs(first) and dice.random() < 0.5)
     second = policy.decide(replace(there, jobs=tuple(jobs), running=running), first.memory)

@@ -53,7 +53,9 @@ class Watched:
 
 
 @POLICIES
-def test_within_a_quantum_in_which_nobody_came_nobody_loses_its_gpus_and_both_depths_agree(policy: str) -> None:
+def test_within_a_quantum_in_which_nobody_came_nobody_loses_its_gpus_and_both_depths_agree(
+    policy: str,
+) -> None:
     asked = several_pools(policy)
     watched = Watched(find(policy))
     real, quick = summarize(World(asked, policy=watched.dressed()).run()), summarize(run_quanta(asked))

@@ -4,8 +4,8 @@ A class that was not measured on any model that its job may have goes first, job
 """
 
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
@@ -16,7 +16,10 @@ def _times(seconds: float | None, gang: int) -> float | None:
 
 def order(snapshot: Snapshot) -> list[JobFacts]:
     lengths = Lengths(snapshot)
-    return sorted(snapshot.jobs, key=lambda job: (*lengths.rank(job, _times(lengths.left_s(job), job.gang)), by_arrival(job)))
+    return sorted(
+        snapshot.jobs,
+        key=lambda job: (*lengths.rank(job, _times(lengths.left_s(job), job.gang)), by_arrival(job)),
+    )
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:

@@ -4,8 +4,8 @@ A class that was not measured on any model that its job may have goes first, job
 """
 
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
