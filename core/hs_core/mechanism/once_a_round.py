@@ -5,7 +5,7 @@ another home since, where it also stays until the next edge. What is left goes t
 process at its home, one without wherever it is fastest. A server that comes, goes, is drained or loses GPUs is no small change: then the round is
 decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on the way does so in the next round.
 
-By an order of all jobs who comes in between has the GPUs of those behind it, and what is left goes to the first in that order, which may move for it. What jobs
+By an order of all jobs who comes in between has the GPUs of those behind it, and these in turn those of others behind them; what is left goes to the first in that order, which may move for it. What jobs
 have had or done meanwhile counts at the next edge only: with every report another one would be the first, and be sent where it is not for long.
 """
 
@@ -139,6 +139,7 @@ def _stay(
         elif not seats.stay(job, home):
             if came is not None and home == job.hosts and job.going is None:
                 put_aside.add(job.id)
+                seats.press_in(job, claims)  # at the expense of who comes later still
             else:
                 without[str(job.id)] = list(home)
     return without, elsewhere, put_aside
