@@ -10,7 +10,7 @@ from hs_core.mechanism.seats import Seats
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.policy import Going, JobFacts, Memory, Policy, Snapshot, Verdict
+from hs_core.policy import Going, HostFacts, JobFacts, Memory, Policy, Snapshot, Verdict
 
 from .worlds import Run, after, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -156,6 +156,21 @@ def test_themis_leases_end_together_so_that_a_gang_finds_gpus_free_at_once() -> 
     late = replace(gang, arrival_s=-1e6)
     then = replace(asked, jobs=(*both, late), running=frozenset({JobId(1), JobId(2)}), now_s=1200.0)
     assert decide("themis", then, second.memory).plan.turns[HostName("h")].gangs == (3,)
+
+
+@pytest.mark.parametrize("name", ["themis", "tesserae-ftf"])
+@pytest.mark.parametrize(
+    "closed",
+    [host("h", accepts=False), host("h", connected=False), host("h", starts=False)],
+    ids=["drained", "away", "unable to start any"],
+)
+def test_a_fair_part_of_the_cluster_is_one_of_the_gpus_that_jobs_can_have(
+    name: str, closed: HostFacts
+) -> None:
+    """On half of four GPUs the gang would take twice as long as on half of eight, so it is less behind than the single job that came later."""
+    gang, single = sized(1, 1000.0, gang=4), replace(sized(2, 1000.0), arrival_s=20.0)
+    asked = snapshot([closed, host("i")], [gang, single], rates=RATES, now_s=100.0)
+    assert decide(name, asked).plan.turns[HostName("i")].gangs == (2,)
 
 
 def test_themis_says_how_late_a_gang_is_for_which_too_few_gpus_are_free() -> None:

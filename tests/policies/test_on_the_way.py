@@ -109,7 +109,7 @@ def test_who_was_to_come_up_where_no_gpu_is_in_health_any_more_goes_where_it_is_
     """It has to go anyway: to another server of that model it would go first, and on from there a moment later."""
     hosts = [host("h", 0, "K80"), host("i", 4, "K80"), host("j")]
     asked = snapshot(hosts, [sized(1, host=H)], **BOTH)
-    assert homes_of(asked_twice(find("las"), asked)) == {1: "j"}
+    assert homes_of(find("las").decide(asked, {})) == {1: "j"}
 
 
 def test_who_has_just_come_up_on_a_model_that_nobody_measured_stays_until_it_is_measured() -> None:
@@ -117,8 +117,8 @@ def test_who_has_just_come_up_on_a_model_that_nobody_measured_stays_until_it_is_
     runs_on = sized(1, host=J, started=True, running=True, settled_s=1_000.0)
     asked = snapshot([host("h", model="K80"), host("i")], [runs_on], migrations_left=9)
     asked = replace(asked, rates={("c", "K80"): 1.0}, now_s=1_060.0)
-    assert homes_of(asked_twice(find("las"), asked)) == {1: "i"}
-    assert homes_of(asked_twice(find("las"), replace(asked, now_s=1_360.0))) == {1: "h"}, "not for ever"
+    assert homes_of(find("las").decide(asked, {})) == {1: "i"}
+    assert homes_of(find("las").decide(replace(asked, now_s=1_360.0), {})) == {1: "h"}, "not for ever"
 
 
 def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> None:
@@ -136,7 +136,7 @@ def test_las_has_one_that_has_run_and_comes_up_on_slower_gpus_go_on_to_the_faste
     comes = sized(5, host=H, attained_gpu_s=60.0)
     runs_on = sized(6, host=J, started=True, running=True, attained_gpu_s=600.0)
     asked = snapshot([host("h", model="K80"), host("i")], [comes, runs_on], **BOTH)
-    verdict = asked_twice(find("las"), asked)
+    verdict = find("las").decide(asked, {})
     assert homes_of(verdict)[5] == "i"
     assert 5 in runs(verdict)
 

@@ -1,9 +1,11 @@
 """Policies that decide once a round: between two edges nobody is put aside or moved, and no GPU idles that somebody could use."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
@@ -15,6 +17,10 @@ from hs_sim.quanta import run_quanta
 from tests.policies.worlds import Strides, after, having, homes_of, host, job, snapshot, snapshots
 
 ROUNDS = [policy for policy in POLICIES.values() if policy.needs.rounds]
+IN_ORDER = [
+    find(name) for name in ("las", "srtf", "srsf")
+]  # these give who comes within a round the GPUs of those behind it
+every_policy_in_order = pytest.mark.parametrize("policy", IN_ORDER, ids=lambda policy: policy.name)
 every_round_policy = pytest.mark.parametrize("policy", ROUNDS, ids=lambda policy: policy.name)
 FFT = find("fft")
 
@@ -164,6 +170,73 @@ def test_without_one_of_its_servers_a_round_is_decided_anew() -> None:
     assert again == FFT.decide(
         drained, {"policy": first.memory["policy"], "round": -1, "servers": 0, "homes": {}}
     )
+
+
+@every_policy_in_order
+@settings(max_examples=15, deadline=None)
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_within_a_round_what_jobs_have_had_and_done_since_takes_nobodys_gpus(
+    policy: Policy, asked: Snapshot, dice: Random
+) -> None:
+    first = policy.decide(asked, {})
+    there = followed(asked, first)
+    jobs = [
+        replace(job, attained_gpu_s=dice.uniform(0, 1e4), steps_done=dice.uniform(0, 1e4))
+        for job in there.jobs
+    ]
+    running = frozenset(job.id for job in jobs if job.id in runs(first) and dice.random() < 0.5)
+    second = policy.decide(replace(there, jobs=tuple(jobs), running=running), first.memory)
+    assert runs(first) <= runs(second)
+    assert {job: second.plan.homes.get(job) for job in runs(first)} == {
+        job: first.plan.homes[job] for job in runs(first)
+    }
+
+
+def has_had(at: int, gpu_s: float, name: str = "h", gang: int = 1, **facts: object) -> JobFacts:
+    """And has as much to do still: in all orders the one with the smaller number comes first."""
+    said = {"hosts": (HostName(name),), "started": True, "running": True, "movable": True, **facts}
+    return replace(sized(at, gang, **said), attained_gpu_s=gpu_s, steps=gpu_s)
+
+
+@every_policy_in_order
+def test_who_comes_has_the_gpus_of_one_behind_it_at_once_and_the_others_keep_theirs(policy: Policy) -> None:
+    asked = snapshot([host("h", 2)], [has_had(1, 500.0), has_had(2, 5e4)], rates={("c", "V100"): 1.0})
+    first = policy.decide(asked, {})
+    new = replace(sized(3, arrival_s=5.0), steps=1e3)
+    tickets = {**asked.tickets, new.user: 1}
+    second = policy.decide(having(asked, jobs=(*asked.jobs, new), tickets=tickets), first.memory)
+    assert runs(second) == {1, 3}
+    # Nothing that has changed a second later makes it go to and fro.
+    waits = replace(asked.jobs[1], running=False)
+    comes = replace(new, hosts=(HostName("h"),), attained_gpu_s=1e6, steps=1e6)
+    later = having(asked, jobs=(asked.jobs[0], waits, comes), tickets=tickets)
+    assert runs(policy.decide(later, second.memory)) == {1, 3}
+    behind = replace(sized(4, arrival_s=5.0), steps=1e9, attained_gpu_s=1e9)
+    there = having(asked, jobs=(*asked.jobs, behind), tickets={**asked.tickets, behind.user: 1})
+    assert runs(policy.decide(there, first.memory)) == {1, 2}
+
+
+@every_policy_in_order
+def test_who_makes_room_for_one_that_comes_has_idle_gpus_elsewhere_at_once(policy: Policy) -> None:
+    hosts = [host("h", 1), host("i", 1, "K80")]
+    rates = {("c", "V100"): 5.0, ("c", "K80"): 1.0}
+    asked = snapshot(hosts, [has_had(1, 5e4)], rates=rates, migrations_left=5)
+    first = policy.decide(asked, {})
+    new = replace(sized(2, arrival_s=5.0), steps=1e3)
+    there = having(asked, jobs=(*asked.jobs, new), tickets={**asked.tickets, new.user: 1})
+    second = policy.decide(there, first.memory)
+    assert homes_of(second) == {1: "i", 2: "h"}
+    assert runs(second) == {1, 2}
+
+
+@every_policy_in_order
+def test_gpus_that_one_leaves_within_a_round_go_to_the_first_in_order(policy: Policy) -> None:
+    jobs = [has_had(1, 500.0), has_had(3, 7e4, running=False), has_had(2, 6e4, running=False)]
+    early = [replace(job, arrival_s=float(-job.id)) for job in jobs]  # the last in the order came first
+    asked = snapshot([host("h", 1)], early, rates={("c", "V100"): 1.0})
+    first = policy.decide(asked, {})
+    assert runs(first) == {1}
+    assert runs(policy.decide(having(asked, jobs=early[1:]), first.memory)) == {2}
 
 
 def test_in_the_simulator_changes_inside_a_round_move_nobody() -> None:

@@ -56,6 +56,29 @@ def test_nobody_moves_when_the_budget_is_used_up() -> None:
     assert plan.homes == {1: (H,), 2: (J,)}
 
 
+def test_no_more_are_promised_gpus_of_another_model_than_may_move() -> None:
+    """Who may not move keeps its own GPUs, before somebody behind it gets them."""
+    models = [host("h", 3, "K80"), host("i", 3)]
+    jobs = [there(at, H, job_class="c") for at in range(1, 6)]
+    rates = {("c", "V100"): 2.0, ("c", "K80"): 1.0}
+    asked = snapshot(models, jobs, rates=rates, migrations_left=1)
+    seats = Seats(asked)
+    seats.serve(jobs)
+    assert seats.chosen() == {1: "V100", 2: "K80", 3: "K80", 4: "K80"}
+    plan = seats.verdict({}, {}, jobs).plan
+    assert plan.turns[H].gangs == (2, 3, 4)
+    assert plan.turns[J].gangs == (1,)
+
+
+def test_of_a_drained_server_as_many_gpus_are_promised_as_who_lives_there_asks_for() -> None:
+    drained = host("h", accepts=False)
+    jobs = [there(1, H), job(2, gang=4), job(3)]
+    seats = Seats(snapshot([drained, host("i")], jobs))
+    assert seats.free("V100") == 4 + 1
+    seats.serve(jobs)
+    assert seats.chosen().keys() == {1, 2}
+
+
 def test_no_more_is_promised_than_a_pool_has() -> None:
     asked = snapshot([host("h")], [job(1, gang=3), job(2, gang=2), job(3)])
     seats = Seats(asked)
@@ -110,8 +133,8 @@ def test_what_is_placed_afresh_is_renamed_so_that_the_fewest_move() -> None:
 def test_who_was_promised_gpus_of_a_drained_server_has_those_of_another_model() -> None:
     asked = snapshot(
         [host("v", gpus=1), host("w", gpus=1, accepts=False), host("k", gpus=1, model="K80")],
-        [job(1), job(2)],
+        [job(1), job(2), there(3, HostName("w"))],
     )
     seats = Seats(asked)
-    assert [seats.choose(one, "V100") for one in asked.jobs] == [True, True]
-    assert seats.verdict({}, {}, ()).plan.homes == {1: ("v",), 2: ("k",)}
+    assert [seats.choose(one, "V100") for one in asked.jobs] == [True, True, False]
+    assert seats.verdict({}, {}, ()).plan.homes == {1: ("v",), 2: ("k",), 3: ("w",)}

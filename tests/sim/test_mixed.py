@@ -111,6 +111,19 @@ def test_both_depths_agree_on_a_job_that_trains_as_copies(servers: int) -> None:
     assert (whole.steps, whole.restarts, whole.lost_gpu_s) == (9_000, 0, 0.0)
 
 
+@depths
+def test_who_comes_beside_copies_does_not_wait_for_their_round_to_end(
+    run: Callable[[Experiment], Result],
+) -> None:
+    """Copies train apart from one another: their servers have no quanta in common, as those of a gang over several have."""
+    asked = replace(alike(2, 9_000), rounds=False, cluster=parse_cluster("v100:4", 2))
+    [forked_job] = asked.workload.jobs
+    comes = replace(forked_job, id=2, arrival_s=30.0, steps=100)
+    done = run(replace(asked, workload=replace(asked.workload, jobs=(forked_job, comes))))
+    # A second to start, and ten of its steps a second.
+    assert done.jobs[1].ended_s == pytest.approx(30.0 + 1.0 + 10.0, abs=2.0)
+
+
 def test_copies_of_unlike_speed_do_their_parts_once_their_speeds_were_measured() -> None:
     [job] = run_machines(forked(9_000, start_s=5.0)).jobs
     assert job.ended_s is not None

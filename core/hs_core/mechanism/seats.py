@@ -5,6 +5,7 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -38,12 +39,24 @@ class Seats:
         self.models = self._floor.models  # newest first
         self._estimates = estimated(snapshot, self.models)
         self._free = dict.fromkeys(self.models, 0)
+        stays = self._asked_where_closed()
         for name, host in self._hosts.items():
             if host.connected:
-                self._free[host.model] += self._slots.free(name)
+                free = self._slots.free(name)
+                self._free[host.model] += free if takes_new(host) else min(free, stays[name])
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
+        self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
+
+    def _asked_where_closed(self) -> Counter[HostName]:
+        """GPUs that those ask for who live on servers that take no new jobs: nobody else can have any there."""
+        asked = Counter[HostName]()
+        for job in self._snapshot.jobs if self._floor.closed else ():
+            if not self._slots.runs(job):
+                for name in self._slots.home(job):
+                    asked[name] += job.per_node
+        return asked
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -105,9 +118,17 @@ class Seats:
         """Promise the job its gang of that pool; False if too few are left or it can't go there."""
         if job.id in self._chosen or self._free[model] < job.gang or model not in self.choices(job):
             return False
+        if job.started and self._lives_on(job) != model:
+            if self._moves_left <= 0:
+                return False
+            self._moves_left -= 1
         self._free[model] -= job.gang
         self._chosen[job.id] = (job, model)
         return True
+
+    def _lives_on(self, job: JobFacts) -> str:
+        home = self._slots.home(job)
+        return self._hosts[home[0]].model if home else ""
 
     def keep(self, job: JobFacts, *, leaves: bool = False) -> bool:
         """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs. `leaves`: a server that is drained, if there is room elsewhere."""
@@ -165,6 +186,10 @@ class Seats:
         free_to_go = not job.started and (not home or (job.movable and not stays))
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
 
+    def press_in(self, job: JobFacts, claims: Mapping[HostName, int]) -> bool:
+        """On its fastest pool with room: GPUs that nobody has taken yet, of the fewest of those who are to follow (`claims`: theirs, by server)."""
+        return self._seat(job, self.choices(job), claims)
+
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
         for job in order:
@@ -213,7 +238,7 @@ class Seats:
                 self._slots = stayed
             else:
                 seated = seated_afresh
-        # A promise counts GPUs on drained servers too, which only those who are there can have.
+        # A promise counts GPUs on drained servers too, as many as those ask for who are there: only they can have them.
         missed = {job_id: job for job_id, (job, _) in self._chosen.items() if job_id not in seated}
         left = sorted(self._snapshot.jobs, key=by_arrival)
         if spare is not None:

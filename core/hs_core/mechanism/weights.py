@@ -59,6 +59,16 @@ class _Asked(NamedTuple):
     tickets: dict[UserName, Fraction]
 
 
+def pools(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> list[tuple[str, int]]:
+    """As `Floor.pools`, of jobs with these homes. They are looked through only where a server takes no new ones."""
+    there, asked = floor(snapshot.hosts), Counter[HostName]()
+    if there.closed:
+        for job in snapshot.jobs:
+            for name in homes.get(job.id, ()):
+                asked[name] += job.per_node
+    return there.pools(asked.__getitem__)
+
+
 def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     """Entitlements of the users whose jobs have homes, and the tickets that follow for each job.
 
@@ -77,17 +87,7 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
             continue
         for model, nodes in Counter(there.hosts[name].model for name in home).items():
             parts.append((job.id, job.user, model, job.per_node * nodes))
-    return _weights(_Asked(_pools(snapshot, homes), gangs, parts, dict(snapshot.tickets)))
-
-
-def _pools(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> list[tuple[str, int]]:
-    """As `Floor.pools`. Jobs are looked through only where a server takes no new ones."""
-    there, asked = floor(snapshot.hosts), Counter[HostName]()
-    if there.closed:
-        for job in snapshot.jobs:
-            for name in homes.get(job.id, ()):
-                asked[name] += job.per_node
-    return there.pools(asked.__getitem__)
+    return _weights(_Asked(pools(snapshot, homes), gangs, parts, dict(snapshot.tickets)))
 
 
 def tickets_of(parts: Sequence[Part], entitled: Entitled) -> Mapping[JobId, Fraction]:
@@ -146,4 +146,4 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
             models = {model for model, servers in there.items() if servers >= job.nodes}
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
-    return entitle_pools(_pools(snapshot, homes), demands, snapshot.tickets)
+    return entitle_pools(pools(snapshot, homes), demands, snapshot.tickets)

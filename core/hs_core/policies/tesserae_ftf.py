@@ -6,14 +6,15 @@ Made of, and departing from the paper, as `mechanism.tesserae.over` says.
 """
 
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import by_arrival, settled_homes
 from hs_core.mechanism.tesserae.over import Ordered, tesserae_over
+from hs_core.mechanism.weights import pools
 from hs_core.policy import JobFacts, Snapshot
 
 
 def order(snapshot: Snapshot) -> Ordered:
     lengths = Lengths(snapshot)
-    gpus = sum(host.gpus for host in snapshot.hosts)
+    gpus = sum(gpus for _, gpus in pools(snapshot, settled_homes(snapshot)))
 
     def rho(job: JobFacts) -> float | None:
         left_s, total_s = lengths.left_s(job), lengths.total_s(job)

@@ -14,11 +14,12 @@ import numpy as np
 
 from hs_core.mechanism.gavel.finish import Lives
 from hs_core.mechanism.gavel.question import Question, isolated_speed
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import by_arrival, settled_homes
 from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.rows import rows
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.themis import auction
+from hs_core.mechanism.weights import pools
 from hs_core.names import JobId
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
@@ -57,12 +58,8 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 def _alone_speeds(snapshot: Snapshot, seats: Seats) -> dict[JobId, float]:
     """Steps/s of each job on one of N parts of the cluster, N being all of them; whoever has GPUs just now."""
     everybody = rows(snapshot, seats, though={job.id for job in snapshot.jobs})
-    gpus = dict.fromkeys(everybody.models, 0)
-    for host in snapshot.hosts:
-        gpus[host.model] += host.gpus
-    parts = Question(
-        speed=everybody.speed, gang=everybody.gang, gpus=np.array(list(gpus.values()), dtype=np.int64)
-    )
+    gpus = np.array([gpus for _, gpus in pools(snapshot, settled_homes(snapshot))], dtype=np.int64)
+    parts = Question(speed=everybody.speed, gang=everybody.gang, gpus=gpus)
     return dict(zip((job.id for job in everybody.jobs), isolated_speed(parts).tolist(), strict=True))
 
 

@@ -74,7 +74,7 @@ class Turns:
     def lives(self, job: int) -> None:
         """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
         home = self._fleet.home[job]
-        if len(home) < 2:
+        if len(home) < 2 or not self._spans(job):
             return
         for row in home if not self._rounds else ():
             if not self._parts[row] and (turn := self._now.rows.get(row)) is not None:
@@ -85,6 +85,10 @@ class Turns:
         """It is about to lose the home that it has, if any."""
         self._count(job, -1)
 
+    def _spans(self, job: int) -> bool:
+        """A gang that needs several servers in step. Copies of a job do not: each runs as soon as it has its GPUs."""
+        return bool(self._fleet.nodes[job] > 1)
+
     def ends(self, job: int) -> None:
         self.leaves(job)
         self.gangs = self.gangs[self.gangs != job]
@@ -93,7 +97,7 @@ class Turns:
 
     def _count(self, job: int, change: int) -> None:
         home = self._fleet.home[job]
-        if len(home) > 1:
+        if len(home) > 1 and self._spans(job):
             self._parts[list(home)] += change
             self._spanning += change
             self._at_home = None
