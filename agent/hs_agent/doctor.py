@@ -15,6 +15,7 @@ import click
 from hs_agent import cgroup, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes
 from hs_agent.devices import Devices, open_devices
+from hs_agent.strangers import describe, says_so
 from hs_core.errors import RefusedError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -115,19 +116,11 @@ def _look_at(devices: Devices, config: Config) -> list[Finding]:
         if reading.ecc_errors
     ]
     findings += [
-        Finding(WARN, "GPU use", f"{one.gpu}: process {one.pid} computes on it and is no job of ours")
+        Finding(WARN, "GPU use", f"{one.gpu}: {describe(one)}: out of use until it is gone")
         for one in devices.processes()
-        if not _ours(one.pid, config)
+        if not says_so(one.pid, config.run_dir)
     ]
     return findings
-
-
-def _ours(pid: int, config: Config) -> bool:
-    try:
-        environ = (procs.PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-    return f"HS_AGENT_SOCKET={config.run_dir}/".encode() in environ
 
 
 def _state(config: Config) -> Finding:
