@@ -289,12 +289,26 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
 @click.option(
     "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
 )
+@click.option(
+    "--rank",
+    type=click.IntRange(0, 1023),
+    metavar="N",
+    help="of several servers that with this node rank  [0]",
+)
 @click.pass_context
-def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None) -> None:
-    """Print a job's output."""
+def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, rank: int | None) -> None:
+    """Print a job's output.
+
+    Of a job over several servers that of the first; with --rank what its newest start has said on another.
+    """
     with connected(ctx) as client:
         job_id = job_words.one_job(client, job)
-        for chunk in client.output(job_id, tail_lines=-1 if tail is None else tail, follow=following):
+        if rank is None and (nodes := len(client.job(job_id).view.hosts)) > 1:
+            warn(
+                f"it is on {nodes} servers, and this is the first: --rank 1{f' to {nodes - 1}' if nodes > 2 else ''} for {'another' if nodes > 2 else 'the other'}"
+            )
+        lines = -1 if tail is None else tail
+        for chunk in client.output(job_id, tail_lines=lines, follow=following, rank=rank or 0):
             write_chunk(chunk, warn)
 
 
