@@ -66,7 +66,9 @@ def output(
     async def all_of_it() -> bytes:
         loop = SimpleNamespace(store=SimpleNamespace(read=read), config=SimpleNamespace(limits=LIMITS))
         made = Output(loop, SimpleNamespace(link=links.get), None, "ann")
-        return b"".join([chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=-1, rank=rank))])
+        return b"".join(
+            [chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=-1, rank=rank))]
+        )
 
     return asyncio.run(all_of_it())
 
