@@ -16,7 +16,7 @@ import click
 from hs_agent import cgroup, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
-from hs_agent.strangers import describe, says_so
+from hs_agent.strangers import describe, is_ours
 from hs_core.errors import RefusedError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -125,7 +125,7 @@ def _look_at(devices: Devices, config: Config) -> list[Finding]:
     findings += [
         Finding(WARN, "GPU use", f"{one.gpu}: {describe(one)}: out of use until it is gone")
         for one in devices.processes()
-        if not says_so(one.pid, config.run_dir)
+        if not is_ours(one.pid, config.run_dir)
     ]
     return findings
 

@@ -36,7 +36,7 @@ class Strangers:
     def look(
         self,
         gpus: Sequence[Gpu],
-        processes: Iterable[GpuProcess],
+        processes: Collection[GpuProcess],
         readings: Iterable[Reading],
         *,
         running: Collection[tuple[int, JobCgroup]],  # pid of its shim, and control group, of each job
@@ -48,9 +48,10 @@ class Strangers:
         self._here_since = {key: self._here_since.get(key, now_s) for key in on}
         said = {key[0]: text for key, text in on.items() if now_s - self._here_since[key] >= STAYS_S}
         used = {reading.gpu: reading.memory_used_bytes for reading in readings}
-        visited = {gpu for gpu, _, _ in on}
+        computes = {one.gpu for one in processes}  # whosever
         for gpu in gpus:
-            held = self._left_behind(gpu, used.get(gpu.id, 0), gpu.id in holders or gpu.id in visited, now_s)
+            taken = gpu.id in holders or gpu.id in computes
+            held = self._left_behind(gpu, used.get(gpu.id, 0), taken, now_s)
             if held:
                 said.setdefault(gpu.id, held)
         return said
@@ -68,12 +69,12 @@ class Strangers:
             start = _start(one.pid)
             if start is None:
                 continue  # it is gone, and the driver says so a moment later
-            if self._ours.get(one.pid) == start or says_so(one.pid, self._run_dir):
+            if self._ours.get(one.pid) == start or is_ours(one.pid, self._run_dir):
                 known[one.pid] = start
                 continue
             if below is None:
                 below = _all_of(running)
-            if one.pid in below or _name(one.pid).startswith(MPS):
+            if one.pid in below:
                 known[one.pid] = start
             else:
                 found[one.gpu, one.pid, start] = describe(one)
@@ -94,13 +95,14 @@ class Strangers:
         return f"{(used_bytes - before) / 2**30:.1f} GiB of its memory are held and no process is there: reset it, or reboot"
 
 
-def says_so(pid: int, run_dir: Path) -> bool:
-    """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment."""
+def is_ours(pid: int, run_dir: Path) -> bool:
+    """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
     try:
         environ = (procs.PROC / str(pid) / "environ").read_bytes()
     except OSError:
-        return False
-    return any(line.startswith(f"HS_AGENT_SOCKET={run_dir}/".encode()) for line in environ.split(b"\0"))
+        environ = b""
+    carried = f"HS_AGENT_SOCKET={run_dir}/".encode()
+    return any(line.startswith(carried) for line in environ.split(b"\0")) or _name(pid).startswith(MPS)
 
 
 def describe(one: GpuProcess) -> str:

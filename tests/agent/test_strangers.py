@@ -130,8 +130,9 @@ def test_in_a_container_with_processes_of_its_own_nobody_is_taken_for_somebody_e
 ) -> None:
     monkeypatch.setattr(strangers, "counts_as_the_driver", lambda: False)
     stranger = start()
-    for at_s in (0.0, STAYS_S):
-        assert host.look(at_s, stranger.pid) == {}
+    host.look(0.0)
+    for at_s in (1.0, 1.0 + STAYS_S, 1.0 + HELD_S, 1.0 + 2 * HELD_S):
+        assert host.look(at_s, stranger.pid, used={0: 9.0}) == {}
 
 
 def test_memory_that_a_job_had_and_nobody_gives_back_takes_its_gpu_out_of_use_until_it_is_free(host) -> None:
