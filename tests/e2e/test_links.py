@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from examples.cluster.deployment import Deployment, account
 from examples.cluster.network import Namespaces, network
 from examples.cluster.workload import Server
-from tests.e2e.harness import alive, learn, learned, until
+from tests.e2e.harness import alive, incarnations, learn, learned, until
 from tests.e2e.harness import uninterrupted as alone
 from tests.e2e.test_chaos import never_twice
 
@@ -149,8 +150,11 @@ def test_whatever_link_is_cut_no_job_runs_twice_none_is_lost_and_each_learns_wha
         steps = GANG_STEPS if job == gang else STEPS
         for rank, same in enumerate(alone(scripts, cut.state / f"alone-{job}", steps, ranks=ranks)):
             rows = learned(file, rank)
-            try:
-                never_twice(rows)
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{cut.hsctl('show', str(job))}") from None
+            story = cut.hsctl("show", str(job))
+            lives = incarnations(rows)
+            begun = [at for at, life in enumerate(lives) if life[0].step == 1]
+            assert len(begun) == 1 or "starts afresh" in story, story
+            for first, last in pairwise([*begun, len(lives)]):
+                never_twice([row for life in lives[first:last] for row in life])
+            assert all(one[-1].at_s <= next_[0].at_s for one, next_ in pairwise(lives)), story
             assert {(row.step, row.loss) for row in rows} == {(row.step, row.loss) for row in same}
