@@ -1,6 +1,7 @@
 """`hs-agent detect` and `hs-agent doctor`: what this host offers, and whether an agent would do well on it."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -13,11 +14,16 @@ from pathlib import Path
 import click
 
 from hs_agent import cgroup, host_memory, memory, procs, secure
-from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes
+from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
+from hs_agent.strangers import describe, is_ours
 from hs_core.errors import RefusedError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+TRIALS = 5
+SLOW_S = 0.25  # what suspending at a step edge takes at most (Gandiva_fair, 4)
+GIVE_UP_S = 5.0
+POLL_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ def examine(config: Config) -> bool:
         _state,
         _sockets,
         _cgroups,
+        _suspending,
+        _ports,
         _memory,
         _mps,
         _certificate,
@@ -115,19 +123,11 @@ def _look_at(devices: Devices, config: Config) -> list[Finding]:
         if reading.ecc_errors
     ]
     findings += [
-        Finding(WARN, "GPU use", f"{one.gpu}: process {one.pid} computes on it and is no job of ours")
+        Finding(WARN, "GPU use", f"{one.gpu}: {describe(one)}: out of use until it is gone")
         for one in devices.processes()
-        if not _ours(one.pid, config)
+        if not is_ours(one.pid, config.run_dir)
     ]
     return findings
-
-
-def _ours(pid: int, config: Config) -> bool:
-    try:
-        environ = (procs.PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-    return f"HS_AGENT_SOCKET={config.run_dir}/".encode() in environ
 
 
 def _state(config: Config) -> Finding:
@@ -179,6 +179,89 @@ def _cgroups(config: Config) -> Finding:
     if found.warnings:
         return Finding(WARN, "control groups", f"{found.describe()}; {'; '.join(found.warnings)}")
     return Finding(OK, "control groups", found.describe())
+
+
+def _suspending(config: Config) -> Finding:
+    """Of what has no step hook, measured: a process that computes is frozen and let go, a few times."""
+    if config.cgroup is CgroupUse.NONE:
+        return Finding(OK, "suspending", "by SIGSTOP, which was not measured")
+    groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+    if not groups.can_freeze:
+        cgroup.tidy(groups)
+        return Finding(WARN, "suspending", "there is no freezer: by SIGSTOP to each process")
+    group = cgroup.create(groups, f"doctor-{os.getpid()}", cpus=0, memory_bytes=0)
+    try:
+        with subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"]) as process:
+            try:
+                for folder in (group.v2, *group.v1.values()):
+                    if folder is not None:
+                        (folder / "cgroup.procs").write_text(str(process.pid))
+                frozen_s, gone_on_s = zip(*(_frozen_once(group) for _ in range(TRIALS)), strict=True)
+            finally:
+                with contextlib.suppress(OSError):
+                    group.freeze(frozen=False)
+                process.kill()
+    except OSError as error:
+        return Finding(FAIL, "suspending", f"no process can be frozen here: {error.strerror or error}")
+    finally:
+        group.remove()
+        cgroup.tidy(groups)
+    text = f"a process is frozen in {1e3 * max(frozen_s):.1f} ms and goes on in {1e3 * max(gone_on_s):.1f} ms (the most of {TRIALS})"
+    return Finding(OK if max(frozen_s) < SLOW_S else WARN, "suspending", text)
+
+
+def _frozen_once(group: cgroup.JobCgroup) -> tuple[float, float]:
+    return _takes(group, frozen=True), _takes(group, frozen=False)
+
+
+def _takes(group: cgroup.JobCgroup, *, frozen: bool) -> float:
+    began_s = time.monotonic()
+    group.freeze(frozen=frozen)
+    while group.frozen() != frozen:
+        if time.monotonic() - began_s > GIVE_UP_S:
+            raise TimeoutError(errno.ETIMEDOUT, f"it takes more than {GIVE_UP_S:g} s")
+        time.sleep(POLL_S)
+    return time.monotonic() - began_s
+
+
+def _ports(config: Config) -> Finding:
+    """Whether they are free. Whether others reach them, only others can tell."""
+    if not config.peer_listen:
+        return Finding(
+            WARN,
+            "ports",
+            "peer_listen is not set: no checkpoint can leave this host, and no job over several servers can be here",
+        )
+    host, port = split_address(config.peer_listen) or ("", 0)
+    free = sum(_can_bind("", each) for each in config.rendezvous_ports)
+    text = f"{free} of {len(config.rendezvous_ports)} of rendezvous_ports are free"
+    if port and not _agent_runs(config) and not _can_bind(host, port):
+        return Finding(
+            FAIL, "ports", f"peer_listen {config.peer_listen} is taken, or no address of this host; {text}"
+        )
+    text = f"peer_listen {config.peer_listen}; {text}: other servers must reach both"
+    return Finding(OK if free > len(config.rendezvous_ports) / 2 else WARN, "ports", text)
+
+
+def _can_bind(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _agent_runs(config: Config) -> bool:
+    try:
+        os.close(memory.lock(config.state_dir))
+    except memory.InUseError:
+        return True
+    except (RefusedError, OSError):
+        return False
+    return False
 
 
 def _memory(config: Config) -> Finding:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -11,10 +12,11 @@ from hs_agent import host_memory
 from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading
 from hs_agent.jobs import Jobs
+from hs_agent.strangers import Strangers
 from hs_core.events import GpusSeen, HostEvent, HostMemorySeen
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import UNDYING, JobReport, Phase
 from hs_core.wanted import WantedJob
 from hs_daemon import boot_s
 
@@ -46,6 +48,8 @@ class Watch:
         self.gpus: tuple[Gpu, ...] = config.described(devices.gpus())
         self.readings: tuple[Reading, ...] = devices.readings()
         self.left_bytes: int | None = None  # of the host's memory
+        self._strangers = Strangers(config.run_dir)
+        self._taken: dict[GpuId, str] = {}  # GPUs that nobody can have just now, and why
         self._declared_bytes: dict[JobId, int] = {}
         self._ended = threading.Event()
 
@@ -67,12 +71,26 @@ class Watch:
     async def look_at_devices(self) -> None:
         used, busy = self._memory_use()
         self._devices.account(used, busy)
-        if self._config.devices is DeviceKind.EMULATED:
-            gpus, self.readings = self._devices.gpus(), self._devices.readings()
-        else:
-            gpus, self.readings = await asyncio.to_thread(
-                lambda: (self._devices.gpus(), self._devices.readings())
+        undying = {
+            gpu: f"job {report.job} on it {UNDYING}"
+            for report in self._reports()
+            if report.phase is Phase.KILLING and report.note.startswith(UNDYING)
+            for gpu in report.gpus
+        }
+        running = [(job.shim.pid, job.group) for job in self._jobs.running.values()]
+
+        def look() -> tuple[tuple[Gpu, ...], tuple[Reading, ...], dict[GpuId, str]]:
+            gpus, readings = self._devices.gpus(), self._devices.readings()
+            processes, now_s = self._devices.processes(), boot_s()
+            taken = self._strangers.look(
+                gpus, processes, readings, running=running, holders=used.keys(), now_s=now_s
             )
+            return gpus, readings, taken | undying
+
+        if self._config.devices is DeviceKind.EMULATED:
+            gpus, self.readings, self._taken = look()
+        else:
+            gpus, self.readings, self._taken = await asyncio.to_thread(look)
         self._saw(gpus)
 
     def _memory_use(self) -> tuple[dict[GpuId, int], set[GpuId]]:
@@ -89,7 +107,14 @@ class Watch:
         return used, busy
 
     def _saw(self, gpus: tuple[Gpu, ...]) -> None:
-        gpus = self._config.described(gpus)
+        gpus = self._config.described(
+            tuple(
+                replace(gpu, healthy=False, why_unhealthy=self._taken[gpu.id])
+                if gpu.healthy and gpu.id in self._taken
+                else gpu
+                for gpu in gpus
+            )
+        )
         if gpus == self.gpus:
             return
         for before, now in zip(self.gpus, gpus, strict=True):

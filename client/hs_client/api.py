@@ -193,12 +193,17 @@ class Client:
         follow: bool = False,
         stop: threading.Event | None = None,
         from_epoch: int = 0,
+        rank: int = 0,
     ) -> Iterator[wire.LogsChunk]:
         """The same, chunk by chunk, each with the incarnation that said it; what those before `from_epoch` said is left out.
 
+        Of a job over several servers it is what its first one said; with `rank` what the newest incarnation said on that one.
+
         One that names servers that are `away` says that what the job said there is missing.
         """
-        request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch)
+        request = wire.LogsRequest(
+            job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch, rank=rank
+        )
         newest = from_epoch  # incarnation that said something
         received = 0  # bytes of what it said
         skip = 0

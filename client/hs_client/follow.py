@@ -106,6 +106,8 @@ def write_chunk(chunk: wire.LogsChunk, report: Report) -> None:
 
 def _told(view: wire.JobView, report: Report) -> int:
     report(f"job {view.id} {outcome(view)}")
+    if view.state == "failed" and len(view.hosts) > 1:  # what is above is of the first server
+        report(f"`hsctl show {view.id}` has the last lines of the server where it ended first")
     return exit_code(view)
 
 

@@ -33,6 +33,10 @@ class Output:
         """Raises RefusedError where there is none to be had."""
         if request.follow:
             job = await self._started(job, -1)
+        if request.rank > 0:
+            async for chunk in self._of_part(job, request):
+                yield chunk
+            return
         tail, since = request.tail_lines, request.from_epoch
         if tail < 0 and since == 0 and (away := await self._away(job)):
             yield pb.LogsChunk(away=away)
@@ -57,6 +61,39 @@ class Output:
         if not some and since <= job.epoch:
             async for data in self._of(job, tail):
                 yield pb.LogsChunk(data=data, epoch=job.epoch)
+
+    async def _of_part(self, job: Job, request: pb.LogsRequest) -> AsyncIterator[pb.LogsChunk]:
+        """What another part of a gang than its first says, each on its own server. Which server had that part of an earlier incarnation nobody has kept."""
+        tail, since, rank = request.tail_lines, request.from_epoch, request.rank
+        while request.follow and not job.state.ended:
+            now = await self._with_link(job, rank)
+            if now.epoch != job.epoch or now.state.ended:
+                job = await self._started(now, job.epoch)
+                continue
+            async for data in self._from(self._part(job, rank), job.id, tail, follow=True, epoch=job.epoch):
+                yield pb.LogsChunk(data=data, epoch=job.epoch)
+            tail, since = -1, job.epoch + 1
+            job = await self._started(job, job.epoch)
+        if since <= job.epoch:
+            async for data in self._from(self._part(job, rank), job.id, tail, epoch=job.epoch):
+                yield pb.LogsChunk(data=data, epoch=job.epoch)
+
+    def _part(self, job: Job, rank: int) -> Link:
+        if not job.hosts:
+            raise RefusedError(f"job {job.id} has not started: there is no log yet", Kind.CONFLICT)
+        if rank >= len(job.hosts):
+            last = len(job.hosts) - 1
+            raise RefusedError(
+                f"rank = {rank}: job {job.id} is on {', '.join(job.hosts)}; expected 0{f' to {last}' if last else ''}",
+                Kind.INVALID,
+            )
+        link = self._hub.link(job.hosts[rank])
+        if link is None:
+            raise RefusedError(
+                f"{job.hosts[rank]}, where rank {rank} of job {job.id} is, is away: its log is there",
+                Kind.UNAVAILABLE,
+            )
+        return link
 
     async def _started(self, job: Job, epoch: int) -> Job:
         """Once an incarnation beyond that one has a process, or it ended without one."""
@@ -135,18 +172,21 @@ class Output:
         finally:
             link.cancel_log(reader)
 
-    async def _with_link(self, job: Job) -> Job:
+    async def _with_link(self, job: Job, rank: int = 0) -> Job:
         """As soon as its agent is here, or it is known not to come soon: after a controller's restart it takes agents a moment."""
         with contextlib.suppress(TimeoutError), self._loop.watching(job.id) as watch:
             async with asyncio.timeout(AWAY_S):
                 epoch = job.epoch
-                while not job.state.ended and job.epoch == epoch and not self._is_here(job):
+                while not job.state.ended and job.epoch == epoch and not self._is_here(job, rank):
                     await watch.wait(POLL_S)
                     job = await self._look(job.id)
         return job
 
-    def _is_here(self, job: Job) -> bool:
-        return job.host is not None and self._hub.link(job.host) is not None
+    def _is_here(self, job: Job, rank: int) -> bool:
+        """So it is where there is no such part: that is said at once."""
+        if not job.hosts:
+            return False
+        return rank >= len(job.hosts) or self._hub.link(job.hosts[rank]) is not None
 
     def _link(self, job: Job) -> Link | None:
         """The agent that has its log; None: what came with its exit is all there is."""

@@ -8,7 +8,7 @@ from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
-from hs_core.cluster import ClusterMachine, WayRate, Why
+from hs_core.cluster import ClusterMachine, WayRate, Why, explain_end
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
@@ -17,9 +17,9 @@ from hs_proto import convert
 from hs_proto.v1 import controller_pb2
 
 
-def why_of(machine: ClusterMachine, job: Job, now_s: float) -> Why | None:
-    """None where the machine no longer knows the job: it ended long ago."""
-    return machine.why(job.id, now_s) if machine.find(job.id) is not None else None
+def why_of(machine: ClusterMachine, job: Job, now_s: float) -> Why:
+    """Of one that ended the machine may know nothing any more; the answer is the same."""
+    return explain_end(job) if job.state.ended else machine.why(job.id, now_s)
 
 
 def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> controller_pb2.JobView:
@@ -69,10 +69,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         view.exit.CopyFrom(convert.from_exit(job.exit))
         if not mine:
             view.exit.ClearField("log_tail")
-    if machine.find(job.id) is not None:
-        _add_mind(view, machine, job, now_s)
-    elif job.exit is not None and job.exit.why:
-        view.reason_text = job.exit.why
+    _add_mind(view, machine, job, now_s)
     return view
 
 
@@ -102,7 +99,7 @@ def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, n
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
     if job.state is not JobState.RUNNING or machine.cut_off(job) or machine.looks_on:
-        why = machine.why(job.id, now_s)
+        why = why_of(machine, job, now_s)
         view.reason, view.reason_text = why.reason, why.text
 
 
@@ -166,12 +163,7 @@ def _rates(machine: ClusterMachine, job: Job) -> list[controller_pb2.Rate]:
     ]
 
 
-def why_view(job: Job, why: Why | None) -> controller_pb2.WhyReply:
-    if why is None:
-        text = f"it {job.state}" + (f": {job.exit.why}" if job.exit and job.exit.why else "")
-        return controller_pb2.WhyReply(
-            job_id=job.id, state=job.state, reason=f"ended:{job.state}", text=text, expected_wait_s=-1.0
-        )
+def why_view(job: Job, why: Why) -> controller_pb2.WhyReply:
     return controller_pb2.WhyReply(
         job_id=job.id,
         state=job.state,

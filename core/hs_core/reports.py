@@ -98,6 +98,9 @@ CANNOT_FETCH = "cannot fetch"
 UNSTOPPED = "does not stop"
 """How the note begins of one that was asked to stop, did not, and could not be frozen."""
 
+UNDYING = "does not die"
+"""How the note begins of one that was killed and is still there: nobody else can have its GPUs."""
+
 FOR_MEMORY = "waits for host memory"
 """How the note begins of one that is not started as its server has too little left."""
 

@@ -9,14 +9,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-SUBNET = "10.213.7"  # of the bridge; the controller is .1, servers follow
+SUBNETS = "10.213"  # each run has one of its own: on the bridge the controller is .1, servers follow
 
 
 class Network(Protocol):
     """`words` says where it is, for people."""
 
     words: str
-    controller: str  # address the controller listens at
+
+    @property
+    def controller(self) -> str:
+        """Address the controller listens at."""
+        ...
 
     def address(self, server: str) -> str: ...
 
@@ -43,11 +47,15 @@ class Loopback:
 class Namespaces:
     tag: str  # of this run, so that nothing of others is touched
     servers: tuple[str, ...]
+    subnet: str
     words: str = "a network namespace for each server, on a bridge"
-    controller: str = f"{SUBNET}.1"
+
+    @property
+    def controller(self) -> str:
+        return f"{self.subnet}.1"
 
     def address(self, server: str) -> str:
-        return f"{SUBNET}.{self.servers.index(server) + 2}"
+        return f"{self.subnet}.{self.servers.index(server) + 2}"
 
     def inside(self, server: str) -> list[str]:
         # Not `ip netns exec`: that puts another /sys in place, without control groups.
@@ -71,7 +79,8 @@ def network(servers: Sequence[str], *, namespaces: bool) -> Iterator[Network]:
         yield Loopback("all servers on loopback: network namespaces need root, ip(8) and nsenter(1)")
         return
     with ExitStack() as stack:
-        made = Namespaces(tag=f"hs{os.getpid()}", servers=tuple(servers))
+        pid = os.getpid()
+        made = Namespaces(tag=f"hs{pid}", servers=tuple(servers), subnet=f"{SUBNETS}.{pid % 256}")
         try:
             _bridge(made, stack)
         except subprocess.SubprocessError as error:

@@ -14,6 +14,11 @@ from hs_agent.devices import mixed_models
 from hs_agent.devices.emulated import EmulatedDevices
 from hs_agent.devices.names import short_model
 from hs_agent.devices.nvml import HARDWARE_XIDS, JOBS_OWN_XIDS
+from hs_core.reports import Phase
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
+
+from conftest import Daemon, wait_for
 
 GIB = 1 << 30
 
@@ -237,3 +242,28 @@ def test_detect_and_doctor_show_the_devices(nvml, place) -> None:
     (place / "mps").mkdir()
     (place / "mps/control").touch()
     assert "ok    MPS" in run("doctor").stdout
+
+
+def test_somebody_elses_process_takes_its_gpu_out_of_use_and_a_jobs_own_does_not(
+    nvml, controller, place, job, monkeypatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "FAKE_NVML"):
+        monkeypatch.setenv(name, nvml.env[name])
+    daemon = Daemon(place, devices="nvml", emulated=[])
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        daemon.start()
+        wait_for(lambda: controller.hellos, "a hello")
+        controller.want(job(1, "sleep", "600"))
+        controller.wait_report(1, lambda report: report.phase is Phase.RUNNING, "it runs")
+        (state,) = (folder.shim_state() for folder in daemon.folders())
+        nvml.write(f"process 0 {state.job.pid} {GIB}", f"process 3 {stranger.pid} {GIB}")
+        wait_for(lambda: [gpu.healthy for gpu in controller.gpus] == [True, True, True, False], "it is seen")
+        assert f"process {stranger.pid} (sleep of " in controller.gpus[3].why_unhealthy
+        stranger.kill()
+        stranger.wait()
+        wait_for(lambda: all(gpu.healthy for gpu in controller.gpus), "the GPU is in use again")
+    finally:
+        stranger.kill()
+        stranger.wait()
+        daemon.close()

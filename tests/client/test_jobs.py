@@ -228,6 +228,16 @@ def test_logs_are_bytes_as_they_were_written(hsctl, fake):
     assert fake.last("Logs").tail_lines == 2
 
 
+def test_of_a_job_over_several_servers_it_is_said_whose_output_it_is_and_how_to_see_the_others(hsctl, fake):
+    fake.add(state="running", host="n1", hosts=["n1", "n2", "n3"], nodes=3)
+    fake.logs[1] = [b"one\n"]
+    first = hsctl("logs", "1")
+    assert (first.out, fake.last("Logs").rank) == ("one\n", 0)
+    assert "on 3 servers, and this is the first: --rank 1 to 2 for another" in first.err
+    assert hsctl("logs", "--rank", "2", "1").err == ""
+    assert fake.last("Logs").rank == 2
+
+
 @pytest.mark.parametrize(
     ("verb", "rpc", "state"),
     [("pause", "Pause", "paused"), ("resume", "Unpause", "queued"), ("cancel", "Cancel", "cancelling")],

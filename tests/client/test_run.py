@@ -109,6 +109,31 @@ def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     assert not fake.requests["Cancel"]
 
 
+def test_who_attaches_to_a_job_sees_its_output_to_the_end_and_exits_as_it_did(running, fake):
+    job = fake.add(state="running", host="n1", started_at=1.7e9).id
+    fake.hold_logs.add(job)
+    fake.logs[job] = [b"at work\n"]
+    hsctl = running("attach", str(job))
+    assert hsctl.stdout.readline() == "at work\n"
+    fake.end(job, "failed", code=3)
+    out, err = hsctl.communicate(timeout=120)
+    assert (hsctl.returncode, out) == (3, "")
+    assert "failed: exit code 3" in err
+
+
+def test_who_attached_and_is_interrupted_leaves_the_job_as_it_is(running, fake):
+    job = fake.add(state="running", host="n1", started_at=1.7e9).id
+    fake.hold_logs.add(job)
+    fake.logs[job] = [b"at work\n"]
+    hsctl = running("attach", str(job))
+    assert hsctl.stdout.readline() == "at work\n"
+    hsctl.send_signal(signal.SIGINT)
+    _, err = hsctl.communicate(timeout=120)
+    assert hsctl.returncode == 130
+    assert f"`hsctl attach {job}` follows it again" in err
+    assert not fake.requests["Cancel"]
+
+
 def test_a_terminal_that_has_not_every_character_is_shown_the_rest(running, fake, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     fake.add(name="größe█")

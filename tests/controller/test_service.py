@@ -230,7 +230,8 @@ def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
             await agent.report(
                 jobs[0], "exited", exit=common_pb2.Exit(code=3, log_tail="Traceback\nValueError: no\n")
             )
-            await here.client.until(jobs[0], lambda view: view.state == "failed")
+            ended = await here.client.until(jobs[0], lambda view: view.state == "failed")
+            said = await here.client.stub.Why(pb.JobRequest(job_id=jobs[0]))
             await agent.leave()
         async with started(lasting) as here:
             stub = here.client.stub
@@ -255,7 +256,14 @@ def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
                 ("V100", 2.0, 1)
             ], "also of a class whose jobs have ended"
             why = await stub.Why(pb.JobRequest(job_id=1))
-            assert (why.state, why.reason) == ("failed", "ended:failed")
+            assert why == said, "as it was told before the restart"
+            assert (why.state, why.reason, why.text) == ("failed", "ended:failed", "it failed: exit code 3")
+            shown = everything.jobs[0]
+            assert (
+                (shown.reason, shown.reason_text)
+                == (ended.reason, ended.reason_text)
+                == (why.reason, why.text)
+            )
             log = b"".join([chunk.data async for chunk in stub.Logs(pb.LogsRequest(job_id=1, tail_lines=1))])
             assert log == b"ValueError: no\n", "its host is away: the end of the log came with the exit"
             async with refused("impossible", grpc.StatusCode.FAILED_PRECONDITION, "job 1"):

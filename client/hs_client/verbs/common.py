@@ -12,6 +12,7 @@ import click
 from hs_client import forms, quantities
 from hs_client.api import Client
 from hs_client.errors import InvalidError
+from hs_client.follow import follow
 from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +36,17 @@ def connected(ctx: click.Context) -> Iterator[Client]:
         user=given.get("user", ""),
     ) as client:
         yield client
+
+
+def stay(client: Client, job_id: int, *, quiet: bool) -> int:
+    """With a job until it has ended; its exit status."""
+    try:
+        return follow(client, job_id, report=(lambda _: None) if quiet else warn)
+    except KeyboardInterrupt:
+        warn(
+            f"job {job_id} goes on: `hsctl attach {job_id}` follows it again, `hsctl cancel {job_id}` ends it"
+        )
+        return 130
 
 
 def span(flag: str, text: str | None) -> float:

@@ -1,4 +1,4 @@
-"""Verbs about jobs: queue, show, why, logs, pause, resume, cancel, wait."""
+"""Verbs about jobs: queue, show, why, logs, attach, pause, resume, cancel, wait."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,16 @@ from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import ENDED, LISTED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
 from hs_client.follow import outcome, wait_all, write_chunk
-from hs_client.verbs.common import connected, json_option, list_options, out, present, warn, watch_options
+from hs_client.verbs.common import (
+    connected,
+    json_option,
+    list_options,
+    out,
+    present,
+    stay,
+    warn,
+    watch_options,
+)
 from hs_proto.v1 import controller_pb2 as wire
 
 STATES = (
@@ -280,13 +289,40 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
 @click.option(
     "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
 )
+@click.option(
+    "--rank",
+    type=click.IntRange(0, 1023),
+    metavar="N",
+    help="of several servers that with this node rank  [0]",
+)
 @click.pass_context
-def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None) -> None:
-    """Print a job's output."""
+def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, rank: int | None) -> None:
+    """Print a job's output.
+
+    Of a job over several servers that of the first; with --rank what its newest start has said on another.
+    """
     with connected(ctx) as client:
         job_id = job_words.one_job(client, job)
-        for chunk in client.output(job_id, tail_lines=-1 if tail is None else tail, follow=following):
+        if rank is None and (nodes := len(client.job(job_id).view.hosts)) > 1:
+            warn(
+                f"it is on {nodes} servers, and this is the first: --rank 1{f' to {nodes - 1}' if nodes > 2 else ''} for {'another' if nodes > 2 else 'the other'}"
+            )
+        lines = -1 if tail is None else tail
+        for chunk in client.output(job_id, tail_lines=lines, follow=following, rank=rank or 0):
             write_chunk(chunk, warn)
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
+@click.pass_context
+def attach(ctx: click.Context, /, *, job: str, quiet: bool) -> int:
+    """Print a job's output until it ends, and exit as it did.
+
+    As `hsctl run` does for a job that it submits. After Ctrl-C the job goes on (exit status 130).
+    """
+    with connected(ctx) as client:
+        return stay(client, job_words.one_job(client, job), quiet=quiet)
 
 
 def _changing(

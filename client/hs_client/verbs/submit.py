@@ -12,10 +12,10 @@ import click
 from hs_client import compose, forms, job_words, jobfile, quantities, script, yamlfile
 from hs_client.api import Client, Submitted, new_key
 from hs_client.errors import InvalidError, UnavailableError
-from hs_client.follow import follow, wait_all
+from hs_client.follow import wait_all
 from hs_client.jobfile import Path_
 from hs_client.layers import Layers
-from hs_client.verbs.common import connected, json_option, out, warn
+from hs_client.verbs.common import connected, json_option, out, stay, warn
 
 
 def _count(text: str) -> int | str:
@@ -205,7 +205,7 @@ def submit(
 def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> int:
     """Submit a job, print its output until it ends, and exit as it did.
 
-    After Ctrl-C the job goes on (exit status 130); `hsctl logs -f JOB` takes its output up again.
+    After Ctrl-C the job goes on (exit status 130); `hsctl attach JOB` takes it up again.
     """
     with connected(ctx) as client:
         specs = request(flags, client)
@@ -218,13 +218,7 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
         job_id = done.job_ids[0]
         if not quiet:
             warn(f"job {job_id} submitted")
-        try:
-            return follow(client, job_id, report=(lambda _: None) if quiet else warn)
-        except KeyboardInterrupt:
-            warn(
-                f"job {job_id} goes on: `hsctl logs -f {job_id}` shows its output, `hsctl cancel {job_id}` ends it"
-            )
-            return 130
+        return stay(client, job_id, quiet=quiet)
 
 
 def request(flags: dict[str, Any], client: Client) -> list[Any]:

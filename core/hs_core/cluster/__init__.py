@@ -4,7 +4,7 @@ from hs_core.cluster.machine import ClusterMachine
 from hs_core.cluster.rates import WayRate
 from hs_core.cluster.state import Limits, Outcome, Settings, State, Touched
 from hs_core.cluster.states import TRANSITIONS, Happening
-from hs_core.cluster.why import Reason, Why
+from hs_core.cluster.why import Reason, Why, explain_end
 
 __all__ = [
     "TRANSITIONS",
@@ -18,4 +18,5 @@ __all__ = [
     "Touched",
     "WayRate",
     "Why",
+    "explain_end",
 ]

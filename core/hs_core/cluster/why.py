@@ -89,7 +89,7 @@ class Scene:
 
 def explain(scene: Scene) -> Why:
     if scene.job.state.ended:
-        return _ended(scene.job)
+        return explain_end(scene.job)
     why = _of_live(scene)
     if not scene.looks_on:
         return why
@@ -422,7 +422,8 @@ def _ending(scene: Scene, what: str) -> Why:
     return Why(reason=Reason.ENDING, text=f"it {what}", next_step="its GPUs are free in a few seconds")
 
 
-def _ended(job: Job) -> Why:
+def explain_end(job: Job) -> Why:
+    """For this the job is enough: it may have ended long ago."""
     reason = {
         JobState.SUCCEEDED: Reason.SUCCEEDED,
         JobState.FAILED: Reason.FAILED,

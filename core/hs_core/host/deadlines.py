@@ -8,7 +8,7 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
 from hs_core.model import SuspendMode
-from hs_core.reports import Phase, Tier
+from hs_core.reports import UNDYING, Phase, Tier
 
 
 def due_s(job: HostedJob) -> float:
@@ -55,7 +55,7 @@ def expire(board: Board, job: HostedJob) -> None:
     if job.phase is not Phase.KILLING and _over_limit(board, job):
         board.kill(job, "time limit")
     elif job.phase is Phase.KILLING and now_s >= job.deadline_s:
-        job.stuck = f"does not die: {board.names(job.gpus)} out of use until it does"
+        job.stuck = f"{UNDYING}: {board.names(job.gpus)} out of use until it does"
         board.tell("unkillable", job.stuck, job)
         board.send_kill(job)
         make_way(board, job)

@@ -1314,6 +1314,7 @@ class LogsRequest(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     FROM_EPOCH_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
     """-1: all that is kept, of all incarnations; else of the newest"""
@@ -1321,6 +1322,8 @@ class LogsRequest(_message.Message):
     """over all incarnations to come"""
     from_epoch: _builtins.int
     """of all: what earlier ones said is left out"""
+    rank: _builtins.int
+    """above 0: of the newest incarnation only, what its part with that node rank says on its own server"""
     def __init__(
         self,
         *,
@@ -1328,10 +1331,11 @@ class LogsRequest(_message.Message):
         tail_lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
         from_epoch: _builtins.int = ...,
+        rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

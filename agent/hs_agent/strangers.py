@@ -1,0 +1,148 @@
+"""GPUs that are not ours to give out just now: somebody who is no job of ours computes on one, or its memory is held though nobody is there.
+
+A job that is started there fails for want of memory, or trains at half its speed and has its class measured so. Such a GPU is out of
+use until it is free again; the others work on. Nobody is signalled: whether a process may be there is for people to say.
+"""
+
+import pwd
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from hs_agent import procs
+from hs_agent.cgroup import JobCgroup
+from hs_agent.devices import GpuProcess, Reading
+from hs_agent.host_memory import trees
+from hs_core.model import Gpu
+from hs_core.names import GpuId
+
+STAYS_S = 5.0  # who only asks whether there is a GPU is gone by then
+HELD_S = 30.0  # and the driver has given back by then what a process had that was killed
+HELD_PART = 0.1  # of a GPU's memory, beyond what was taken before jobs were there: less is the driver's own
+MPS = "nvidia-cuda-mps"  # its server computes for the jobs that are its clients
+FIRST_PIDS = "pid:[4026531836]"  # the kernel's number of the name space that drivers count processes in
+
+
+class Strangers:
+    """Looks from time to time; `now_s` of any clock that never jumps."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._ours: dict[int, int] = {}  # pid → when it was started
+        self._here_since: dict[tuple[GpuId, int, int], float] = {}
+        self._before: dict[GpuId, int] = {}  # bytes that are taken where no job is
+        self._held_since: dict[GpuId, float] = {}
+
+    def look(
+        self,
+        gpus: Sequence[Gpu],
+        processes: Collection[GpuProcess],
+        readings: Iterable[Reading],
+        *,
+        running: Collection[tuple[int, JobCgroup]],  # pid of its shim, and control group, of each job
+        holders: Collection[GpuId],  # GPUs on which jobs hold memory
+        now_s: float,
+    ) -> dict[GpuId, str]:
+        """Why they are not to be used."""
+        on = self._strangers(processes, running)
+        self._here_since = {key: self._here_since.get(key, now_s) for key in on}
+        said = {key[0]: text for key, text in on.items() if now_s - self._here_since[key] >= STAYS_S}
+        used = {reading.gpu: reading.memory_used_bytes for reading in readings}
+        computes = {one.gpu for one in processes}  # whosever
+        for gpu in gpus:
+            taken = gpu.id in holders or gpu.id in computes
+            held = self._left_behind(gpu, used.get(gpu.id, 0), taken, now_s)
+            if held:
+                said.setdefault(gpu.id, held)
+        return said
+
+    def _strangers(
+        self, processes: Iterable[GpuProcess], running: Collection[tuple[int, JobCgroup]]
+    ) -> dict[tuple[GpuId, int, int], str]:
+        """(GPU, pid, its start) → who it is. Of several on a GPU that with the most memory comes last."""
+        if not counts_as_the_driver():
+            return {}
+        found: dict[tuple[GpuId, int, int], str] = {}
+        known: dict[int, int] = {}
+        below: set[int] | None = None
+        for one in sorted(processes, key=lambda one: one.memory_bytes):
+            start = _start(one.pid)
+            if start is None:
+                continue  # it is gone, and the driver says so a moment later
+            if self._ours.get(one.pid) == start or is_ours(one.pid, self._run_dir):
+                known[one.pid] = start
+                continue
+            if below is None:
+                below = _all_of(running)
+            if one.pid in below:
+                known[one.pid] = start
+            else:
+                found[one.gpu, one.pid, start] = describe(one)
+        self._ours = known
+        return found
+
+    def _left_behind(self, gpu: Gpu, used_bytes: int, taken: bool, now_s: float) -> str:
+        if taken:
+            self._held_since.pop(gpu.id, None)
+            return ""
+        before = self._before.get(gpu.id)
+        if before is None or used_bytes <= before + gpu.memory_bytes * HELD_PART:
+            self._before[gpu.id] = used_bytes
+            self._held_since.pop(gpu.id, None)
+            return ""
+        if now_s - self._held_since.setdefault(gpu.id, now_s) < HELD_S:
+            return ""
+        return f"{(used_bytes - before) / 2**30:.1f} GiB of its memory are held and no process is there: reset it, or reboot"
+
+
+def is_ours(pid: int, run_dir: Path) -> bool:
+    """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
+    try:
+        environ = (procs.PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        environ = b""
+    carried = f"HS_AGENT_SOCKET={run_dir}/".encode()
+    return any(line.startswith(carried) for line in environ.split(b"\0")) or _name(pid).startswith(MPS)
+
+
+def describe(one: GpuProcess) -> str:
+    return (
+        f"process {one.pid} ({_name(one.pid) or '?'} of {_owner(one.pid)}), which is no job's, computes on it"
+    )
+
+
+@cache
+def counts_as_the_driver() -> bool:
+    """In a container with processes of its own, numbers that the driver says name others here: then nobody can be told apart."""
+    try:
+        return str((procs.PROC / "self/ns/pid").readlink()) == FIRST_PIDS
+    except OSError:
+        return False
+
+
+def _all_of(running: Iterable[tuple[int, JobCgroup]]) -> set[int]:
+    found = {pid for tree in trees(shim for shim, _ in running).values() for pid in tree}
+    return found.union(*(group.procs() for _, group in running))
+
+
+def _start(pid: int) -> int | None:
+    found = procs.stat(pid)
+    return found.start if found is not None else None
+
+
+def _name(pid: int) -> str:
+    try:
+        return (procs.PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _owner(pid: int) -> str:
+    try:
+        uid = (procs.PROC / str(pid)).stat().st_uid
+    except OSError:
+        return "?"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

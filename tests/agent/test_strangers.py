@@ -1,0 +1,180 @@
+"""GPUs on which somebody else computes, or whose memory nobody gives back, on real processes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hs_agent import strangers
+from hs_agent.cgroup import NO_CGROUP, JobCgroup
+from hs_agent.devices import GpuProcess, Reading, open_devices
+from hs_agent.strangers import HELD_S, STAYS_S, Strangers
+from hs_agent.watch import Watch
+from hs_core.events import GpusSeen, HostEvent
+from hs_core.model import Gpu
+from hs_core.names import GpuId, JobId
+from hs_core.reports import UNDYING, JobReport, Phase
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
+
+from conftest import wait_for
+
+GIB = 1 << 30
+GPUS = tuple(Gpu(id=GpuId(f"g{n}"), index=n, model="V100", memory_bytes=16 * GIB) for n in range(2))
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """A process that does nothing until it is ended."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def begin(*command: str, **env: str) -> subprocess.Popen[bytes]:
+        made.append(subprocess.Popen(command or ("sleep", "600"), env=os.environ | env))
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+class Host:
+    def __init__(self, place: Path) -> None:
+        self.strangers = Strangers(place / "run")
+        self.running: list[tuple[int, JobCgroup]] = []
+
+    def look(
+        self,
+        at_s: float,
+        *on_first: int,
+        used: Mapping[int, float] | None = None,
+        holders: tuple[int, ...] = (),
+    ) -> dict[str, str]:
+        return self.strangers.look(
+            GPUS,
+            [GpuProcess(gpu=GPUS[0].id, pid=pid, memory_bytes=GIB) for pid in on_first],
+            [Reading(gpu=GPUS[n].id, memory_used_bytes=round(gib * GIB)) for n, gib in (used or {}).items()],
+            running=self.running,
+            holders=[GPUS[n].id for n in holders],
+            now_s=at_s,
+        )
+
+
+@pytest.fixture
+def host(place: Path) -> Host:
+    return Host(place)
+
+
+def test_a_gpu_on_which_somebody_else_computes_is_out_of_use_until_that_is_over(host, start) -> None:
+    stranger = start()
+    assert host.look(0.0, stranger.pid) == {}
+    assert host.look(STAYS_S - 0.1, stranger.pid) == {}, "it may only have asked whether there is a GPU"
+    (why,) = host.look(STAYS_S, stranger.pid).items()
+    assert why[0] == "g0"
+    assert why[1].startswith(f"process {stranger.pid} (sleep of ")
+    assert why[1].endswith("), which is no job's, computes on it")
+    stranger.kill()
+    stranger.wait()
+    assert host.look(STAYS_S + 1, stranger.pid) == {}, "the driver says it a moment later"
+    assert host.look(STAYS_S + 2) == {}
+
+
+def test_who_comes_again_under_another_number_has_not_been_there_for_long(host, start) -> None:
+    first, second = start(), start()
+    assert host.look(0.0, first.pid) == {}
+    assert host.look(STAYS_S - 1, second.pid) == {}
+    assert host.look(STAYS_S + 1, second.pid) == {}
+
+
+def test_processes_of_jobs_are_no_strangers(host, start, place: Path) -> None:
+    """By the socket that they carry, by whom they come from, by their control group."""
+    by_socket = start(HS_AGENT_SOCKET=f"{place}/run/7-1.sock")
+    of_another_agent = start(HS_AGENT_SOCKET=f"{place}/run2/7-1.sock")
+    shim = start("sh", "-c", f"env -i sleep 600 & echo $! > {place}/child; wait")
+    child = int(wait_for(lambda: (place / "child").exists() and (place / "child").read_text(), "a child"))
+    in_group = start()
+    group = place / "group"
+    group.mkdir()
+    (group / "cgroup.procs").write_text(f"{in_group.pid}\n")
+    host.running = [(shim.pid, NO_CGROUP), (shim.pid, JobCgroup(group, {}))]
+    ours = (by_socket.pid, child, in_group.pid)
+    try:
+        for at_s in (0.0, STAYS_S):
+            assert host.look(at_s, *ours) == {}
+        host.look(2 * STAYS_S, *ours, of_another_agent.pid)
+        (why,) = host.look(3 * STAYS_S, *ours, of_another_agent.pid).values()
+        assert why.startswith(f"process {of_another_agent.pid} ")
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_what_serves_jobs_that_compute_at_once_is_no_stranger(host, start, tmp_path: Path) -> None:
+    server = tmp_path / "nvidia-cuda-mps-server"
+    server.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    server.chmod(0o755)
+    process = start(str(server), "600")
+    for at_s in (0.0, STAYS_S, 3 * STAYS_S):
+        assert host.look(at_s, process.pid) == {}
+
+
+def test_in_a_container_with_processes_of_its_own_nobody_is_taken_for_somebody_else(
+    host, start, monkeypatch
+) -> None:
+    monkeypatch.setattr(strangers, "counts_as_the_driver", lambda: False)
+    stranger = start()
+    host.look(0.0)
+    for at_s in (1.0, 1.0 + STAYS_S, 1.0 + HELD_S, 1.0 + 2 * HELD_S):
+        assert host.look(at_s, stranger.pid, used={0: 9.0}) == {}
+
+
+def test_memory_that_a_job_had_and_nobody_gives_back_takes_its_gpu_out_of_use_until_it_is_free(host) -> None:
+    host.look(0.0, used={0: 0.5, 1: 3.0})
+    host.look(1.0, used={0: 9.5, 1: 3.0}, holders=(0,))
+    assert host.look(2.0, used={0: 9.5, 1: 3.0}) == {}
+    assert host.look(2.0 + HELD_S - 0.1, used={0: 9.5, 1: 3.0}) == {}, "the driver takes a while"
+    said = host.look(2.0 + HELD_S, used={0: 9.5, 1: 3.0})
+    assert said == {"g0": "9.0 GiB of its memory are held and no process is there: reset it, or reboot"}
+    assert host.look(100.0, used={0: 0.6, 1: 3.0}) == {}
+    assert host.look(200.0, used={0: 0.6, 1: 3.0}) == {}
+
+
+def test_what_was_taken_before_jobs_were_there_is_the_drivers_or_a_screens(host) -> None:
+    for at_s in (0.0, HELD_S, 3 * HELD_S):
+        assert host.look(at_s, used={0: 4.0 + at_s / 60}) == {}
+
+
+def test_the_gpus_of_a_job_that_does_not_die_are_out_of_use_until_it_has(settings) -> None:
+    config = settings()
+    devices = open_devices(config)
+    second = devices.gpus()[1].id
+    report = JobReport(job=JobId(7), epoch=0, phase=Phase.KILLING, gpus=(second,))
+    reports, seen = [report], list[HostEvent]()
+    watch = Watch(
+        config,
+        devices,
+        SimpleNamespace(running={}),
+        reports=lambda: reports,
+        post=seen.append,  # type: ignore[arg-type]
+    )
+    asyncio.run(watch.look_at_devices())
+    assert seen == []
+    reports[0] = replace(report, note=f"{UNDYING}: GPU 1 out of use until it does")
+    asyncio.run(watch.look_at_devices())
+    assert [(gpu.healthy, gpu.why_unhealthy) for gpu in watch.gpus[:2]] == [
+        (True, ""),
+        (False, "job 7 on it does not die"),
+    ]
+    reports.clear()
+    asyncio.run(watch.look_at_devices())
+    assert [all(gpu.healthy for gpu in event.gpus) for event in seen if isinstance(event, GpusSeen)] == [
+        False,
+        True,
+    ]
