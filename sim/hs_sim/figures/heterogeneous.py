@@ -135,8 +135,8 @@ _WORK = (
 
 _RECEIVED = (
     "The paper has about 30 % for users 1 and 4, and that the others' performance improves or remains the same (5.5). With these "
-    "speed-ups its rule gives user 1 more than that, as no other user values V100s half as much: what users receive is held against "
-    "what their entitlements are worth with and without trades."
+    "speed-ups its rule gives user 1 more than that, as no other user values V100s half as much, so its gain is held from below only "
+    "(30 and 10 off would not be enough), and what users receive is held against what their entitlements are worth with and without trades."
 )
 
 
