@@ -5,11 +5,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from multiprocessing import get_context
+
+from rich.console import Console
+from rich.progress import Progress
 
 from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
@@ -389,18 +393,27 @@ def explore(
     deeds: bool = False,
 ) -> list[Failure]:
     """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
-    failures: list[Failure] = []
+    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds)
+    return list(islice((failure for failure in each if failure is not None), enough))
+
+
+def each_seed(
+    seeds: Iterable[int],
+    *,
+    processes: int = 1,
+    prepare: Callable[[World], None] | None = None,
+    deeds: bool = False,
+) -> Iterator[Failure | None]:
+    """What each came to, one after the other, as soon as it is known."""
     look = partial(run_seed, prepare=prepare, deeds=deeds)
     if processes <= 1:
-        for seed in seeds:
-            failure = look(seed)
-            if failure is not None:
-                failures.append(failure)
-                if enough is not None and len(failures) >= enough:
-                    break
-        return failures
+        yield from map(look, seeds)
+        return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return [failure for failure in pool.map(look, seeds, chunksize=8) if failure is not None]
+        try:
+            yield from pool.map(look, seeds, chunksize=8)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -422,8 +435,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flag = "from" if name == "first" else name
             raise RefusedError(f"--{flag}: {value}; expected {least} to {most}")
     seeds = range(options.first, options.first + options.seeds)
-    failures = explore(seeds, processes=options.processes, deeds=options.deeds)
-    for failure in failures:
-        sys.stdout.write(f"{failure}\n\n")
-    sys.stdout.write(f"{options.seeds} seeds, {len(failures)} of them broken\n")
-    return 1 if failures else 0
+    broken = 0
+    each = each_seed(seeds, processes=options.processes, deeds=options.deeds)
+    console = Console(stderr=True)
+    with Progress(
+        console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal
+    ) as progress:
+        for failure in progress.track(each, len(seeds), description="seeds"):
+            if failure is not None:  # at once: whoever ends a long run knows what it has found
+                broken += 1
+                sys.stdout.write(f"{failure}\n\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{options.seeds} seeds, {broken} of them broken\n")
+    return 1 if broken else 0

@@ -104,6 +104,16 @@ def test_the_command_says_how_many_seeds_were_broken(capsys):
     assert "3 seeds, 0 of them broken" in capsys.readouterr().out
 
 
+def test_the_command_says_what_was_broken_as_soon_as_it_is_known(capsys, monkeypatch):
+    def run(seed: int, **_: object) -> Failure | None:
+        assert seed < 42 or "seed 41" in capsys.readouterr().out
+        return Failure(seed=seed, what="a GPU was lost", trace=()) if seed == 41 else None
+
+    monkeypatch.setattr(faults, "run_seed", run)
+    assert faults.main(["--seeds", "3", "--from", "40"]) == 1
+    assert capsys.readouterr().out == "3 seeds, 1 of them broken\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
