@@ -230,6 +230,21 @@ def test_who_makes_room_for_one_that_comes_has_idle_gpus_elsewhere_at_once(polic
 
 
 @every_policy_in_order
+def test_who_makes_room_for_one_that_comes_has_the_gpus_of_one_behind_it(policy: Policy) -> None:
+    hosts = [host("h", 1), host("i", 1, "K80")]
+    rates = {("c", "V100"): 5.0, ("c", "K80"): 1.0}
+    jobs = [has_had(1, 5e4), has_had(2, 9e5, "i")]
+    asked = snapshot(hosts, jobs, rates=rates, migrations_left=5)
+    first = policy.decide(asked, {})
+    assert homes_of(first) == {1: "h", 2: "i"}
+    new = replace(sized(3, arrival_s=5.0), steps=1e3)
+    there = having(asked, jobs=(*asked.jobs, new), tickets={**asked.tickets, new.user: 1})
+    second = policy.decide(there, first.memory)
+    assert runs(second) == {1, 3}
+    assert (homes_of(second)[1], homes_of(second)[3]) == ("i", "h")
+
+
+@every_policy_in_order
 def test_gpus_that_one_leaves_within_a_round_go_to_the_first_in_order(policy: Policy) -> None:
     jobs = [has_had(1, 500.0), has_had(3, 7e4, running=False), has_had(2, 6e4, running=False)]
     early = [replace(job, arrival_s=float(-job.id)) for job in jobs]  # the last in the order came first
