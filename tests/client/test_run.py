@@ -94,6 +94,25 @@ def test_a_job_that_is_retried_is_followed_into_its_next_incarnation(hsctl, fake
     assert ran.err == ""
 
 
+def attached(running, fake):
+    """hsctl, with a job that is at work; and the job."""
+    job = fake.add(state="running", host="n1", started_at=1.7e9).id
+    fake.hold_logs.add(job)
+    fake.logs[job] = [b"at work\n"]
+    hsctl = running("attach", str(job))
+    assert hsctl.stdout.readline() == "at work\n"
+    return hsctl, job
+
+
+def leaves_the_job(hsctl, job, fake):
+    hsctl.send_signal(signal.SIGINT)
+    _, err = hsctl.communicate(timeout=120)
+    assert hsctl.returncode == 130
+    assert f"job {job} goes on: `hsctl attach {job}` follows it again" in err
+    assert "Traceback" not in err
+    assert not fake.requests["Cancel"]
+
+
 def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     hsctl = running("run", "true")
     job = submitted(fake)
@@ -101,20 +120,11 @@ def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     fake.logs[job] = [b"at work\n"]
     fake.change(job, state="running", host="n1", started_at=1.7e9)
     assert hsctl.stdout.readline() == "at work\n"
-    hsctl.send_signal(signal.SIGINT)
-    _, err = hsctl.communicate(timeout=120)
-    assert hsctl.returncode == 130
-    assert f"job {job} goes on" in err
-    assert "Traceback" not in err
-    assert not fake.requests["Cancel"]
+    leaves_the_job(hsctl, job, fake)
 
 
 def test_who_attaches_to_a_job_sees_its_output_to_the_end_and_exits_as_it_did(running, fake):
-    job = fake.add(state="running", host="n1", started_at=1.7e9).id
-    fake.hold_logs.add(job)
-    fake.logs[job] = [b"at work\n"]
-    hsctl = running("attach", str(job))
-    assert hsctl.stdout.readline() == "at work\n"
+    hsctl, job = attached(running, fake)
     fake.end(job, "failed", code=3)
     out, err = hsctl.communicate(timeout=120)
     assert (hsctl.returncode, out) == (3, "")
@@ -122,16 +132,8 @@ def test_who_attaches_to_a_job_sees_its_output_to_the_end_and_exits_as_it_did(ru
 
 
 def test_who_attached_and_is_interrupted_leaves_the_job_as_it_is(running, fake):
-    job = fake.add(state="running", host="n1", started_at=1.7e9).id
-    fake.hold_logs.add(job)
-    fake.logs[job] = [b"at work\n"]
-    hsctl = running("attach", str(job))
-    assert hsctl.stdout.readline() == "at work\n"
-    hsctl.send_signal(signal.SIGINT)
-    _, err = hsctl.communicate(timeout=120)
-    assert hsctl.returncode == 130
-    assert f"`hsctl attach {job}` follows it again" in err
-    assert not fake.requests["Cancel"]
+    hsctl, job = attached(running, fake)
+    leaves_the_job(hsctl, job, fake)
 
 
 def test_a_terminal_that_has_not_every_character_is_shown_the_rest(running, fake, monkeypatch):
