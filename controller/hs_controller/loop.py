@@ -10,6 +10,7 @@ reports are taken in again, as after a restart. Until the journal can be written
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +31,12 @@ from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Fact, HostJoined, QuantumEnded, UserSet
+from hs_core.events import ClusterEvent, Fact, HostJoined, PolicyAnswered, QuantumEnded, UserSet
+from hs_core.failures import Failure
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Policy
+from hs_core.policy import Policy, Verdict
+from hs_core.question import Question
 from hs_core.wanted import Wanted
 
 log = structlog.get_logger("hs_controller.loop")
@@ -392,6 +395,8 @@ class Loop:
             if self._wake is not None:
                 self._wake.cancel()
             self._wake = asyncio.get_running_loop().call_later(draft.wake_in_s, self._quantum_ended)
+        if draft.question is not None:
+            self._consult(draft.question)
         if draft.events:
             self.events.extend(draft.events)
             self.meters.published(draft.events)
@@ -413,6 +418,20 @@ class Loop:
     def _quantum_ended(self) -> None:
         self._wake = None
         self.tell(lambda now_s, _machine: [QuantumEnded(now_s=now_s)])
+
+    def _consult(self, question: Question) -> None:
+        """On another thread, so that nobody waits for a decision."""
+        loop = asyncio.get_running_loop()
+
+        def answered(answer: Verdict | Failure) -> None:
+            self.tell(lambda now_s, _machine: [PolicyAnswered(now_s=now_s, question=question, answer=answer)])
+
+        def think() -> None:
+            answer = question.answer()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(answered, answer)
+
+        threading.Thread(target=think, name="policy").start()
 
     async def _prune(self) -> None:
         now_s = self.clock.now_s()

@@ -15,11 +15,12 @@ from hs_controller.usage import Ledger
 from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Direct, Fact, HostJoined, HostLeft, HostReported, Wake
+from hs_core.events import ClusterEvent, Consult, Direct, Fact, HostJoined, HostLeft, HostReported, Wake
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy, Profiling
+from hs_core.question import Question
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
 
@@ -55,6 +56,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         seed=config.seed,
         default_tickets=config.default_tickets,
         outlives_policy=True,
+        decides_apart=True,
         max_jobs=limits.live_jobs,
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
         max_spec_bytes_per_user=limits.spec_bytes_per_user,
@@ -94,6 +96,7 @@ class Draft:
     gone_credentials: list[Credential] = field(default_factory=list)
     directs: dict[HostName, tuple[Wanted, float]] = field(default_factory=dict)  # and when that was said
     wake_in_s: float | None = None
+    question: Question | None = None  # for the policy
     touched: set[JobId] = field(default_factory=set)
     weighty: bool = False  # has to be committed before anything comes of it
 
@@ -185,6 +188,8 @@ class Mind:
                 draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
+            elif isinstance(command, Consult):
+                draft.question = command.question
         late = self._late(event)
         light = self._note_rows(touched.jobs, before, event.now_s, draft, late)
         if late is not None:
