@@ -107,12 +107,10 @@ class Decisions(Requests):
             profiling=self.settings.profiling,
         )
 
-    def would_entitle(
-        self, tickets: Mapping[UserName, float], now_s: float
-    ) -> Mapping[tuple[UserName, str], float]:
-        """GPUs by (user, model) that the policy would entitle to with the jobs of now, had these users so many tickets. Changes nothing.
+    def what_if(self, tickets: Mapping[UserName, float], now_s: float) -> Question | None:
+        """What to ask the policy to learn what it would entitle to with the jobs of now, had these users so many tickets; None: there are no jobs.
 
-        Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
+        Changes nothing. Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
         """
         for name, count in tickets.items():
             admission.check_user(name, count, None, self.settings.limits)
@@ -121,9 +119,8 @@ class Decisions(Requests):
         snapshot = self._snapshot(now_s)
         asked = {name: Fraction(str(tickets.get(name, has))) for name, has in snapshot.tickets.items()}
         if not snapshot.jobs:
-            return {}
-        verdict = self.policy.decide(replace(snapshot, tickets=asked), self._memory)
-        return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
+            return None
+        return Question(policy=self.policy, snapshot=replace(snapshot, tickets=asked), memory=self._memory)
 
     def _decide(self, now_s: float) -> None:
         self._stale = self._put_off = False

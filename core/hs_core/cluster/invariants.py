@@ -1,7 +1,6 @@
 """Every invariant of the controller's mind. What fails here is our fault: the process stops and recovers."""
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from math import inf
 from typing import NoReturn
 
@@ -12,7 +11,6 @@ from hs_core.errors import BrokenError
 from hs_core.forms import Form, Shape, Spread, strategy_of
 from hs_core.model import Job, spans, spreads
 from hs_core.names import HostName, JobId
-from hs_core.policy import Snapshot, Verdict
 from hs_core.strategy import Strategy
 from hs_core.wanted import Wanted
 

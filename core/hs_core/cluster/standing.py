@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from hs_core.names import HostName, JobId
+from hs_core.names import JobId
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 Said = TypeVar("Said")
@@ -18,7 +18,7 @@ def still(
     `hosts`, `jobs`: as they are shown now. Who has come since is in no plan, and is no matter of this one.
     """
     had = {host.name: host for host in asked.hosts}
-    others = {host.name for host in hosts if had.get(host.name) is not host}
+    others = {host.name for host in hosts if had.get(host.name) is not host and had.get(host.name) != host}
     others |= had.keys() - {host.name for host in hosts}
     gone, changed = set[JobId](), set[JobId]()
     for then in asked.jobs:

@@ -229,8 +229,8 @@ class Controller:
             self._wakes += 1
             self._clock.after(wake_in_s, self._woke, self._wakes)
         if question is not None:
-            answer = question.answer() if self.settings.outlives_policy else question.verdict()
-            self._clock.after(self._timing.decision_s, self._answered, self.life, question, answer)
+            said = question.answer() if self.settings.outlives_policy else question.verdict()
+            self._clock.after(self._timing.decision_s, self._answered, self.life, question, said)
         for answered, answer in answers:
             if answered is not None:
                 answered(answer)
