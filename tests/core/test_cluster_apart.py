@@ -153,3 +153,17 @@ def test_who_waits_for_a_policy_that_is_long_at_it_is_told_so() -> None:
     assert at.machine.deciding_s(at.now_s) == pytest.approx(11.0)
     at.do("answer")
     assert at.machine.deciding_s(at.now_s) == 0.0
+
+
+@pytest.mark.parametrize(("takes_s", "wake_s"), [(0.02, 10.5), (0.1, 11.0), (0.2, 12.0), (0.9, 12.5)])
+def test_the_longer_a_decision_takes_the_later_comes_the_next_but_within_a_quarter_of_a_quantum(
+    takes_s: float, wake_s: float
+) -> None:
+    at = world("@10", "submit alice a", settings=replace(APART, settle_s=0.5))
+    at.now_s += takes_s
+    at.do("answer")
+    at.do("submit alice b")
+    assert at.machine.question is None
+    assert at.wake_s == pytest.approx(wake_s)
+    at.play(f"@{at.wake_s}\ntick")
+    assert at.machine.question is not None

@@ -21,6 +21,7 @@ from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted, WantedJob
 
+DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
 BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
 _as_said = copier(Wanted)
 
@@ -65,8 +66,12 @@ class Decisions(Requests):
     def _settle_s(self) -> float:
         """Decisions are at least so far apart."""
         settings = self.settings
+        if not settings.settle_s:
+            return 0.0
         by_size = settings.settle_s_per_job * len(self._book.live)
-        return max(settings.settle_s, min(by_size, settings.quantum_s / 4)) if settings.settle_s else 0.0
+        # Where the controller's core has little left it decides less often, and does the rest in time.
+        by_load = DECIDING * self._took_s
+        return max(settings.settle_s, min(max(by_size, by_load), settings.quantum_s / 4))
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
         times = [*self._fence_deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
@@ -146,6 +151,7 @@ class Decisions(Requests):
         if event.question is not self._question:
             return  # another policy is in office, or another mind asked
         self._question = None
+        self._took_s = max(0.0, event.now_s - event.question.snapshot.now_s)
         self._answered(event.question, event.answer, event.now_s)
 
     def _answered(self, question: Question, answer: Verdict | Failure, now_s: float) -> None:

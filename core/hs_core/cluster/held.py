@@ -89,6 +89,7 @@ class Held:
         self._stale = True  # something changed that the policy should know
         self._decided_s: float | None = None
         self._question: Question | None = None  # that the policy is at, beside the machine
+        self._took_s = 0.0  # the last one, until its answer was here
         self._put_off = False  # a decision was, as if one had just been made
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all
