@@ -1,6 +1,7 @@
 """The thread on which policies are asked, one question after the other: they share what they keep between decisions."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -34,6 +35,6 @@ class Thinker:
 def _tell(
     loop: asyncio.AbstractEventLoop, answered: Callable[[Answer], None], future: "Future[Answer]"
 ) -> None:
-    if future.cancelled() or loop.is_closed():
-        return
-    loop.call_soon_threadsafe(answered, future.result())
+    if not future.cancelled():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(answered, future.result())
