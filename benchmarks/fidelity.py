@@ -1,6 +1,6 @@
 """The same workload live (real processes, emulated GPUs) and simulated: mean JCT and makespan; goal: 5 % apart at most.
 
-`python -m benchmarks.fidelity [--record FILE]`, about two minutes.
+`python -m benchmarks.fidelity [--policy NAME] [--record FILE]`, about two minutes.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hs_client import Client, Job
@@ -88,13 +89,14 @@ def workload() -> list[tuple[float, str, Job]]:
     return jobs
 
 
-def run(state: Path) -> Live:
+def run(state: Path, policy: str) -> Live:
     up(state)
     try:
+        hsctl(state, "policy", "set", policy)
         cluster = json.loads((state / "cluster.json").read_text(encoding="utf-8"))
         with Client(f"unix:{cluster['socket']}", timeout_s=10.0) as client:
             submitted, views, starts = play(client)
-            return measured(submitted, views, starts, joined(client))
+            return replace(measured(submitted, views, starts, joined(client)), policy=policy)
     finally:
         hsctl(state, "down", "--state", str(state))
 
@@ -187,9 +189,10 @@ def measured(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path, help="keep what was measured live, for `hs-sim fidelity`")
+    parser.add_argument("--policy", default="gandiva-fair", help="that decides, live and simulated")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hs-") as folder:
-        live = run(Path(folder))
+        live = run(Path(folder), options.policy)
     if options.record is not None:
         options.record.write_text(record(live), encoding="utf-8")
     compared: Compared = compare(live)

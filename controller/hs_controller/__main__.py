@@ -27,9 +27,6 @@ except ModuleNotFoundError as missing:
 log = structlog.get_logger("hs_controller")
 
 REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
-SWITCH_S = (
-    0.001  # a commit takes the interpreter back from a busy loop several times: each time it waits so long
-)
 
 
 class _DefaultToRun(click.Group):
@@ -118,7 +115,6 @@ def _run(file: Path) -> int:
         except RefusedError as refused:
             raise ConfigError(f"{file}: policy = {settings.policy!r}: {refused}") from None
         garbage.rarely()
-        sys.setswitchinterval(SWITCH_S)
         asyncio.run(app.run(settings, policy))
     except ConfigError as error:
         return _complain(error, BAD_CONFIG)

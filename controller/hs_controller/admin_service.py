@@ -229,6 +229,7 @@ class AdminCalls(Calls):
             decision_s=watched.took_s,
             text=watched.text,
             failure=machine.failure,
+            deciding_s=machine.deciding_s(self._loop.clock.now_s()),
         )
 
     async def ListTrades(self, request: pb.ListTradesRequest, context: Context) -> pb.ListTradesReply:

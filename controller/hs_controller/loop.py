@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -25,15 +25,18 @@ from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.meters import Meters
 from hs_controller.mind import FLUSH_S, KEYS_KEPT, KEYS_KEPT_S, Draft, Mind, refuse_other_body
-from hs_controller.rows import Answered, Event, Kept
+from hs_controller.rows import Account, Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
+from hs_controller.thinker import Thinker
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Fact, HostJoined, QuantumEnded, UserSet
+from hs_core.events import ClusterEvent, Fact, HostJoined, PolicyAnswered, QuantumEnded, UserSet
+from hs_core.failures import Failure
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Policy
+from hs_core.policy import Policy, Verdict
+from hs_core.question import Question
 from hs_core.wanted import Wanted
 
 log = structlog.get_logger("hs_controller.loop")
@@ -138,6 +141,7 @@ class Loop:
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._young = garbage.Young()
+        self._thinker = Thinker()
         self._closing = False
         self._handling: list[_Item] = []
         self._broken: Exception | None = None
@@ -273,7 +277,8 @@ class Loop:
             self._young.look()
 
     def close(self) -> None:
-        """Finish what is queued, then `run` returns."""
+        """Finish what is queued, then `run` returns. What the policy is at is not waited for: nothing of it has been promised to anybody."""
+        self._thinker.close()
         self._closing = True
         self._flush_due = True
         self._something.set()
@@ -392,6 +397,8 @@ class Loop:
             if self._wake is not None:
                 self._wake.cancel()
             self._wake = asyncio.get_running_loop().call_later(draft.wake_in_s, self._quantum_ended)
+        if draft.question is not None:
+            self._consult(draft.question)
         if draft.events:
             self.events.extend(draft.events)
             self.meters.published(draft.events)
@@ -413,6 +420,21 @@ class Loop:
     def _quantum_ended(self) -> None:
         self._wake = None
         self.tell(lambda now_s, _machine: [QuantumEnded(now_s=now_s)])
+
+    def _consult(self, question: Question) -> None:
+        def answered(answer: Verdict | Failure) -> None:
+            self.tell(lambda now_s, _machine: [PolicyAnswered(now_s=now_s, question=question, answer=answer)])
+
+        self._thinker.ask(question.answer, answered)
+
+    async def would_entitle(self, tickets: Mapping[UserName, float]) -> Mapping[Account, float]:
+        """GPUs by user and model, had these users so many tickets. Raises RefusedError, as `ClusterMachine.what_if`."""
+        machine = await self.settled()
+        question = machine.what_if(tickets, self.clock.now_s())
+        if question is None:
+            return {}
+        verdict = await self._thinker.answer(partial(self.mind.watched.aside, question))
+        return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
 
     async def _prune(self) -> None:
         now_s = self.clock.now_s()

@@ -15,11 +15,22 @@ from hs_controller.usage import Ledger
 from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Direct, Fact, HostJoined, HostLeft, HostReported, Wake
+from hs_core.events import (
+    ClusterEvent,
+    Consult,
+    Direct,
+    Fact,
+    HostJoined,
+    HostLeft,
+    HostReported,
+    PolicyAnswered,
+    Wake,
+)
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy, Profiling
+from hs_core.question import Question
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
 
@@ -55,6 +66,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         seed=config.seed,
         default_tickets=config.default_tickets,
         outlives_policy=True,
+        decides_apart=True,
         max_jobs=limits.live_jobs,
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
         max_spec_bytes_per_user=limits.spec_bytes_per_user,
@@ -94,6 +106,7 @@ class Draft:
     gone_credentials: list[Credential] = field(default_factory=list)
     directs: dict[HostName, tuple[Wanted, float]] = field(default_factory=dict)  # and when that was said
     wake_in_s: float | None = None
+    question: Question | None = None  # for the policy
     touched: set[JobId] = field(default_factory=set)
     weighty: bool = False  # has to be committed before anything comes of it
 
@@ -136,6 +149,7 @@ class Mind:
             restored=bool(loaded.meta.get("restored", False)),
         )
         self.watched = Watched()
+        self._asking_s = 0.0  # that the question took that the policy is at
         self._meters = meters
         self._configured = policy.name
         saved = loaded.meta.get("policy")
@@ -185,6 +199,8 @@ class Mind:
                 draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
+            elif isinstance(command, Consult):
+                draft.question = command.question
         late = self._late(event)
         light = self._note_rows(touched.jobs, before, event.now_s, draft, late)
         if late is not None:
@@ -230,11 +246,16 @@ class Mind:
             draft.meta[COUNTED_BEFORE] = usage_doc(self.counted_before)
 
     def _handle(self, event: ClusterEvent) -> Outcome:
-        began_s, decisions = time.perf_counter(), self.watched.decisions
+        began_s = time.perf_counter()
+        answered = isinstance(event, PolicyAnswered) and event.question is self.machine.question
         outcome = self.machine.handle(event)
-        if self.watched.decisions != decisions:
-            cycle_s = time.perf_counter() - began_s
-            self._meters.decided(self.machine.policy.name, cycle_s=cycle_s, decision_s=self.watched.took_s)
+        took_s = time.perf_counter() - began_s
+        if answered and not self.machine.failure:
+            decision_s = self.watched.took_s
+            cycle_s = self._asking_s + decision_s + took_s
+            self._meters.decided(self.machine.policy.name, cycle_s=cycle_s, decision_s=decision_s)
+        if any(isinstance(command, Consult) for command in outcome.commands):
+            self._asking_s = took_s
         return outcome
 
     def _note_facts(self, facts: Sequence[Fact], draft: Draft) -> None:
@@ -363,11 +384,6 @@ class Mind:
 
     def usage(self) -> dict[Account, Usage]:
         return dict(self.ledger.totals)
-
-    def would_entitle(self, tickets: Mapping[UserName, float], now_s: float) -> Mapping[Account, float]:
-        """As ClusterMachine.would_entitle."""
-        with self.watched.aside():
-            return self.machine.would_entitle(tickets, now_s)
 
     def recall(self, jobs: Sequence[Job]) -> None:
         self.machine.recall(job for job in jobs if self.machine.find(job.id) is None)

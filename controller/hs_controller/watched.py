@@ -3,13 +3,12 @@
 import inspect
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
 
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.question import Question
 
 log = structlog.get_logger("hs_controller.watched")
 
@@ -18,18 +17,19 @@ class Watched:
     def __init__(self) -> None:
         self.decided_s = 0.0  # wall clock; 0: not yet
         self.took_s = 0.0
-        self.decisions = 0  # since the mind was built
         self.text = ""  # what it does, in a sentence
+        self._office = (
+            0  # which of the policies that have been in office is: the one before may be at a question still
+        )
         self._failed = ""  # how, the last time
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """What is decided within this is nobody's decision: somebody asks what would be."""
-        kept = self.decided_s, self.took_s, self.decisions
+    def aside(self, question: Question) -> Verdict:
+        """Nobody's decision: somebody asks what would be. On the thread on which decisions are made."""
+        kept = self.decided_s, self.took_s
         try:
-            yield
+            return question.verdict()
         finally:
-            self.decided_s, self.took_s, self.decisions = kept
+            self.decided_s, self.took_s = kept
 
     def dress(self, policy: Policy) -> Policy:
         """The same policy, watched from here: it takes office."""
@@ -43,11 +43,13 @@ class Watched:
                     self._failed = repr(error)
                     log.exception("policy-failed", policy=policy.name)
                 raise
-            self.took_s = time.perf_counter() - began_s
-            self.decided_s = snapshot.now_s
-            self.decisions += 1
+            if office == self._office:
+                self.took_s = time.perf_counter() - began_s
+                self.decided_s = snapshot.now_s
             return verdict
 
+        self._office += 1
+        office = self._office
         self.decided_s = self.took_s = 0.0
         self.text = _text(policy)
         return replace(policy, decide=timed)

@@ -8,8 +8,11 @@ the next it may leap ahead, so none may outlast its term.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hs_core.failures import Failure
 from hs_core.model import Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.policy import Verdict
+from hs_core.question import Question
 from hs_core.reports import Exit, JobReport, Tier
 from hs_core.wanted import Wanted, WantedJob
 
@@ -149,6 +152,14 @@ class QuantumEnded(At):
     """The timer that a Wake asked for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAnswered(At):
+    """What a Consult asked for: how the policy decided, or failed."""
+
+    question: Question
+    answer: Verdict | Failure
+
+
 ClusterEvent = (
     JobsSubmitted
     | JobsCancelled
@@ -166,6 +177,7 @@ ClusterEvent = (
     | HostRemoved
     | GpusDrained
     | QuantumEnded
+    | PolicyAnswered
 )
 
 
@@ -187,7 +199,14 @@ class Wake:
     at_s: float
 
 
-ClusterCommand = Direct | Wake
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consult:
+    """Answer this beside the machine, and tell it (`Settings.decides_apart`). There is never more than one."""
+
+    question: Question
+
+
+ClusterCommand = Direct | Wake | Consult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

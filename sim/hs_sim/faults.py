@@ -46,6 +46,7 @@ FORKED = 5  # likewise with copies that are averaged
 UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name them
 TIGHT = 13  # likewise with servers whose memory has room for few processes
 FOLDERS = 10  # likewise with users who name folders for their checkpoints, which all servers see
+THINKS_S = (0.0, 0.0, 0.02, 0.7, 4.0, 14.0)  # how long decisions take; 0: the controller waits for them
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
@@ -358,7 +359,7 @@ def run_seed(
     world = World(
         case.experiment,
         faults=case.plan,
-        timing=TIMING,
+        timing=replace(TIMING, decision_s=roll(seed, "thinks").choice(THINKS_S)),
         specs=lambda job: case.specs[job.id],
         settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S),
         dress=partial(_moved_about, likely=case.moving),

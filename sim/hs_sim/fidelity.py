@@ -60,6 +60,7 @@ class Live:
     ]  # of each server, in the order of the pools: its quanta count from then; negative
     movable: bool  # jobs hand over a state, so that they can go to another server
     jobs: tuple[LiveJob, ...]  # by arrival
+    policy: str = "gandiva-fair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class Compared:
         pools = ", ".join(f"{p.servers} x {p.gpus_per_server} {p.model}" for p in live.pools)
         return "\n".join(
             (
-                f"{jobs} jobs of {len(live.tickets)} users on {pools}; quantum {live.quantum_s:g} s",
+                f"{jobs} jobs of {len(live.tickets)} users on {pools}; {live.policy}, quantum {live.quantum_s:g} s",
                 f"measured live: start {live.start_s:.2f} s, suspend {live.suspend_s:.3f} s, resume {live.resume_s:.3f} s",
                 "",
                 "                    live   simulated   difference",
@@ -132,6 +133,7 @@ def experiment_of(live: Live) -> Experiment:
             rates=rates,
             source="a live run",
         ),
+        policy=live.policy,
         quantum_s=live.quantum_s,
         costs=Costs(start_s=live.start_s, suspend_s=live.suspend_s, resume_s=live.resume_s),
     )

@@ -210,6 +210,15 @@ def test_how_a_policy_fails_is_shown_and_what_to_do(hsctl, fake):
     assert (ran.code, "fail  policy: it fails: KeyError" in ran.out) == (1, True)
 
 
+def test_a_policy_that_is_at_one_decision_for_longer_than_a_quantum_is_shown_so(hsctl, fake):
+    fake.policy.quantum_s, fake.policy.deciding_s = 60.0, 59.0
+    assert "deciding" not in hsctl("policy", "show").out
+    fake.policy.deciding_s = 75.0
+    assert "deciding:   for 75 s now" in hsctl("policy", "show").out
+    ran = hsctl("doctor")
+    assert (ran.code, "fail  policy: it has been deciding for 75 s" in ran.out) == (1, True)
+
+
 def test_policy_is_shown_checked_and_set(hsctl, fake):
     assert "fair, preemptive" not in hsctl("policy", "show").out
     assert "gandiva-fair: shares" in hsctl("policy", "show").out

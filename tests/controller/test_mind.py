@@ -19,6 +19,7 @@ from hs_core.events import (
     HostLeft,
     HostReported,
     JobsSubmitted,
+    PolicyAnswered,
     QuantumEnded,
     UserSet,
 )
@@ -64,6 +65,10 @@ class Journalled:
         draft = Draft()
         for event in events:
             self.mind.handle(event, draft)
+            if (question := draft.question) is not None:
+                draft.question = None
+                answered = PolicyAnswered(now_s=event.now_s, question=question, answer=question.answer())
+                self.mind.handle(answered, draft)
         batch = self.mind.batch(draft, now_s, last=last)
         self.gpu_s |= {row.id: row.gpu_s for row in batch.jobs}
         for usage in batch.usage.values():

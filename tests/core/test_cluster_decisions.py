@@ -148,6 +148,12 @@ def test_shares_follow_tickets_on_a_host() -> None:
     assert at.machine.demand() == {("alice", "V100"): 4.0}
 
 
+def would_entitle(at: World, tickets: float, now_s: float) -> dict[tuple[str, str], float]:
+    question = at.machine.what_if({ALICE: tickets}, now_s)
+    assert question is not None
+    return {account: float(gpus) for account, gpus in question.verdict().entitled.items()}
+
+
 def test_who_asks_what_other_tickets_would_come_to_changes_nothing() -> None:
     fair = find("gandiva-fair")
 
@@ -161,21 +167,21 @@ def test_who_asks_what_other_tickets_would_come_to_changes_nothing() -> None:
     state, shares = at.machine.state, at.machine.job_share_gpus(JobId(1))
     has = []
     for tickets in (1.0, 300.0, 1e6):
-        then = at.machine.would_entitle({ALICE: tickets}, at.now_s + 5.0)
+        then = would_entitle(at, tickets, at.now_s + 5.0)
         assert then["alice", "V100"] + then["bob", "V100"] == pytest.approx(8.0)
         has.append(then["alice", "V100"])
     assert has == sorted(set(has))
     assert at.machine.state == state
     assert at.machine.job_share_gpus(JobId(1)) == shares
     for then_s in (10.0, 20.0, 30.0):
-        at.machine.would_entitle({ALICE: 5.0}, then_s)
+        would_entitle(at, 5.0, then_s)
         edge = QuantumEnded(now_s=then_s)
         assert at.machine.handle(edge) == unasked.machine.handle(edge)
         assert at.do("submit bob c") == unasked.do("submit bob c")
         assert at.machine.state == unasked.machine.state
     for wrong, words in (({UserName("eve"): 5.0}, "no user 'eve'"), ({ALICE: -1.0}, "tickets")):
         with pytest.raises(RefusedError, match=words):
-            at.machine.would_entitle(wrong, at.now_s)
+            at.machine.what_if(wrong, at.now_s)
 
 
 def test_the_policy_is_told_where_a_job_is_going_until_it_has_left() -> None:

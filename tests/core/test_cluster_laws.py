@@ -10,6 +10,7 @@ from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
     consumes,
+    initialize,
     invariant,
     multiple,
     precondition,
@@ -34,6 +35,7 @@ from hs_core.events import (
     JobsPaused,
     JobsSubmitted,
     JobsUnpaused,
+    PolicyAnswered,
     QuantumEnded,
     UserRemoved,
     UserSet,
@@ -73,6 +75,23 @@ class AnyOrder(RuleBasedStateMachine):
         self.sent: dict[HostName, tuple[int, int]] = {}
         for user in USERS:
             self.happens(UserSet(now_s=0.0, name=user))
+
+    @initialize(apart=st.booleans())
+    def the_policy_is_asked(self, *, apart: bool) -> None:
+        """In the events that it decides about, or beside the machine, and then it answers some time."""
+        if apart:
+            self.world.settings = replace(self.world.settings, decides_apart=True)
+            self.world.start(self.world.machine.state)
+
+    @precondition(lambda self: self.world.question is not None)
+    @rule(again=st.booleans())
+    def the_policy_answers(self, *, again: bool) -> None:
+        question = self.world.question
+        if not again:  # else it comes twice
+            self.world.question = None
+        answer = question.verdict()
+        self.happens(PolicyAnswered(now_s=self.world.now_s, question=question, answer=answer))
+        assert question is not self.world.machine.question
 
     def happens(self, event: ClusterEvent) -> bool:
         machine = self.world.machine

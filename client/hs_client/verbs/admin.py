@@ -275,6 +275,8 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
     out(f"quantum:    {view.quantum_s:g} s")
     if view.decided_at:
         out(f"decided:    {screen.clock(view.decided_at)}, in {view.decision_s * 1000:.1f} ms")
+    if view.deciding_s > view.quantum_s:
+        out(f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last")
     if view.failure:
         out(f"it fails:   {screen.printable(view.failure)}")
         out("            what it said last stands, and nobody is given a home: hsctl policy set NAME")

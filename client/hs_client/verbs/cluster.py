@@ -236,11 +236,23 @@ def _checks(client: Client) -> list[dict[str, str]]:
                 "free space on the controller's disk; its log says more",
             )
         )
-    failure = client.policy().failure
-    if failure:
+    policy = client.policy()
+    if policy.failure:
         found.append(
             _check(
-                "fail", "policy", f"it fails: {failure}", "put another one in office: hsctl policy set NAME"
+                "fail",
+                "policy",
+                f"it fails: {policy.failure}",
+                "put another one in office: hsctl policy set NAME",
+            )
+        )
+    if policy.deciding_s > policy.quantum_s:
+        found.append(
+            _check(
+                "fail",
+                "policy",
+                f"it has been deciding for {policy.deciding_s:.0f} s",
+                "put another one in office (hsctl policy set NAME), or make quanta longer",
             )
         )
     found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))

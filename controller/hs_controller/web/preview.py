@@ -13,9 +13,8 @@ from hs_core.names import UserName
 async def previewed(loop: Loop, said: Any) -> list[dict[str, Any]]:
     """`said`: {"tickets": {user: tickets}}, those of others as they are. GPUs now and then, by user and model. Raises HTTPException."""
     tickets = _tickets(said)
-    await loop.settled()
     try:
-        then = loop.mind.would_entitle(tickets, loop.clock.now_s())
+        then = await loop.would_entitle(tickets)
     except RefusedError as refused:
         raise HTTPException(CODES[refused.kind], str(refused)) from None
     now = loop.mind.machine.entitled()

@@ -46,7 +46,7 @@ class Admin(Hosts):
             return
         self.policy = self._dress(policy)
         self._memory = {}
-        self._failure = None
+        self._failure = self._question = None
         self._sight.serve(policy.needs)
         self._event.meta = True
         self._stale = True

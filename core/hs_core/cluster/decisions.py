@@ -4,22 +4,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from hs_core import plan
-from hs_core.cluster import admission, invariants, orders, reports, states
+from hs_core.cluster import admission, orders, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.edges import SLACK_S
-from hs_core.cluster.failures import Failure, failure_of
 from hs_core.cluster.requests import Requests
+from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.copier import copier
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Direct, Wake
+from hs_core.events import Consult, Direct, PolicyAnswered, Wake
+from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
+from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted, WantedJob
 
+DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
 BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
 _as_said = copier(Wanted)
 
@@ -46,6 +48,10 @@ class Decisions(Requests):
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
         if self._backup.awaits:
             return False
+        if self._question is not None:
+            # The policy is at it. What an edge asks for is asked once it has answered.
+            self._stale = self._stale or (edge and self.policy.needs.every_quantum)
+            return False
         if edge:
             return True
         if not self._stale:
@@ -60,8 +66,12 @@ class Decisions(Requests):
     def _settle_s(self) -> float:
         """Decisions are at least so far apart."""
         settings = self.settings
+        if not settings.settle_s:
+            return 0.0
         by_size = settings.settle_s_per_job * len(self._book.live)
-        return max(settings.settle_s, min(by_size, settings.quantum_s / 4)) if settings.settle_s else 0.0
+        # Where the controller's core has little left it decides less often, and does the rest in time.
+        by_load = DECIDING * self._took_s
+        return max(settings.settle_s, min(max(by_size, by_load), settings.quantum_s / 4))
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
         times = [*self._fence_deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
@@ -69,7 +79,7 @@ class Decisions(Requests):
             times.append(self._edges.at_s)
         if self._backup.awaits:
             times.append(self._backup.until_s)
-        if self._stale and self._decided_s is not None:
+        if self._stale and self._decided_s is not None and self._question is None:
             times.append(self._decided_s + self._settle_s())
         if not times:
             return
@@ -102,12 +112,10 @@ class Decisions(Requests):
             profiling=self.settings.profiling,
         )
 
-    def would_entitle(
-        self, tickets: Mapping[UserName, float], now_s: float
-    ) -> Mapping[tuple[UserName, str], float]:
-        """GPUs by (user, model) that the policy would entitle to with the jobs of now, had these users so many tickets. Changes nothing.
+    def what_if(self, tickets: Mapping[UserName, float], now_s: float) -> Question | None:
+        """What to ask the policy to learn what it would entitle to with the jobs of now, had these users so many tickets; None: there are no jobs.
 
-        Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
+        Changes nothing. Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
         """
         for name, count in tickets.items():
             admission.check_user(name, count, None, self.settings.limits)
@@ -116,9 +124,8 @@ class Decisions(Requests):
         snapshot = self._snapshot(now_s)
         asked = {name: Fraction(str(tickets.get(name, has))) for name, has in snapshot.tickets.items()}
         if not snapshot.jobs:
-            return {}
-        verdict = self.policy.decide(replace(snapshot, tickets=asked), self._memory)
-        return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
+            return None
+        return Question(policy=self.policy, snapshot=replace(snapshot, tickets=asked), memory=self._memory)
 
     def _decide(self, now_s: float) -> None:
         self._stale = self._put_off = False
@@ -132,34 +139,44 @@ class Decisions(Requests):
             self._failure = None
             self._restless |= self._connected
             return
-        verdict = self._verdict(snapshot, now_s)
-        if verdict is None:
+        question = Question(policy=self.policy, snapshot=snapshot, memory=self._memory)
+        if self.settings.decides_apart:
+            self._question = self._event.question = question
+        elif self.settings.outlives_policy:
+            self._answered(question, question.answer(), now_s)
+        else:
+            self._answered(question, question.verdict(), now_s)
+
+    def _policy_answered(self, event: PolicyAnswered) -> None:
+        if event.question is not self._question:
+            return  # another policy is in office, or another mind asked
+        self._question = None
+        self._took_s = max(0.0, event.now_s - event.question.snapshot.now_s)
+        self._answered(event.question, event.answer, event.now_s)
+
+    def _answered(self, question: Question, answer: Verdict | Failure, now_s: float) -> None:
+        if isinstance(answer, Failure):
+            # What it said before stands.
+            self._fails(answer, now_s)
             self._edges.keep(now_s, needed=True)  # it is asked again at each
             return
-        if verdict.memory != self._memory:
-            self._memory = verdict.memory
-            self._event.meta = True
-        self._settle_homes(snapshot, verdict.plan, now_s)
-        self._settle_accumulation(verdict.plan, now_s)
-        self._take_up(verdict, now_s)
-        self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
-
-    def _verdict(self, snapshot: Snapshot, now_s: float) -> Verdict | None:
-        """None: the policy has failed, or said what must not be; what it said before stands."""
-        try:
-            verdict = self.policy.decide(snapshot, self._memory)
-            plan.check(snapshot, verdict.plan, self.policy.needs)
-            invariants.check_trades(verdict, snapshot)
-        except Exception as error:
-            if not self.settings.outlives_policy:
-                raise
-            self._fails(failure_of(error), now_s)
-            return None
         if self._failure is not None:
             self._failure = None
             text = f"the policy {self.policy.name} decides again"
             self._fact(now_s, "policy-recovered", text, deed=True)
-        return verdict
+        snapshot, verdict = question.snapshot, answer
+        if verdict.memory != self._memory:
+            self._memory = verdict.memory
+            self._event.meta = True
+        decided = verdict.plan
+        if self.settings.decides_apart:
+            shown = self._sight.shown(self._doomed(now_s))
+            decided, again = still(decided, snapshot, self._sight.hosts(), shown)
+            self._stale = self._stale or again
+        self._settle_homes(snapshot, decided, now_s)
+        self._settle_accumulation(decided, now_s)
+        self._take_up(verdict, decided, now_s)
+        self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
 
     def _fails(self, failure: Failure, now_s: float) -> None:
         known, self._failure = self._failure, failure
@@ -239,8 +256,7 @@ class Decisions(Requests):
         lost_s += row.past_lost_gpu_s
         return replace(row, epoch=epoch, stored=None, origin=None, past_lost_gpu_s=lost_s)
 
-    def _take_up(self, verdict: Verdict, now_s: float) -> None:
-        decided = verdict.plan
+    def _take_up(self, verdict: Verdict, decided: Plan, now_s: float) -> None:
         heavier: set[HostName] = set()
         weights: dict[int, float] = {}  # by identity: many jobs share a few fractions
         before = self._planned
@@ -312,6 +328,10 @@ class Decisions(Requests):
         )
 
     # --- what is ordered ------------------------------------------------------------------------------------------
+
+    def _consults(self) -> Iterator[Consult]:
+        if self._event.question is not None:
+            yield Consult(question=self._event.question)
 
     def _directs(self, now_s: float) -> Iterator[Direct]:
         if not self._restless:

@@ -12,6 +12,7 @@ from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.errors import RefusedError
 from hs_core.events import (
     ClusterEvent,
+    Consult,
     Direct,
     GpusDrained,
     HostDrained,
@@ -24,6 +25,7 @@ from hs_core.events import (
     JobsPaused,
     JobsSubmitted,
     JobsUnpaused,
+    PolicyAnswered,
     PolicySet,
     QuantumEnded,
     UserRemoved,
@@ -34,6 +36,7 @@ from hs_core.forms import Elastic, Form, Shape
 from hs_core.model import After, AfterCondition, JobSpec, Migrate, MoveReason, OnPartition, Topology
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy
+from hs_core.question import Question
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.strategy import parse
 from hs_core.wanted import NOBODY, Turn, Wanted, WantedJob
@@ -56,6 +59,7 @@ class World:
         gpus n1 sick=1                     tick          why 1          jobs           restart
         drain n1 [reason=disk] [by=90]     undrain n1    remove n1      drain-gpus n1 0 2
         @30                                it is 30 s now
+        answer                             where the policy is asked beside the machine: it answers
         shape 1 4x16x2                     where a policy listens to `shapes`: 4 GPUs, 16 examples on each, in 2 parts
         shape 1 tp=2,pp=2                  or in this strategy, of those of `strategies=dp=4;tp=2,pp=2`
         wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
@@ -70,6 +74,7 @@ class World:
     outcome: Outcome = field(default_factory=Outcome)
     wanted: dict[HostName, Wanted] = field(default_factory=dict)
     wake_s: float | None = None
+    question: Question | None = None  # the newest that the policy was asked beside the machine
     wishes: Wishes = field(default_factory=dict)  # the one that its policy was made with
     shapes: Shapes = field(default_factory=dict)  # and this
 
@@ -91,6 +96,8 @@ class World:
                     self.wanted[command.host] = command.wanted
                 case Wake():
                     self.wake_s = command.at_s
+                case Consult():
+                    self.question = command.question
         return self.outcome
 
     def play(self, script: str) -> str:
@@ -166,6 +173,9 @@ class World:
                 return HostReported(now_s=now_s, host=known.name, reports=(), gpus=gpus_now)
             case "leave":
                 return HostLeft(now_s=now_s, host=HostName(words[0]))
+            case "answer":
+                assert self.question is not None, "nothing was asked"
+                return PolicyAnswered(now_s=now_s, question=self.question, answer=self.question.answer())
             case "tick":
                 return QuantumEnded(now_s=now_s)
             case _:
@@ -223,6 +233,8 @@ def _told(outcome: Outcome) -> list[str]:
                 lines.append(f"→ {command.host} {_wanted(command.wanted)}")
             case Wake():
                 lines.append(f"→ wake at {command.at_s:g}")
+            case Consult():
+                lines.append("→ asks the policy")
     return lines
 
 

@@ -8,7 +8,6 @@ from hs_core.cluster import reports
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
-from hs_core.cluster.failures import Failure
 from hs_core.cluster.given_up import GivenUp
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.orders import Orders, rendezvous
@@ -21,10 +20,12 @@ from hs_core.cluster.told import Told
 from hs_core.cluster.unable import Unable
 from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
+from hs_core.failures import Failure
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy, Trade, Trial
+from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted
 
 
@@ -87,6 +88,8 @@ class Held:
         # when to decide
         self._stale = True  # something changed that the policy should know
         self._decided_s: float | None = None
+        self._question: Question | None = None  # that the policy is at, beside the machine
+        self._took_s = 0.0  # the last one, until its answer was here
         self._put_off = False  # a decision was, as if one had just been made
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all

@@ -1,7 +1,6 @@
 """Every invariant of the controller's mind. What fails here is our fault: the process stops and recovers."""
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from math import inf
 from typing import NoReturn
 
@@ -12,7 +11,6 @@ from hs_core.errors import BrokenError
 from hs_core.forms import Form, Shape, Spread, strategy_of
 from hs_core.model import Job, spans, spreads
 from hs_core.names import HostName, JobId
-from hs_core.policy import Snapshot, Verdict
 from hs_core.strategy import Strategy
 from hs_core.wanted import Wanted
 
@@ -217,29 +215,6 @@ def check_gangs(sent: Mapping[HostName, Wanted], book: Book) -> None:
             continue  # one of them was told later than the others
         for turns in ([w.turn for w in told], [w.next_turn for w in told if w.next_turn is not None]):
             must(len({job in turn.gangs for turn in turns}) <= 1, f"job {job}: a part of it has a turn alone")
-
-
-def check_trades(verdict: Verdict, snapshot: Snapshot) -> None:
-    """Trades only pass on what there is, and nobody gets less of use than they give."""
-    for trade in verdict.trades:
-        what = f"the trade of {trade.giver} and {trade.taker}"
-        must(
-            trade.fast_gpus > 0 and trade.slow_gpus > 0, f"{what}: of {trade.fast_gpus} for {trade.slow_gpus}"
-        )
-        price = float(trade.slow_gpus / trade.fast_gpus)
-        must(price >= trade.giver_speedup * (1 - 1e-6), f"{what}: {trade.giver} loses at {price}")
-        must(price <= trade.taker_speedup * (1 + 1e-6), f"{what}: {trade.taker} loses at {price}")
-    if not verdict.trades or not verdict.base:
-        return
-    for model in {model for _, model in verdict.base}:
-        before = sum(gpus for (_, of), gpus in verdict.base.items() if of == model)
-        after = sum(gpus for (_, of), gpus in verdict.entitled.items() if of == model)
-        most = max(before, Fraction(sum(host.gpus for host in snapshot.hosts if host.model == model)))
-        must(
-            after <= most + Fraction(1, 10**6),
-            f"after trades users are entitled to {float(after)} of {model}",
-        )
-    must(all(gpus >= 0 for gpus in verdict.entitled.values()), "an entitlement is negative after trades")
 
 
 def check_wanted(sent: Mapping[HostName, Wanted], book: Book, term: int, seq: int) -> None:

@@ -29,6 +29,7 @@ from hs_core.events import (
     JobsPaused,
     JobsSubmitted,
     JobsUnpaused,
+    PolicyAnswered,
     PolicySet,
     QuantumEnded,
     UserRemoved,
@@ -100,7 +101,7 @@ class ClusterMachine(Decisions):
         if self._decision_due(now_s, edge=edge):
             self._decide(now_s)
             self._tend_moves(now_s)  # what was decided about a job without a process needs nobody's word
-        commands: tuple[ClusterCommand, ...] = (*self._directs(now_s), *self._wakes(now_s))
+        commands: tuple[ClusterCommand, ...] = (*self._directs(now_s), *self._consults(), *self._wakes(now_s))
         outcome = Outcome(
             commands=commands,
             facts=tuple(self._event.facts),
@@ -131,6 +132,8 @@ class ClusterMachine(Decisions):
                 self._user_set(event)
             case UserRemoved():
                 self._user_removed(event)
+            case PolicyAnswered():
+                self._policy_answered(event)
             case PolicySet():
                 self._policy_set(event)
             case HostJoined():

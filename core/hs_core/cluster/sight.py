@@ -151,6 +151,11 @@ class Sight:
             self._shown = tuple(self._facts.values())
         return self._shown
 
+    def shown(self, doomed: frozenset[HostName] = frozenset()) -> Mapping[JobId, JobFacts]:
+        """As `jobs`, by id."""
+        self.jobs(doomed)
+        return self._facts
+
     def _count(self, counted: Collection[JobId]) -> set[JobId]:
         """What these have received and done, of which nothing else changed; the answer is who is to be looked at all the same."""
         others: set[JobId] = set()

@@ -45,6 +45,7 @@ class Settings:
     outlives_policy: bool = (
         False  # a policy that fails is told of, and what it said last stands; else it ends who asked
     )
+    decides_apart: bool = False  # the policy is asked beside the machine, which goes on meanwhile (Consult)
     max_jobs: int = 20_000  # that have not ended
     max_jobs_per_user: int = 10_000
     max_spec_bytes_per_user: int = 64 * MiB  # of those of theirs that have not ended

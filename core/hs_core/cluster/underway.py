@@ -6,6 +6,7 @@ from hs_core.cluster.state import Touched
 from hs_core.events import Fact
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
+from hs_core.question import Question
 
 
 @dataclass(slots=True)
@@ -16,6 +17,7 @@ class Underway:
     meta: bool = False
     profile: bool = False
     facts: list[Fact] = field(default_factory=list)
+    question: Question | None = None  # that it asks the policy
 
     @property
     def touched(self) -> Touched:

@@ -14,6 +14,7 @@ from hs_core.events import Fact
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Trade
+from hs_core.question import Question
 from hs_core.words import listed
 
 
@@ -67,6 +68,11 @@ class Views(Held):
     def failure(self) -> str:
         """How the policy failed when it was asked last; empty: it did not."""
         return "" if self._failure is None else self._failure.text
+
+    @property
+    def question(self) -> Question | None:
+        """That the policy is at, beside the machine."""
+        return self._question
 
     @property
     def next_job_id(self) -> JobId:
@@ -240,7 +246,7 @@ class Views(Held):
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
-            policy_says=self._policy_says.get(job, "") if self._failure is None else self._fails_text(),
+            policy_says=self._says_of(job, now_s),
             policy_chose=self._policy_chose.get(job, ""),
             trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",
             central=any(not turn.local for turn in turns),
@@ -254,8 +260,16 @@ class Views(Held):
         )
         return explain(scene)
 
-    def _fails_text(self) -> str:
-        return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
+    def _says_of(self, job: JobId, now_s: float) -> str:
+        if self._failure is not None:
+            return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
+        if (deciding_s := self.deciding_s(now_s)) > self.settings.quantum_s:
+            return f"the policy {self.policy.name} has been deciding for {deciding_s:.0f} s, and nobody is given a home before it has"
+        return self._policy_says.get(job, "")
+
+    def deciding_s(self, now_s: float) -> float:
+        """For how long the policy has been at a question; 0: it is at none."""
+        return 0.0 if self._question is None else max(0.0, now_s - self._question.snapshot.now_s)
 
     def _open_after(self, row: Job) -> After | None:
         for index, after in enumerate(row.spec.after):

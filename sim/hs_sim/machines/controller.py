@@ -11,11 +11,23 @@ from typing import Any
 
 from hs_core.cluster import ClusterMachine, Settings
 from hs_core.errors import RefusedError
-from hs_core.events import ClusterEvent, Direct, HostJoined, HostLeft, HostReported, QuantumEnded, Wake
+from hs_core.events import (
+    ClusterEvent,
+    Consult,
+    Direct,
+    HostJoined,
+    HostLeft,
+    HostReported,
+    PolicyAnswered,
+    QuantumEnded,
+    Wake,
+)
+from hs_core.failures import Failure
 from hs_core.model import Gpu, Host
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.question import Question
 from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_sim.machines.clock import Clock
@@ -149,6 +161,7 @@ class Controller:
     def _step(self, life: int) -> None:
         while life == self.life and self._queue:
             draft, directs, wake_in_s = Draft(), dict[HostName, Wanted](), None
+            question: Question | None = None
             answers: list[tuple[Answered | None, tuple[JobId, ...] | None]] = []
             while self._queue:
                 make, key, answered = self._queue.popleft()
@@ -175,11 +188,13 @@ class Controller:
                         draft.weighty = True
                     elif isinstance(command, Wake):
                         wake_in_s = max(0.0, command.at_s - event.now_s)
+                    elif isinstance(command, Consult):
+                        question = command.question
             if self._timing.commit_s and draft.weighty:
-                rest = (draft, directs, wake_in_s, answers)
+                rest = (draft, directs, wake_in_s, question, answers)
                 self._clock.after(self._timing.commit_s, self._commit_and_go_on, life, *rest)
                 return
-            self._commit(draft, directs, wake_in_s, answers)
+            self._commit(draft, directs, wake_in_s, question, answers)
         self._busy = False
 
     def _commit_and_go_on(self, life: int, *rest: Any) -> None:
@@ -193,6 +208,7 @@ class Controller:
         draft: Draft,
         directs: dict[HostName, Wanted],
         wake_in_s: float | None,
+        question: Question | None,
         answers: list[tuple[Answered | None, tuple[JobId, ...] | None]],
     ) -> None:
         self._unwritten.append(draft)
@@ -212,6 +228,9 @@ class Controller:
         if wake_in_s is not None:
             self._wakes += 1
             self._clock.after(wake_in_s, self._woke, self._wakes)
+        if question is not None:
+            said = question.answer() if self.settings.outlives_policy else question.verdict()
+            self._clock.after(self._timing.decision_s, self._answered, self.life, question, said)
         for answered, answer in answers:
             if answered is not None:
                 answered(answer)
@@ -233,6 +252,10 @@ class Controller:
     def _woke(self, wake: int) -> None:
         if wake == self._wakes:
             self.tell(_quantum_ended)
+
+    def _answered(self, life: int, question: Question, answer: Verdict | Failure) -> None:
+        if life == self.life:
+            self.tell(lambda now_s: PolicyAnswered(now_s=now_s, question=question, answer=answer))
 
     # --- agents -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ What must hold at every single event (a GPU used by one, a job trained once, no 
 """
 
 from collections.abc import Collection, Iterator
+from math import ceil
 
 from hs_core.model import JobState
 from hs_core.names import GpuId, HostName
@@ -24,11 +25,17 @@ class Laws:
     def __init__(self, world: World) -> None:
         self._world = world
         self._idle: dict[tuple[HostName, int], int] = {}
+        quantum_s, deciding_s = world.experiment.quantum_s, world.timing.decision_s
+        # The policy may be at a question about how things were, and then has to be asked again.
+        self._allowed = IDLE_SAMPLES + ceil(2 * deciding_s / (world.experiment.sample_s or quantum_s))
+        self._settled_s = SETTLE_QUANTA * quantum_s + 2 * deciding_s
+        # Of quanta that are over before it is said who runs in them nothing is expected but safety.
+        self._in_time = deciding_s < quantum_s
 
     def __call__(self, world: World) -> None:
         self._queues()
         quiet_s = world.clock.now_s - world.trouble.quiet_from_s
-        if not world.trouble.over or quiet_s < SETTLE_QUANTA * world.experiment.quantum_s:
+        if not self._in_time or not world.trouble.over or quiet_s < self._settled_s:
             self._idle.clear()
             return
         self._work_conserving()
@@ -50,7 +57,7 @@ class Laws:
             for waiting in _waiting(agent, idle):
                 key = (agent.name, waiting.key[0])
                 still[key] = self._idle.get(key, 0) + 1
-                if still[key] >= IDLE_SAMPLES:
+                if still[key] >= self._allowed:
                     raise LawBrokenError(
                         f"at {self._world.clock.now_s:.1f}: {idle} GPUs of {agent.name} idle while job {waiting.key[0]} "
                         f"({waiting.way.value}, {len(waiting.gpus)} GPUs) waits there"

@@ -10,6 +10,7 @@ class Timing:
     delay_s: float = 0.0005  # of a message, least
     jitter_s: float = 0.0005  # at most so much more
     commit_s: float = 0.001
+    decision_s: float = 0.0  # the policy is asked beside the controller, which hears from it so much later; 0: it waits for it
     report_s: float = 1.0  # agents say what changed so often; 0: at once
     progress_s: float = 1.0  # running jobs say how far they are so often; 0: only when they stop
     keepalive_s: float = 20.0  # a line that carries nothing is given up after so long

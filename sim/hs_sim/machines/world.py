@@ -86,6 +86,7 @@ class World:
                 profiling=experiment.profiling,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
+                decides_apart=self.timing.decision_s > 0,
                 migrations_per_hour=min(experiment.migrations_per_hour, MANY),
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
