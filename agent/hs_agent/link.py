@@ -404,6 +404,7 @@ class _Connection:
                     follow=request.follow,
                     alive=lambda: self.side.is_running(job, epoch),
                     where=lambda: self.side.log_folder(job, epoch),
+                    ago_s=request.ago_s,
                 )
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:

@@ -179,10 +179,18 @@ class Client:
         )
 
     def logs(
-        self, job_id: int, *, tail_lines: int = -1, follow: bool = False, stop: threading.Event | None = None
+        self,
+        job_id: int,
+        *,
+        tail_lines: int = -1,
+        since_s: float = 0.0,
+        follow: bool = False,
+        stop: threading.Event | None = None,
     ) -> Iterator[bytes]:
-        """The job's output, of all its incarnations; a tail is of the newest. With `follow` until the job ends, or until `stop` is set and nothing more comes at once."""
-        chunks = self.output(job_id, tail_lines=tail_lines, follow=follow, stop=stop)
+        """The job's output, of all its incarnations; a tail is of the newest. With `since_s` only what was written in the last so many seconds, or a little more
+        (docs/hsctl.md). With `follow` until the job ends, or until `stop` is set and nothing more comes at once.
+        """
+        chunks = self.output(job_id, tail_lines=tail_lines, since_s=since_s, follow=follow, stop=stop)
         return (chunk.data for chunk in chunks if chunk.data)
 
     def output(
@@ -190,6 +198,7 @@ class Client:
         job_id: int,
         *,
         tail_lines: int = -1,
+        since_s: float = 0.0,
         follow: bool = False,
         stop: threading.Event | None = None,
         from_epoch: int = 0,
@@ -202,8 +211,14 @@ class Client:
         One that names servers that are `away` says that what the job said there is missing.
         """
         request = wire.LogsRequest(
-            job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch, rank=rank
+            job_id=job_id,
+            tail_lines=tail_lines,
+            follow=follow,
+            from_epoch=from_epoch,
+            rank=rank,
+            since_s=since_s,
         )
+        began_s = time.monotonic()
         newest = from_epoch  # incarnation that said something
         received = 0  # bytes of what it said
         skip = 0
@@ -213,6 +228,8 @@ class Client:
                 # All of the newest again, less what we have; after a tail we cannot know what that was.
                 request.tail_lines, skip = (-1, received) if tail_lines < 0 else (0, 0)
                 request.from_epoch = newest
+                # The same moment. Where the server tells it less exactly by now, some is said twice and nothing is left out.
+                request.since_s = since_s and since_s + time.monotonic() - began_s
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):
                     if chunk.epoch != newest:

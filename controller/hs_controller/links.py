@@ -138,8 +138,9 @@ class Link:
         follow: bool,
         window_bytes: int,
         epoch: int | None = None,
+        ago_s: float = 0.0,
     ) -> LogReader:
-        """`epoch`: of that incarnation; None: the newest that was there. Raises RefusedError where too many are read."""
+        """`epoch`: of that incarnation; None: the newest that was there. `ago_s`: written in the last so many seconds; 0: ever. Raises RefusedError where too many are read."""
         theirs = sum(reader.whose == whose for reader in self.logs.values())
         if theirs >= LOGS_OF_ONE:
             raise RefusedError(
@@ -159,6 +160,7 @@ class Link:
             follow=follow,
             epoch=epoch,
             window_bytes=window_bytes,
+            ago_s=ago_s,
         )
         self._send(agent_pb2.ToAgent(log=request))
         return reader

@@ -279,10 +279,11 @@ class Service(AdminCalls, TokenCalls):
         caller = CALLER.get()
         if not -1 <= request.tail_lines <= LOG_LINES_MOST:
             raise RefusedError(f"tail_lines: {request.tail_lines}: -1 (all) to {LOG_LINES_MOST} was expected")
+        ago_s = seconds(request.since_s, "since_s")
         _, job = await self._job(request.job_id)
         _must_be_visible(job, JobId(request.job_id), caller, "Logs")
         with self._watcher():
-            output = Output(self._loop, self._hub, self._now, caller.name)
+            output = Output(self._loop, self._hub, self._now, caller.name, ago_s=ago_s)
             async for chunk in output.read(job, request):
                 yield chunk
 

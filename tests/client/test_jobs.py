@@ -2,10 +2,12 @@
 
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 from client_fakes import ENDED
 
+from hs_client import quantities
 from hs_client.api import LISTED, MOST_JOBS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
@@ -226,6 +228,48 @@ def test_logs_are_bytes_as_they_were_written(hsctl, fake):
     assert hsctl("logs", "1").out == "one\ntwo\nthree"
     assert hsctl("logs", "--tail", "2", "1").out == "two\nthree"
     assert fake.last("Logs").tail_lines == 2
+
+
+@pytest.fixture
+def utc(monkeypatch):
+    """Where this test is."""
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize(
+    ("text", "ago_s"),
+    [
+        ("90s", 90),
+        ("2h", 7200),
+        ("1d12h", 36 * 3600),
+        ("11:59", 60),
+        ("11:58:30", 90),
+        ("12:01", 86_340),  # yesterday
+        ("2026-05-01T11:00", 3600),
+        ("2026-05-01", 12 * 3600),
+        ("2026-05-01T11:00:00Z", 3600),
+        ("2026-05-01T11:00:00+01:00", 7200),
+    ],
+)
+def test_since_is_how_long_ago_or_when(text, ago_s):
+    assert quantities.since(text, datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
+
+
+def test_logs_ask_for_what_was_written_since_and_refuse_what_is_no_time(hsctl, fake):
+    fake.add(state="running")
+    hsctl("logs", "1")
+    assert fake.last("Logs").since_s == 0
+    hsctl("logs", "--since", "90s", "--tail", "5", "1")
+    assert (fake.last("Logs").since_s, fake.last("Logs").tail_lines) == (90, 5)
+    for text in ("90", "", "yesterday", "25:00", "2999-01-01", "0s", "-5m", "2026-02-30"):
+        refused = hsctl("logs", "--since", text, "1")
+        assert refused.code == 2
+        assert "e.g. 30s, 90m, 2h or 7d, or when" in refused.err
 
 
 def test_of_a_job_over_several_servers_it_is_said_whose_output_it_is_and_how_to_see_the_others(hsctl, fake):

@@ -1,6 +1,7 @@
 """Verbs about jobs: queue, show, why, logs, attach, pause, resume, cancel, wait."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -290,17 +291,28 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
     "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
 )
 @click.option(
+    "--since",
+    metavar="TIME|DURATION",
+    help="only what was written since, e.g. 90s, 2h, 14:30 or 2026-05-01T14:30",
+)
+@click.option(
     "--rank",
     type=click.IntRange(0, 1023),
     metavar="N",
     help="of several servers that with this node rank  [0]",
 )
 @click.pass_context
-def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, rank: int | None) -> None:
+def logs(
+    ctx: click.Context, /, *, job: str, following: bool, tail: int | None, since: str | None, rank: int | None
+) -> None:
     """Print a job's output.
 
     Of a job over several servers that of the first; with --rank what its newest start has said on another.
+
+    --since goes to the second, or to a thousandth of the time for which there is log, where that is more; in doubt it prints what is older, too, and from the
+    beginning of its line. Times are taken when a server writes the log.
     """
+    since_s = _ago("--since", since)
     with connected(ctx) as client:
         job_id = job_words.one_job(client, job)
         if rank is None and (nodes := len(client.job(job_id).view.hosts)) > 1:
@@ -308,8 +320,19 @@ def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, 
                 f"it is on {nodes} servers, and this is the first: --rank 1{f' to {nodes - 1}' if nodes > 2 else ''} for {'another' if nodes > 2 else 'the other'}"
             )
         lines = -1 if tail is None else tail
-        for chunk in client.output(job_id, tail_lines=lines, follow=following, rank=rank or 0):
+        chunks = client.output(job_id, tail_lines=lines, since_s=since_s, follow=following, rank=rank or 0)
+        for chunk in chunks:
             write_chunk(chunk, warn)
+
+
+def _ago(flag: str, text: str | None) -> float:
+    """0: nothing was asked."""
+    if text is None:
+        return 0.0
+    try:
+        return quantities.since(text, datetime.now(UTC))
+    except ValueError as error:
+        raise InvalidError(f"{flag} {text!r}: {error}") from None
 
 
 @click.command()

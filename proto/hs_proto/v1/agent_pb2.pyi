@@ -645,6 +645,7 @@ class LogRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     WHICH_FIELD_NUMBER: _builtins.int
     WINDOW_BYTES_FIELD_NUMBER: _builtins.int
+    AGO_S_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
@@ -657,6 +658,8 @@ class LogRequest(_message.Message):
     """say only of which incarnations there are logs"""
     window_bytes: _builtins.int
     """so much may be sent and not be taken yet; 64 KiB at least, but for `which`"""
+    ago_s: _builtins.float
+    """only what was written in the last so many seconds; 0: whenever that was"""
     def __init__(
         self,
         *,
@@ -667,10 +670,11 @@ class LogRequest(_message.Message):
         epoch: _builtins.int | None = ...,
         which: _builtins.bool = ...,
         window_bytes: _builtins.int = ...,
+        ago_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which", "window_bytes", b"window_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "ago_s", b"ago_s", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which", "window_bytes", b"window_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

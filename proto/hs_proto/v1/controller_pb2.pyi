@@ -1315,6 +1315,7 @@ class LogsRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     FROM_EPOCH_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
     """-1: all that is kept, of all incarnations; else of the newest"""
@@ -1324,6 +1325,8 @@ class LogsRequest(_message.Message):
     """of all: what earlier ones said is left out"""
     rank: _builtins.int
     """above 0: of the newest incarnation only, what its part with that node rank says on its own server"""
+    since_s: _builtins.float
+    """seconds back from now: what was written before is left out, as far as its servers can tell; 0: all"""
     def __init__(
         self,
         *,
@@ -1332,10 +1335,11 @@ class LogsRequest(_message.Message):
         follow: _builtins.bool = ...,
         from_epoch: _builtins.int = ...,
         rank: _builtins.int = ...,
+        since_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "rank", b"rank", "since_s", b"since_s", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
