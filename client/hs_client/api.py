@@ -246,6 +246,25 @@ class Client:
                     raise self._refusal(error) from None
             self._await_controller()
 
+    def exec(
+        self, job_id: int, command: Sequence[str], *, rank: int = 0, limit_s: float = 0.0
+    ) -> Iterator[wire.ExecChunk]:
+        """What a program says that runs beside the job, as its user; the last chunk has how it `end`ed: by itself, or (`why`) because the job's turn was over, say.
+
+        Nothing is asked again where the connection fails: the program is ended with it, as it is where the caller goes away.
+        """
+        request = wire.ExecRequest(job_id=job_id, command=command, rank=rank, limit_s=limit_s)
+        self.info()  # where no controller is there, that is said at once
+        ended = False
+        try:
+            for chunk in self._open(self._stub.Exec, request):
+                ended = chunk.HasField("end")
+                yield chunk
+        except grpc.RpcError as error:
+            raise self._refusal(error) from None
+        if not ended:
+            raise errors.UnavailableError("the controller stopped telling of the command, which is ended")
+
     # --- the cluster
 
     def info(self) -> wire.InfoReply:

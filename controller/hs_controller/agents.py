@@ -129,9 +129,11 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                     await self._report(link, message.report)
                 case "log":
                     link.log_data(message.log)
+                case "exec":
+                    link.errand_data(message.exec)
                 case other:
                     raise RefusedError(
-                        f"{other or 'nothing'} came after Hello; a report or a log was expected"
+                        f"{other or 'nothing'} came after Hello; a report, a log or what a command says was expected"
                     )
 
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:

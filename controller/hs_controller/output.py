@@ -188,7 +188,7 @@ class Output:
             async for data in reader:
                 yield data
         finally:
-            link.cancel_log(reader)
+            link.cancel(reader)
 
     async def _with_link(self, job: Job, rank: int = 0) -> Job:
         """As soon as its agent is here, or it is known not to come soon: after a controller's restart it takes agents a moment."""

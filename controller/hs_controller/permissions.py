@@ -39,6 +39,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/WatchJob": _EVERYONE,
     "/hs.v1.HeteroShare/Why": _EVERYONE,
     "/hs.v1.HeteroShare/Logs": _OWNERS,
+    "/hs.v1.HeteroShare/Exec": _OWNERS,  # it is the job's user whom the command runs as
     "/hs.v1.HeteroShare/Shares": _EVERYONE,
     "/hs.v1.HeteroShare/Usage": _EVERYONE,
     "/hs.v1.HeteroShare/ListNodes": _EVERYONE,

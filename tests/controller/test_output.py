@@ -35,7 +35,7 @@ class Kept:
 
         return chunks()
 
-    def cancel_log(self, _reader: object) -> None:
+    def cancel(self, _reader: object) -> None:
         pass
 
 

@@ -31,6 +31,7 @@ EXPECTED = {
     "HeteroShare/DrainNode": "--A--",
     "HeteroShare/EnrollNode": "--A--",
     "HeteroShare/Events": "-AA--",
+    "HeteroShare/Exec": "-oA--",
     "HeteroShare/GetJob": "-AA--",
     "HeteroShare/GetPolicy": "-AA--",
     "HeteroShare/Info": "-AA--",

@@ -242,7 +242,7 @@ def test_one_user_has_half_of_the_logs_that_an_agent_sends_and_others_read_on(la
             theirs = [link.log(job, whose="bob", **more) for _ in range(LOGS - LOGS_OF_ONE)]
             with pytest.raises(RefusedError, match="h1 sends 64 logs already; try again later"):
                 link.log(job, whose="eve", **more)
-            link.cancel_log(theirs[0])
+            link.cancel(theirs[0])
             assert link.log(job, whose="eve", **more)
             calls[0].cancel()
             await until(lambda: len(link.logs) == LOGS - 1)

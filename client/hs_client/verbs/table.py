@@ -21,6 +21,7 @@ VERBS = {
     ),
     "why": Verb("hs_client.verbs.jobs:why", JOBS, "why a job is where it is, and what comes next"),
     "logs": Verb("hs_client.verbs.jobs:logs", JOBS, "a job's output"),
+    "exec": Verb("hs_client.verbs.jobs:exec_", JOBS, "run a command beside a job that has its turn"),
     "attach": Verb("hs_client.verbs.jobs:attach", JOBS, "follow a job's output, exit as the job did"),
     "pause": Verb("hs_client.verbs.jobs:pause", JOBS, "take your job out of its turns until you resume it"),
     "resume": Verb("hs_client.verbs.jobs:resume", JOBS, "let a paused job have its turns again"),

@@ -1375,6 +1375,70 @@ class LogsChunk(_message.Message):
 Global___LogsChunk: _TypeAlias = LogsChunk  # noqa: Y015
 
 @_typing.final
+class ExecRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    LIMIT_S_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    rank: _builtins.int
+    """of several servers, on that with this node rank"""
+    limit_s: _builtins.float
+    """it is ended then; 0: after an hour, the most"""
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """a program and its arguments: no shell"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
+        rank: _builtins.int = ...,
+        limit_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "job_id", b"job_id", "limit_s", b"limit_s", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecRequest: _TypeAlias = ExecRequest  # noqa: Y015
+
+@_typing.final
+class ExecChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_ERROR_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    is_error: _builtins.bool
+    """of its standard error"""
+    @_builtins.property
+    def end(self) -> _common_pb2.ExecEnd:
+        """the last"""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        is_error: _builtins.bool = ...,
+        end: _common_pb2.ExecEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "data", b"data", "end", b"end", "is_error", b"is_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+
+Global___ExecChunk: _TypeAlias = ExecChunk  # noqa: Y015
+
+@_typing.final
 class SharesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -87,6 +87,11 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.LogsRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.LogsChunk.FromString,
                 _registered_method=True)
+        self.Exec = channel.unary_stream(
+                '/hs.v1.HeteroShare/Exec',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.ExecRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.ExecChunk.FromString,
+                _registered_method=True)
         self.Shares = channel.unary_unary(
                 '/hs.v1.HeteroShare/Shares',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.SharesRequest.SerializeToString,
@@ -247,6 +252,13 @@ class HeteroShareServicer(object):
 
     def Logs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Exec(self, request, context):
+        """as the job's user, for as long as it has its turn and the caller stays
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -423,6 +435,11 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.LogsRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.LogsChunk.SerializeToString,
+            ),
+            'Exec': grpc.unary_stream_rpc_method_handler(
+                    servicer.Exec,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.ExecRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.ExecChunk.SerializeToString,
             ),
             'Shares': grpc.unary_unary_rpc_method_handler(
                     servicer.Shares,
@@ -793,6 +810,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/Logs',
             hs__proto_dot_v1_dot_controller__pb2.LogsRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.LogsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exec(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.HeteroShare/Exec',
+            hs__proto_dot_v1_dot_controller__pb2.ExecRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.ExecChunk.FromString,
             options,
             channel_credentials,
             insecure,
