@@ -40,6 +40,9 @@ class FakeController(HeteroShareServicer):
         self.specs: dict[int, common.JobSpec] = {}
         self.details: dict[int, dict[str, Any]] = {}  # of a job's page what a test says itself
         self.logs: dict[int, list[bytes]] = {}
+        self.execs: list[wire.ExecChunk] = []
+        self.hold_execs = False  # nothing more comes, and it goes on
+        self.left = threading.Event()  # who had a command
         self.hold_logs: set[int] = set()  # a followed log that stays open until the job has ended
         self.stories: dict[int, list[wire.Event]] = {}
         self.whys: dict[int, wire.WhyReply] = {}
@@ -220,6 +223,16 @@ class FakeController(HeteroShareServicer):
                 if self.jobs[request.job_id].state in ENDED:
                     return
                 self.changed.wait(0.05)
+
+    def Exec(self, request, context):
+        self._came("Exec", request, context)
+        self._job(request.job_id, context)
+        yield from self.execs
+        while self.hold_execs and context.is_active():
+            with self.changed:
+                self.changed.wait(0.05)
+        if not context.is_active():
+            self.left.set()
 
     def Shares(self, request, context):
         self._came("Shares", request, context)

@@ -70,6 +70,7 @@ class FakeAgent:
         self.logs: dict[int, list[bytes]] = {}
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
+        self.on_exec: Callable[[agent_pb2.Exec], list[agent_pb2.ExecData]] = lambda _request: []
         self.on_taken: Callable[[agent_pb2.Taken], list[agent_pb2.LogData]] = lambda _taken: []
         self.error: grpc.aio.AioRpcError | None = None
         self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
@@ -112,6 +113,9 @@ class FakeAgent:
                     case "log":
                         for data in self.on_log(message.log):
                             await self._call.write(agent_pb2.FromAgent(log=data))
+                    case "exec":
+                        for data in self.on_exec(message.exec):
+                            await self._call.write(agent_pb2.FromAgent(exec=data))
                     case "taken":
                         for data in self.on_taken(message.taken):
                             await self._call.write(agent_pb2.FromAgent(log=data))
