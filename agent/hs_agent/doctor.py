@@ -49,7 +49,7 @@ def show_detected(config: Config) -> None:
         click.echo(f"control groups  {groups.describe()}")
         for warning in (*devices.warnings, *groups.warnings):
             click.echo(f"warning         {warning}")
-        cgroup.tidy(groups)
+        _tidy(config, groups)
     finally:
         devices.close()
 
@@ -175,7 +175,7 @@ def _cgroups(config: Config) -> Finding:
     if config.cgroup is CgroupUse.NONE:
         return Finding(WARN, "control groups", "switched off in the configuration")
     found = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
-    cgroup.tidy(found)
+    _tidy(config, found)
     if found.warnings:
         return Finding(WARN, "control groups", f"{found.describe()}; {'; '.join(found.warnings)}")
     return Finding(OK, "control groups", found.describe())
@@ -187,7 +187,7 @@ def _suspending(config: Config) -> Finding:
         return Finding(OK, "suspending", "by SIGSTOP, which was not measured")
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     if not groups.can_freeze:
-        cgroup.tidy(groups)
+        _tidy(config, groups)
         return Finding(WARN, "suspending", "there is no freezer: by SIGSTOP to each process")
     group = cgroup.create(groups, f"doctor-{os.getpid()}", cpus=0, memory_bytes=0)
     try:
@@ -205,9 +205,15 @@ def _suspending(config: Config) -> Finding:
         return Finding(FAIL, "suspending", f"no process can be frozen here: {error.strerror or error}")
     finally:
         group.remove()
-        cgroup.tidy(groups)
+        _tidy(config, groups)
     text = f"a process is frozen in {1e3 * max(frozen_s):.1f} ms and goes on in {1e3 * max(gone_on_s):.1f} ms (the most of {TRIALS})"
     return Finding(OK if max(frozen_s) < SLOW_S else WARN, "suspending", text)
+
+
+def _tidy(config: Config, groups: cgroup.Cgroups) -> None:
+    """Not where an agent runs: its groups are set up for jobs to come, also while there is none."""
+    if not _agent_runs(config):
+        cgroup.tidy(groups)
 
 
 def _frozen_once(group: cgroup.JobCgroup) -> tuple[float, float]:

@@ -6,7 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from hs_agent import logs, procs
+from hs_agent import checkup, logs, procs
 from hs_agent.config import Config, memory_bytes
 from hs_agent.delay import Delay
 from hs_agent.devices import Reading
@@ -219,6 +219,8 @@ class _Connection:
         self._logs: dict[int, asyncio.Task[None]] = {}
         self._errands: dict[int, asyncio.Task[None]] = {}
         self._windows: dict[int, _Window] = {}  # of both
+        self._others: set[asyncio.Task[None]] = set()
+        self._doctor = asyncio.Lock()  # there is one
         self._is_obeyed = True
         self._delay = Delay()
 
@@ -245,7 +247,7 @@ class _Connection:
             for task in done:
                 task.result()
         finally:
-            tasks = [*ends, *self._logs.values(), *self._errands.values(), *self._writes]
+            tasks = [*ends, *self._logs.values(), *self._errands.values(), *self._others, *self._writes]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -349,6 +351,8 @@ class _Connection:
                     await self._log_wanted(message.log)
                 case "exec":
                     await self._errand_wanted(message.exec)
+                case "doctor":
+                    self._spawn(self._send_doctors(message.doctor))
                 case "taken":
                     self._taken(message.taken)
                 case "cancel":
@@ -478,6 +482,19 @@ class _Connection:
                 common_pb2.ExecEnd(code=how.code, signal=how.signal, why=how.why, is_late=how.is_late)
             )
         await self._write(agent_pb2.FromAgent(exec=data))
+
+    # --- what the doctor says ---------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def _send_doctors(self, request: agent_pb2.Doctor) -> None:
+        async with self._doctor:
+            text = await checkup.told(self.config)
+        said = agent_pb2.DoctorSaid(request_id=request.request_id, text=text)
+        await self._write(agent_pb2.FromAgent(doctor=said))
 
 
 async def _renewed(identity: Secure) -> None:

@@ -358,6 +358,13 @@ class Client:
     def revoke_token(self, token_id: str) -> wire.TokenView:
         return self._call(self._stub.RevokeToken, wire.RevokeTokenRequest(key=new_key(), id=token_id))
 
+    def support(self) -> Iterator[wire.SupportFile]:
+        """What the controller and its agents say of themselves, file by file, large ones in pieces; none of it is secret."""
+        try:
+            yield from self._open(self._stub.Support, wire.SupportRequest())
+        except grpc.RpcError as error:
+            raise self._refusal(error) from None
+
     def backup(self) -> Iterator[wire.BackupChunk]:
         """A consistent copy of the controller's state; the last chunk has the SHA-256 of all of it."""
         try:

@@ -131,9 +131,11 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                     link.log_data(message.log)
                 case "exec":
                     link.errand_data(message.exec)
+                case "doctor":
+                    link.doctor_said(message.doctor)
                 case other:
                     raise RefusedError(
-                        f"{other or 'nothing'} came after Hello; a report, a log or what a command says was expected"
+                        f"{other or 'nothing'} came after Hello; a report or an answer was expected"
                     )
 
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:

@@ -111,6 +111,7 @@ class Link:
         self.logs: dict[int, LogReader] = {}
         self.errands: dict[int, ErrandReader] = {}  # of the same numbers
         self._which: dict[int, asyncio.Future[tuple[int, ...]]] = {}  # questions that wait for an answer
+        self._doctors: dict[int, asyncio.Future[str]] = {}  # likewise
         self.closed = asyncio.Event()
         self.why_closed = ""
         self._wanted: tuple[Wanted, float] | None = None  # newest, not sent yet, and when it was said
@@ -195,6 +196,22 @@ class Link:
             return await answer
         finally:
             del self._which[request]
+
+    async def doctor(self) -> str:
+        """What `hs-agent doctor` says there now."""
+        request = next(self._requests)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._doctors[request] = answer
+        try:
+            self._send(agent_pb2.ToAgent(doctor=agent_pb2.Doctor(request_id=request)))
+            return await answer
+        finally:
+            del self._doctors[request]
+
+    def doctor_said(self, said: agent_pb2.DoctorSaid) -> None:
+        asked = self._doctors.get(said.request_id)
+        if asked is not None and not asked.done():
+            asked.set_result(said.text)
 
     def exec(
         self,

@@ -58,6 +58,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/SetGpuDrain": _ADMINS,
     "/hs.v1.HeteroShare/EnrollNode": _ADMINS,
     "/hs.v1.HeteroShare/RemoveNode": _ADMINS,
+    "/hs.v1.HeteroShare/Support": _ADMINS,
     "/hs.v1.HeteroShare/Backup": _ADMINS,
     "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL, Role.NODE: Reach.OWN},
     "/hs.v1.Identity/Join": {Role.ANONYMOUS: Reach.ALL},  # with a token that works once

@@ -55,6 +55,7 @@ class FakeController(HeteroShareServicer):
             name="gandiva-fair", available=["fifo", "gandiva-fair"], quantum_s=60, fair=True, text="shares"
         )
         self.copy: list[wire.BackupChunk] = []
+        self.supports: list[wire.SupportFile] = []
         self.notes: list[str] = []
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
@@ -320,6 +321,10 @@ class FakeController(HeteroShareServicer):
     def RevokeToken(self, request, context):
         self._came("RevokeToken", request, context)
         return wire.TokenView(id=request.id, user="ann", revoked=True)
+
+    def Support(self, request, context):
+        self._came("Support", request, context)
+        yield from self.supports
 
     def Backup(self, request, context):
         self._came("Backup", request, context)

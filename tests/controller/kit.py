@@ -71,6 +71,7 @@ class FakeAgent:
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
         self.on_exec: Callable[[agent_pb2.Exec], list[agent_pb2.ExecData]] = lambda _request: []
+        self.doctor: str | None = "ok    python"  # None: it says nothing
         self.on_taken: Callable[[agent_pb2.Taken], list[agent_pb2.LogData]] = lambda _taken: []
         self.error: grpc.aio.AioRpcError | None = None
         self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
@@ -116,6 +117,9 @@ class FakeAgent:
                     case "exec":
                         for data in self.on_exec(message.exec):
                             await self._call.write(agent_pb2.FromAgent(exec=data))
+                    case "doctor" if self.doctor is not None:
+                        said = agent_pb2.DoctorSaid(request_id=message.doctor.request_id, text=self.doctor)
+                        await self._call.write(agent_pb2.FromAgent(doctor=said))
                     case "taken":
                         for data in self.on_taken(message.taken):
                             await self._call.write(agent_pb2.FromAgent(log=data))

@@ -50,6 +50,7 @@ EXPECTED = {
     "HeteroShare/SetPolicy": "--A--",
     "HeteroShare/Shares": "-AA--",
     "HeteroShare/Submit": "-oA--",
+    "HeteroShare/Support": "--A--",
     "HeteroShare/UndrainNode": "--A--",
     "HeteroShare/Unpause": "-oA--",
     "HeteroShare/Usage": "-AA--",

@@ -54,6 +54,11 @@ VERBS = {
         "hs_client.verbs.admin:user", ADMINS, "list users, set their tickets and account, take them out"
     ),
     "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name, set another"),
+    "support-bundle": Verb(
+        "hs_client.verbs.support:support_bundle",
+        ADMINS,
+        "collect what helps to find a fault, without secrets",
+    ),
     "backup": Verb("hs_client.verbs.admin:backup", ADMINS, "copy all that the controller knows to a file"),
     "restore": Verb("hs_client.verbs.admin:restore", ADMINS, "how a backup is put back"),
     "up": Verb("hs_client.verbs.embedded:up", LOCAL, "start a cluster of this machine alone"),

@@ -27,6 +27,7 @@ class FromAgent(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
     EXEC_FIELD_NUMBER: _builtins.int
+    DOCTOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -35,6 +36,8 @@ class FromAgent(_message.Message):
     def log(self) -> Global___LogData: ...
     @_builtins.property
     def exec(self) -> Global___ExecData: ...
+    @_builtins.property
+    def doctor(self) -> Global___DoctorSaid: ...
     def __init__(
         self,
         *,
@@ -42,12 +45,13 @@ class FromAgent(_message.Message):
         report: Global___Report | None = ...,
         log: Global___LogData | None = ...,
         exec: Global___ExecData | None = ...,
+        doctor: Global___DoctorSaid | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log", "exec"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log", "exec", "doctor"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -64,6 +68,7 @@ class ToAgent(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
     EXEC_FIELD_NUMBER: _builtins.int
+    DOCTOR_FIELD_NUMBER: _builtins.int
     sent_s: _builtins.float
     """the controller's boot clock; the agent takes the least delay seen for no delay"""
     @_builtins.property
@@ -78,6 +83,8 @@ class ToAgent(_message.Message):
     def taken(self) -> Global___Taken: ...
     @_builtins.property
     def exec(self) -> Global___Exec: ...
+    @_builtins.property
+    def doctor(self) -> Global___Doctor: ...
     def __init__(
         self,
         *,
@@ -88,12 +95,13 @@ class ToAgent(_message.Message):
         cancel: Global___Cancel | None = ...,
         taken: Global___Taken | None = ...,
         exec: Global___Exec | None = ...,
+        doctor: Global___Doctor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "exec", b"exec", "log", b"log", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "doctor", b"doctor", "exec", b"exec", "log", b"log", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "exec", b"exec", "log", b"log", "sent_s", b"sent_s", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "doctor", b"doctor", "exec", b"exec", "log", b"log", "sent_s", b"sent_s", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "cancel", "taken", "exec"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "cancel", "taken", "exec", "doctor"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -856,6 +864,50 @@ class ExecData(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
 Global___ExecData: _TypeAlias = ExecData  # noqa: Y015
+
+@_typing.final
+class Doctor(_message.Message):
+    """What `hs-agent doctor` says on this host now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Doctor: _TypeAlias = Doctor  # noqa: Y015
+
+@_typing.final
+class DoctorSaid(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    text: _builtins.str
+    """at most 64 KiB; where it could not be run, why"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoctorSaid: _TypeAlias = DoctorSaid  # noqa: Y015
 
 @_typing.final
 class FetchRequest(_message.Message):

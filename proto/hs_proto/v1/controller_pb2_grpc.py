@@ -182,6 +182,11 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
                 _registered_method=True)
+        self.Support = channel.unary_stream(
+                '/hs.v1.HeteroShare/Support',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.SupportRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.SupportFile.FromString,
+                _registered_method=True)
         self.Backup = channel.unary_stream(
                 '/hs.v1.HeteroShare/Backup',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.BackupRequest.SerializeToString,
@@ -376,6 +381,13 @@ class HeteroShareServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Support(self, request, context):
+        """what the controller and its agents know of themselves, without secrets
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Backup(self, request, context):
         """a consistent copy of the journal
         """
@@ -530,6 +542,11 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.SerializeToString,
+            ),
+            'Support': grpc.unary_stream_rpc_method_handler(
+                    servicer.Support,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SupportRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.SupportFile.SerializeToString,
             ),
             'Backup': grpc.unary_stream_rpc_method_handler(
                     servicer.Backup,
@@ -1323,6 +1340,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/RevokeToken',
             hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Support(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.HeteroShare/Support',
+            hs__proto_dot_v1_dot_controller__pb2.SupportRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.SupportFile.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,8 @@ class HeteroShareStub:
     """a user's own too"""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]
+    Support: _grpc.UnaryStreamMultiCallable[_controller_pb2.SupportRequest, _controller_pb2.SupportFile]
+    """what the controller and its agents know of themselves, without secrets"""
     Backup: _grpc.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]
     """a consistent copy of the journal"""
 
@@ -119,6 +121,8 @@ class HeteroShareAsyncStub(HeteroShareStub):
     """a user's own too"""
     ListTokens: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]  # type: ignore[assignment]
     RevokeToken: _aio.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]  # type: ignore[assignment]
+    Support: _aio.UnaryStreamMultiCallable[_controller_pb2.SupportRequest, _controller_pb2.SupportFile]  # type: ignore[assignment]
+    """what the controller and its agents know of themselves, without secrets"""
     Backup: _aio.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]  # type: ignore[assignment]
     """a consistent copy of the journal"""
 
@@ -337,6 +341,14 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.TokenView, _abc.Awaitable[_controller_pb2.TokenView]]: ...
+
+    @_abc_1.abstractmethod
+    def Support(
+        self,
+        request: _controller_pb2.SupportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_controller_pb2.SupportFile], _abc.AsyncIterator[_controller_pb2.SupportFile]]:
+        """what the controller and its agents know of themselves, without secrets"""
 
     @_abc_1.abstractmethod
     def Backup(
