@@ -6,7 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from hs_agent import checkup, logs, procs
+from hs_agent import checkup, dialling, logs, procs
 from hs_agent.config import Config, memory_bytes
 from hs_agent.delay import Delay
 from hs_agent.devices import Reading
@@ -129,17 +129,14 @@ class Link:
             ("grpc.http2.max_pings_without_data", 0),
             # What it wants of this host is said as a whole, however many jobs that are.
             ("grpc.max_receive_message_length", -1),
-            ("grpc.enable_http_proxy", 0),
             ("grpc.max_reconnect_backoff_ms", 1000),
-            # Connections are not shared between clients of one process: each says hello on its own.
-            ("grpc.use_local_subchannel_pool", 1),
         ]
         try:
             if self._identity is not None:
                 self._identity.keeper.look()
-            async with self._channel(options) as channel:
+            async with dialling.channel(self.config, self._identity, options) as channel:
                 stub = agent_pb2_grpc.AgentLinkStub(channel)
-                call = stub.Connect(metadata=self._metadata())
+                call = stub.Connect(metadata=dialling.metadata(self.config))
                 connection = _Connection(self.config, self.side, call)
                 if self._identity is not None:
                     self._identity.renewed.clear()
@@ -161,13 +158,6 @@ class Link:
             log.exception("the link broke")
             return f"{type(error).__name__}: {error}"
 
-    def _channel(self, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        if self._identity is not None:
-            return self._identity.channel(self.config.controller, None, options)
-        # The name in the authority of a unix socket would be its path, percent-encoded; some servers refuse that.
-        options = [*options, ("grpc.default_authority", "localhost")]
-        return grpc.aio.insecure_channel(self.config.controller, options=options)
-
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
         self._complained = ("", 0.0)
@@ -179,14 +169,6 @@ class Link:
                 term=welcome.term, heard=self.side.term(), hint=f"if its state was reset on purpose, end the jobs and "
                 f"remove {self.config.state_dir}/host.json",
             )  # fmt: skip
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        if self.config.token_file is None:
-            return ()
-        token = self.config.token_file.read_text(
-            encoding="ascii"
-        ).strip()  # at each connect: it may be renewed
-        return (("authorization", f"Bearer {token}"),)
 
 
 class _Window:

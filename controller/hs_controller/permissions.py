@@ -61,6 +61,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/Support": _ADMINS,
     "/hs.v1.HeteroShare/Backup": _ADMINS,
     "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL, Role.NODE: Reach.OWN},
+    "/hs.v1.AgentLink/Clock": {Role.AGENT: Reach.ALL, Role.NODE: Reach.ALL},
     "/hs.v1.Identity/Join": {Role.ANONYMOUS: Reach.ALL},  # with a token that works once
     "/hs.v1.Identity/Renew": {Role.NODE: Reach.OWN},
     "/metrics": _EVERYONE,  # over HTTP

@@ -24,6 +24,7 @@ ANONYMOUS, USER, ADMIN, AGENT, NODE = Role.ANONYMOUS, Role.USER, Role.ADMIN, Rol
 # Written down a second time, from the design and not from the table: one line a call, one letter a role in the order above.
 # A: with everybody's things, o: with one's own, -: not at all.
 EXPECTED = {
+    "AgentLink/Clock": "---AA",
     "AgentLink/Connect": "---Ao",
     "HeteroShare/Backup": "--A--",
     "HeteroShare/Cancel": "-oA--",

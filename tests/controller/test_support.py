@@ -152,6 +152,7 @@ def test_no_key_token_or_environment_is_in_a_bundle_of_a_real_cluster(
             member.name.partition("/")[2]: bundle.extractfile(member).read().decode() for member in bundle
         }
     assert re.search(r"^ok +certificate", files["servers/v77/doctor.txt"], re.MULTILINE)
+    assert re.search(r"clock .* the controller's \(within", files["servers/v77/doctor.txt"]), "over mTLS"
     assert "ann" in files["state/users.jsonl"]
     assert files["state/jobs.jsonl"]
     hidden = [*secrets_in(cluster.folder), token, invited, SECRET]

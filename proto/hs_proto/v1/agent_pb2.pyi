@@ -20,6 +20,41 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ClockRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockRequest: _TypeAlias = ClockRequest  # noqa: Y015
+
+@_typing.final
+class ClockReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WALL_S_FIELD_NUMBER: _builtins.int
+    wall_s: _builtins.float
+    """the controller's wall clock, seconds since 1970"""
+    def __init__(
+        self,
+        *,
+        wall_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wall_s", b"wall_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockReply: _TypeAlias = ClockReply  # noqa: Y015
+
+@_typing.final
 class FromAgent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
