@@ -26,7 +26,7 @@ TRIALS = 5
 SLOW_S = 0.25  # what suspending at a step edge takes at most (Gandiva_fair, 4)
 GIVE_UP_S = 5.0
 POLL_S = 0.0005
-ASK_S = 10.0  # of another program
+ASK_S = 5.0  # of another program
 APART_S = 1.0  # clocks may be
 BACKDATED_S = 300.0  # as certificates are by the controller, which issues them
 

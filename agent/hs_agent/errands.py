@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from collections import Counter
@@ -54,6 +55,7 @@ class Running:
         self._gone = asyncio.create_task(process.wait())
         self._over = asyncio.Event()  # or to be ended: perhaps it cannot
         self._gone.add_done_callback(lambda _: self._over.set())
+        self._is_ended = asyncio.Event()
         self._said = 0
 
     @property
@@ -112,6 +114,7 @@ class Running:
         if not self.why:
             self.why = why
             self._over.set()
+            self._is_ended.set()
             with contextlib.suppress(OSError):
                 self._control.send(AT_ONCE)
 
@@ -124,13 +127,20 @@ class Running:
                 while not said.endswith(b"\n") and (data := await loop.sock_recv(self._control, CHUNK)):
                     said += data
         if self.why:
-            return End(signal=9, why=self.why)
+            return End(signal=signal.SIGKILL, why=self.why)
         try:
             word = json.loads(said)
         except ValueError:
-            return End(signal=9, why="the process that kept it was killed")
+            return End(signal=signal.SIGKILL, why="the process that kept it was killed")
         if word["error"]:
             raise RefusedError(word["error"])
+        if word["signal"] == signal.SIGKILL and not word["is_late"]:
+            # By its own, or because its job has ended and took all of its control group along: that is known a moment later.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_S):
+                    await self._is_ended.wait()
+        if self.why:
+            return End(signal=signal.SIGKILL, why=self.why)
         late = "it took longer than it was given" if word["is_late"] else ""
         return End(word["code"], word["signal"], late, word["is_late"])
 

@@ -15,7 +15,7 @@ from hs_core.errors import RefusedError
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 STA_UNSYNC = 0x40
-CALLS, CALL_S, ASK_S = 3, 5.0, 5.0
+CALLS, CALL_S, ASK_S = 3, 3.0, 5.0
 
 
 class _Timex(ctypes.Structure):

@@ -375,7 +375,8 @@ class Agent:
         if found is None or found.phase is Phase.EXITED:
             return f"job {key.job} does not run on {self.config.name} (any more)"
         if found.phase is Phase.RUNNING or (found.phase is Phase.STARTING and found.in_turn):
-            return ""
+            # What it is started with is known from then on; before, there may be what an earlier start left.
+            return "" if key in self.jobs.running else f"job {key.job} is only just being started: try again"
         if found.phase is Phase.KILLING:
             return f"job {key.job} is being ended"
         return f"job {key.job} has not its turn on {self.config.name} just now ({found.phase})"

@@ -3,18 +3,27 @@
 import os
 import pwd
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hs_agent import errands, procs
 from hs_agent.errands import environment
+from hs_agent.folder import Key
+from hs_agent.loop import Agent
 from hs_core.model import SuspendMode
-from hs_core.reports import Phase
+from hs_core.names import JobId
+from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Turn
 from hs_proto.v1 import agent_pb2
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
+
+from conftest import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may start jobs of others")
 FROZEN, UNSUSPENDED = {"suspend": SuspendMode.TRANSPARENT}, {"suspend": SuspendMode.NONE}
@@ -36,12 +45,26 @@ def home(place: Path) -> Path:
 def running(daemon, controller, job, home: Path):
     """A job of nobody's that has its turn."""
     daemon.start()
+    until_told = "while [ ! -e stop ]; do sleep 0.05; done"
     wanted = job(
-        1, *FOREVER, run_as="nobody", workdir=str(home), env={"SECRET": "of the job", "HS_X": "no"}, **FROZEN
+        1,
+        "/bin/sh",
+        "-c",
+        until_told,
+        run_as="nobody",
+        workdir=str(home),
+        env={"SECRET": "of the job", "HS_X": "no"},
+        **FROZEN,
     )
     controller.want(wanted)
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    up_and_running(daemon, controller)
     return wanted
+
+
+def up_and_running(daemon, controller) -> None:
+    """What cannot be hooked is said to run as soon as it has the GPUs."""
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "its process is up")
 
 
 @pytest.fixture
@@ -204,6 +227,15 @@ def test_it_is_ended_when_its_job_ends_also_without_control_groups(
 
 
 @pytest.mark.usefixtures("running")
+def test_it_says_so_when_its_job_has_ended_by_itself(controller, mark, wait_for, home) -> None:
+    controller.run_beside(1, *sleeper(mark))
+    up(controller, wait_for)
+    (home / "stop").touch()
+    assert controller.end_beside().end.why == "job 1 does not run on host-a (any more)"
+    wait_for(lambda: not there(mark), "all of it is gone")
+
+
+@pytest.mark.usefixtures("running")
 def test_who_goes_away_ends_it_after_it_was_told(controller, mark, wait_for, home: Path) -> None:
     code = (
         "import signal, sys, time\n"
@@ -282,7 +314,7 @@ def test_beside_one_job_there_are_a_few_at_most(controller, mark, wait_for) -> N
 def test_no_command_is_run_as_root(daemon, controller, job) -> None:
     daemon.start()
     controller.want(job(1, *FOREVER, **FROZEN))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    up_and_running(daemon, controller)
     refused = controller.beside(1, "/bin/true")
     assert (refused.error, refused.error_kind) == (
         "job 1 is root's: no command is run as root",
@@ -335,3 +367,27 @@ def test_of_the_jobs_environment_it_has_all_but_what_makes_it_a_rank() -> None:
         "CUDA_VISIBLE_DEVICES": "GPU-1",
         "HS_HOOK": "0",
     }
+
+
+@pytest.mark.parametrize(
+    ("phase", "in_turn", "has_started", "why"),
+    [
+        (Phase.RUNNING, True, True, ""),
+        (Phase.STARTING, True, True, ""),
+        (Phase.RUNNING, True, False, "job 1 is only just being started: try again"),
+        (Phase.STARTING, False, True, "job 1 has not its turn on a just now (starting)"),
+        (Phase.SUSPENDING, False, True, "job 1 has not its turn on a just now (suspending)"),
+        (Phase.HELD, False, True, "job 1 has not its turn on a just now (held)"),
+        (Phase.KILLING, True, True, "job 1 is being ended"),
+        (Phase.EXITED, False, False, "job 1 does not run on a (any more)"),
+        (None, False, False, "job 1 does not run on a (any more)"),
+    ],
+)
+def test_a_command_has_the_turn_of_its_job_and_no_more(phase, in_turn, has_started, why) -> None:
+    key = Key(JobId(1), 0)
+    agent = SimpleNamespace(
+        reports=lambda: [JobReport(job=key.job, epoch=0, phase=phase, in_turn=in_turn)] if phase else [],
+        jobs=SimpleNamespace(running={key} if has_started else {}),
+        config=SimpleNamespace(name="a"),
+    )
+    assert Agent._why_no_turn(agent, key) == why

@@ -13,7 +13,7 @@ EVENTS, MOST_EVENTS = 10_000, 100_000
 
 
 @click.command("support-bundle")
-@click.argument("file", metavar="FILE", required=False)
+@click.argument("file", metavar="[FILE]", required=False)
 @click.option(
     "--events",
     type=click.IntRange(1, MOST_EVENTS),
