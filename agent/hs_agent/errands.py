@@ -120,29 +120,34 @@ class Running:
 
     async def ended(self) -> End:
         """How. Raises RefusedError where it was not started."""
-        said = b""
-        if not self.why:
-            with contextlib.suppress(OSError):
-                loop = asyncio.get_running_loop()
-                while not said.endswith(b"\n") and (data := await loop.sock_recv(self._control, CHUNK)):
-                    said += data
-        if self.why:
-            return End(signal=signal.SIGKILL, why=self.why)
-        try:
-            word = json.loads(said)
-        except ValueError:
-            return End(signal=signal.SIGKILL, why="the process that kept it was killed")
-        if word["error"]:
+        word = {} if self.why else await self._answer()
+        if word.get("error"):
             raise RefusedError(word["error"])
-        if word["signal"] == signal.SIGKILL and not word["is_late"]:
+        if word.get("signal") == signal.SIGKILL and not word["is_late"]:
             # By its own, or because its job has ended and took all of its control group along: that is known a moment later.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_S):
                     await self._is_ended.wait()
-        if self.why:
-            return End(signal=signal.SIGKILL, why=self.why)
+        return self._end(word)
+
+    def _end(self, word: Mapping[str, Any]) -> End:
+        why = self.why or ("" if word else "the process that kept it was killed")
+        if why:
+            return End(signal=signal.SIGKILL, why=why)
         late = "it took longer than it was given" if word["is_late"] else ""
         return End(word["code"], word["signal"], late, word["is_late"])
+
+    async def _answer(self) -> dict[str, Any]:
+        """Empty: there is none, or it was ended meanwhile."""
+        said = b""
+        with contextlib.suppress(OSError):
+            while not said.endswith(b"\n"):
+                data = await asyncio.get_running_loop().sock_recv(self._control, CHUNK)
+                if not data:
+                    return {}
+                said += data
+        word: dict[str, Any] = json.loads(said) if said.endswith(b"\n") else {}
+        return word
 
     async def close(self) -> None:
         """It is ended, if it has not."""
