@@ -6,6 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
+import signal
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -437,7 +438,9 @@ class _Connection:
         except RefusedError as refused:
             await self._end_errand(number, refused)
         except TimeoutError:
-            await self._end_errand(number, End(signal=9, why="nobody took what it said", is_late=True))
+            await self._end_errand(
+                number, End(signal=signal.SIGKILL, why="nobody took what it said", is_late=True)
+            )
         else:
             await self._end_errand(number, end)
 
