@@ -67,6 +67,7 @@ class Slowdowns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
+    file: str  # that says all this
     controller: str  # gRPC target: "unix:/path" or "host:port"
     token_file: Path | None
     dev: bool  # no certificates: everything stays on loopback
@@ -261,6 +262,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
     controller = _controller(top, dev=dev)
     devices = top.word("devices", DeviceKind, DeviceKind.NVML)
     config = Config(
+        file=file,
         controller=controller,
         token_file=_token_file(top, controller, dev=dev),
         dev=dev,

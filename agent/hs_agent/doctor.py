@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
-from hs_agent import cgroup, host_memory, memory, procs, secure
+from hs_agent import cgroup, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
 from hs_agent.strangers import describe, is_ours
@@ -24,6 +26,9 @@ TRIALS = 5
 SLOW_S = 0.25  # what suspending at a step edge takes at most (Gandiva_fair, 4)
 GIVE_UP_S = 5.0
 POLL_S = 0.0005
+ASK_S = 5.0  # of another program
+APART_S = 1.0  # clocks may be
+BACKDATED_S = 300.0  # as certificates are by the controller, which issues them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def show_detected(config: Config) -> None:
         click.echo(f"control groups  {groups.describe()}")
         for warning in (*devices.warnings, *groups.warnings):
             click.echo(f"warning         {warning}")
-        cgroup.tidy(groups)
+        _tidy(config, groups)
     finally:
         devices.close()
 
@@ -66,6 +71,8 @@ def examine(config: Config) -> bool:
         _ports,
         _memory,
         _mps,
+        _criu,
+        _clock,
         _certificate,
         _controller,
     )
@@ -175,7 +182,7 @@ def _cgroups(config: Config) -> Finding:
     if config.cgroup is CgroupUse.NONE:
         return Finding(WARN, "control groups", "switched off in the configuration")
     found = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
-    cgroup.tidy(found)
+    _tidy(config, found)
     if found.warnings:
         return Finding(WARN, "control groups", f"{found.describe()}; {'; '.join(found.warnings)}")
     return Finding(OK, "control groups", found.describe())
@@ -187,7 +194,7 @@ def _suspending(config: Config) -> Finding:
         return Finding(OK, "suspending", "by SIGSTOP, which was not measured")
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     if not groups.can_freeze:
-        cgroup.tidy(groups)
+        _tidy(config, groups)
         return Finding(WARN, "suspending", "there is no freezer: by SIGSTOP to each process")
     group = cgroup.create(groups, f"doctor-{os.getpid()}", cpus=0, memory_bytes=0)
     try:
@@ -205,9 +212,15 @@ def _suspending(config: Config) -> Finding:
         return Finding(FAIL, "suspending", f"no process can be frozen here: {error.strerror or error}")
     finally:
         group.remove()
-        cgroup.tidy(groups)
+        _tidy(config, groups)
     text = f"a process is frozen in {1e3 * max(frozen_s):.1f} ms and goes on in {1e3 * max(gone_on_s):.1f} ms (the most of {TRIALS})"
     return Finding(OK if max(frozen_s) < SLOW_S else WARN, "suspending", text)
+
+
+def _tidy(config: Config, groups: cgroup.Cgroups) -> None:
+    """Not where an agent runs: its groups are set up for jobs to come, also while there is none."""
+    if not _agent_runs(config):
+        cgroup.tidy(groups)
 
 
 def _frozen_once(group: cgroup.JobCgroup) -> tuple[float, float]:
@@ -291,6 +304,69 @@ def _mps(config: Config) -> Finding:
         text = f"mps_pipe_dir {config.mps_pipe_dir} holds no pipe `control`: start nvidia-cuda-mps-control with CUDA_MPS_PIPE_DIRECTORY there"
         return Finding(FAIL, "MPS", text)
     return Finding(OK, "MPS", f"jobs on one GPU run at once, through {config.mps_pipe_dir}")
+
+
+def _criu(config: Config | None) -> Finding:
+    """Nothing here uses it: who has it learns whether it would work, and nobody is told to install it."""
+    del config
+    program = shutil.which(
+        "criu", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+    )
+    frozen = "jobs without the hook are frozen where they are, keep their memory, and cannot leave this host"
+    if program is None:
+        return Finding(OK, "CRIU", f"not installed, and not used: {frozen}")
+    version = _said_by([program, "--version"])
+    name = f"{program}, {version.lines[0].lower()}" if version.ok and version.lines else program
+    checked = _said_by([program, "check"])
+    if checked.ok:
+        return Finding(OK, "CRIU", f"{name}: `criu check` is content, but nothing here uses it yet: {frozen}")
+    why = checked.lines[-1] if checked.lines else "it says nothing"
+    return Finding(
+        WARN, "CRIU", f"{name}: `criu check` is not content: {why}; nothing here uses it: {frozen}"
+    )
+
+
+class _Said(NamedTuple):
+    ok: bool
+    lines: list[str]
+
+
+def _said_by(command: list[str]) -> _Said:
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            errors="replace", timeout=ASK_S, check=False, cwd="/",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _Said(ok=False, lines=[f"it did not come to an end within {ASK_S:g} s"])
+    except OSError as error:
+        return _Said(ok=False, lines=[error.strerror or str(error)])
+    return _Said(done.returncode == 0, [line for line in done.stdout.splitlines() if line.strip()])
+
+
+def _clock(config: Config) -> Finding:
+    kept = host_clock.is_kept()
+    verdict, text = {
+        True: (OK, "kept right (NTP)"),
+        False: (
+            WARN,
+            "nobody keeps it right: turn on chrony or systemd-timesyncd (timedatectl set-ntp true)",
+        ),
+        None: (OK, "whether somebody keeps it right cannot be told here"),
+    }[kept]
+    found = host_clock.against_the_controllers(config)
+    if isinstance(found, str):
+        return Finding(verdict, "clock", f"{text}; it could not be compared with the controller's: {found}")
+    apart_s, way = abs(found.ahead_s), "ahead of" if found.ahead_s > 0 else "behind"
+    sure_s = max(apart_s - found.within_s, 0.0)
+    text += f"; {apart_s:.3f} s {way} the controller's (within {found.within_s:.3f} s)"
+    if found.ahead_s < 0 and sure_s > BACKDATED_S:
+        return Finding(
+            FAIL, "clock", f"{text}: set it, certificates that this host is given begin in its future"
+        )
+    if sure_s > APART_S:
+        return Finding(WARN, "clock", f"{text}: set one of them, times in logs and events are so far apart")
+    return Finding(verdict, "clock", text)
 
 
 def _certificate(config: Config) -> Finding:

@@ -13,6 +13,7 @@ from hs_agent.procs import Identity
 from hs_core.names import JobId
 from hs_core.reports import Exit
 
+LOG_FILES = ("log", "log.1", "log.times", "log.1.times")
 LOG_TAIL_LINES = 40
 LOG_TAIL_BYTES = 8 << 10
 
@@ -173,7 +174,7 @@ class Folder:
         with contextlib.suppress(OSError):
             ended.mkdir(mode=0o700, exist_ok=True)
             target.mkdir(mode=0o700)
-            for name in ("log", "log.1"):
+            for name in LOG_FILES:
                 with contextlib.suppress(FileNotFoundError):
                     (self.path / name).rename(target / name)
         self.remove()

@@ -1,4 +1,4 @@
-"""The agent's one stream to the controller: tells everything on connect, then what changed; takes what is wanted; sends logs.
+"""The agent's one stream to the controller: tells everything on connect, then what changed; takes what is wanted; sends logs, and what commands beside jobs say.
 
 Nothing here is needed for jobs to run: without the controller the host goes on with what was wanted last.
 """
@@ -6,7 +6,8 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +15,12 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from hs_agent import logs, procs
+from hs_agent import checkup, dialling, logs, procs
 from hs_agent.config import Config, memory_bytes
 from hs_agent.delay import Delay
 from hs_agent.devices import Reading
+from hs_agent.errands import End, Errands
+from hs_agent.folder import Key
 from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
@@ -31,6 +34,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
 MAX_BACKOFF_S = 5.0
 FIRST_BACKOFF_S = 0.1
+UNREAD_S = 60.0  # that somebody may take over what a command has said, beyond its time
 COMPLAINED_EVERY_S = 600.0  # that there is no controller, for one reason
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
@@ -45,6 +49,7 @@ class Side(Protocol):
     """What the link needs of the agent."""
 
     warnings: tuple[str, ...]
+    errands: Errands
 
     @property
     def described(self) -> str: ...
@@ -125,17 +130,14 @@ class Link:
             ("grpc.http2.max_pings_without_data", 0),
             # What it wants of this host is said as a whole, however many jobs that are.
             ("grpc.max_receive_message_length", -1),
-            ("grpc.enable_http_proxy", 0),
             ("grpc.max_reconnect_backoff_ms", 1000),
-            # Connections are not shared between clients of one process: each says hello on its own.
-            ("grpc.use_local_subchannel_pool", 1),
         ]
         try:
             if self._identity is not None:
                 self._identity.keeper.look()
-            async with self._channel(options) as channel:
+            async with dialling.channel(self.config, self._identity, options) as channel:
                 stub = agent_pb2_grpc.AgentLinkStub(channel)
-                call = stub.Connect(metadata=self._metadata())
+                call = stub.Connect(metadata=dialling.metadata(self.config))
                 connection = _Connection(self.config, self.side, call)
                 if self._identity is not None:
                     self._identity.renewed.clear()
@@ -157,13 +159,6 @@ class Link:
             log.exception("the link broke")
             return f"{type(error).__name__}: {error}"
 
-    def _channel(self, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        if self._identity is not None:
-            return self._identity.channel(self.config.controller, None, options)
-        # The name in the authority of a unix socket would be its path, percent-encoded; some servers refuse that.
-        options = [*options, ("grpc.default_authority", "localhost")]
-        return grpc.aio.insecure_channel(self.config.controller, options=options)
-
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
         self._complained = ("", 0.0)
@@ -175,14 +170,6 @@ class Link:
                 term=welcome.term, heard=self.side.term(), hint=f"if its state was reset on purpose, end the jobs and "
                 f"remove {self.config.state_dir}/host.json",
             )  # fmt: skip
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        if self.config.token_file is None:
-            return ()
-        token = self.config.token_file.read_text(
-            encoding="ascii"
-        ).strip()  # at each connect: it may be renewed
-        return (("authorization", f"Bearer {token}"),)
 
 
 class _Window:
@@ -213,7 +200,11 @@ class _Connection:
         self._writing = asyncio.Lock()  # one write at a time on a stream
         self._writes: set[asyncio.Task[None]] = set()
         self._logs: dict[int, asyncio.Task[None]] = {}
-        self._windows: dict[int, _Window] = {}
+        self._errands: dict[int, asyncio.Task[None]] = {}
+        self._windows: dict[int, _Window] = {}  # of both
+        self._others: set[asyncio.Task[None]] = set()
+        self._doctor = asyncio.Lock()  # there is one
+        self._is_obeyed = True
         self._delay = Delay()
 
     async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
@@ -226,6 +217,7 @@ class _Connection:
         if first.welcome.report_interval_s > 0:
             self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
         self._delay.excess_s(first.sent_s, boot_s())
+        self._is_obeyed = first.welcome.term >= self.side.term()
         welcomed(first.welcome)
         self.side.heard_controller(boot_s() - asked_s)  # it answered some time since then
         reporting = asyncio.create_task(self._report_on())
@@ -238,7 +230,7 @@ class _Connection:
             for task in done:
                 task.result()
         finally:
-            tasks = [*ends, *self._logs.values(), *self._writes]
+            tasks = [*ends, *self._logs.values(), *self._errands.values(), *self._others, *self._writes]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -340,10 +332,15 @@ class _Connection:
                     self._wanted(message.wanted, late_s)
                 case "log":
                     await self._log_wanted(message.log)
-                case "log_taken":
-                    self._log_taken(message.log_taken)
-                case "log_cancel":
-                    task = self._logs.get(message.log_cancel.request_id)
+                case "exec":
+                    await self._errand_wanted(message.exec)
+                case "doctor":
+                    self._spawn(self._send_doctors(message.doctor))
+                case "taken":
+                    self._taken(message.taken)
+                case "cancel":
+                    number = message.cancel.request_id
+                    task = self._logs.get(number) or self._errands.get(number)
                     if task is not None:
                         task.cancel()
                 case _:
@@ -376,7 +373,7 @@ class _Connection:
         self._logs[request.request_id] = task
         task.add_done_callback(lambda _: self._forget_log(request.request_id))
 
-    def _log_taken(self, taken: agent_pb2.LogTaken) -> None:
+    def _taken(self, taken: agent_pb2.Taken) -> None:
         window = self._windows.get(taken.request_id)
         if window is not None:  # else its end was under way
             window.taken(taken.bytes)
@@ -404,6 +401,7 @@ class _Connection:
                     follow=request.follow,
                     alive=lambda: self.side.is_running(job, epoch),
                     where=lambda: self.side.log_folder(job, epoch),
+                    ago_s=request.ago_s,
                 )
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:
@@ -417,6 +415,71 @@ class _Connection:
     async def _end_log(self, request_id: int, error: str, epochs: Iterable[int] = ()) -> None:
         data = agent_pb2.LogData(request_id=request_id, end=True, error=error, epochs=epochs)
         await self._write(agent_pb2.FromAgent(log=data))
+
+    # --- commands beside jobs ---------------------------------------------------------------------------------------
+
+    async def _errand_wanted(self, request: agent_pb2.Exec) -> None:
+        number = request.request_id
+        if number in self._logs or number in self._errands:
+            await self._end_errand(number, RefusedError("asked twice"))
+            return
+        window = self._windows[number] = _Window(request.window_bytes)
+        task = self._errands[number] = asyncio.create_task(self._send_errand(request, window))
+        task.add_done_callback(lambda _: self._forget_errand(number))
+
+    def _forget_errand(self, number: int) -> None:
+        del self._errands[number], self._windows[number]
+
+    async def _send_errand(self, request: agent_pb2.Exec, window: _Window) -> None:
+        number = request.request_id
+        try:
+            async with asyncio.timeout(request.limit_s + UNREAD_S):
+                end = await self._through_errand(request, window)
+        except RefusedError as refused:
+            await self._end_errand(number, refused)
+        except TimeoutError:
+            await self._end_errand(
+                number, End(signal=signal.SIGKILL, why="nobody took what it said", is_late=True)
+            )
+        else:
+            await self._end_errand(number, end)
+
+    async def _through_errand(self, request: agent_pb2.Exec, window: _Window) -> End:
+        if not self._is_obeyed:
+            raise RefusedError(
+                f"{self.config.name} has obeyed a controller of a later term", Kind.UNAVAILABLE
+            )
+        key = Key(JobId(request.job_id), request.epoch)
+        async with self.side.errands.run(key, request.command, request.limit_s) as running:
+            async with contextlib.aclosing(running.said()) as said:
+                async for is_error, data in said:
+                    await window.room(len(data))
+                    some = agent_pb2.ExecData(request_id=request.request_id, data=data, is_error=is_error)
+                    await self._write(agent_pb2.FromAgent(exec=some))
+            return await running.ended()
+
+    async def _end_errand(self, number: int, how: End | RefusedError) -> None:
+        data = agent_pb2.ExecData(request_id=number)
+        if isinstance(how, RefusedError):
+            data.error, data.error_kind = str(how), how.kind.value
+        else:
+            data.end.CopyFrom(
+                common_pb2.ExecEnd(code=how.code, signal=how.signal, why=how.why, is_late=how.is_late)
+            )
+        await self._write(agent_pb2.FromAgent(exec=data))
+
+    # --- what the doctor says ---------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def _send_doctors(self, request: agent_pb2.Doctor) -> None:
+        async with self._doctor:
+            text = await checkup.told(self.config)
+        said = agent_pb2.DoctorSaid(request_id=request.request_id, text=text)
+        await self._write(agent_pb2.FromAgent(doctor=said))
 
 
 async def _renewed(identity: Secure) -> None:

@@ -1,19 +1,22 @@
-"""Reading jobs' logs for people: the tail, then what comes, across the turn from `log` to `log.1`."""
+"""Reading jobs' logs for people: the tail, or what was written since, then what comes, across the turn from `log` to `log.1`."""
 
 import asyncio
 import contextlib
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from hs_agent.bare import times
 from hs_agent.folder import parse_key
 from hs_core.names import JobId
 
 CHUNK = 64 << 10
 POLL_S = 0.25
+MAX_LINE = 4096  # of which one that was begun before is shown whole
 _NOTE = re.compile(rb"\[heteroshare: (\d+) bytes of earlier output were dropped\]\n")
 _NOTE_BYTES = 128  # at most
 
@@ -83,6 +86,7 @@ class _Both:
     """`log.1` and `log` as one text, and before it the newest note of what was dropped."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.files = _halves(folder)
         notes = [_note(file)[0] for file in self.files]
         self._head = notes[-1] if notes else b""
@@ -102,9 +106,37 @@ class _Both:
             base += size - begin
         return data
 
+    def since(self, ago_s: float) -> int:
+        """Where begins what was written in the last so many seconds, with the whole of its first line; the end: nothing was."""
+        base = len(self._head)
+        for number, (file, begin, size) in enumerate(zip(self.files, self._begins, self.sizes, strict=True)):
+            offset = _offset_since(self._folder, file, ago_s)
+            if offset is not None and offset < size:
+                # All that is kept, and perhaps of what was dropped before: that is said, too.
+                return 0 if number == 0 and offset <= begin else self._line_at(base + max(offset - begin, 0))
+            base += size - begin
+        return self.size
+
+    def _line_at(self, position: int) -> int:
+        start = max(position - MAX_LINE, 0)
+        before = self.read(start, position - start)
+        at = before.rfind(b"\n") + 1
+        return start + at if at or start == 0 else position
+
     def close(self) -> None:
         for file in self.files:
             file.close()
+
+
+def _offset_since(folder: Path, file: BinaryIO, ago_s: float) -> int | None:
+    """In this file, as its times tell; where there are none, it counts whole if anything of it does."""
+    about = os.fstat(file.fileno())
+    for _ in range(2):  # it may turn between the two looks
+        for name in ("log.times", "log.1.times"):
+            found = times.read(str(folder / name))
+            if found is not None and found.inode == about.st_ino:
+                return found.offset_since(ago_s)
+    return 0 if about.st_mtime >= time.time() - ago_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +220,11 @@ async def read(
     follow: bool,
     alive: Callable[[], bool],
     where: Callable[[], Path | None] | None = None,
+    ago_s: float = 0.0,
 ) -> AsyncGenerator[bytes, None]:
     """Chunks of at most 64 KiB, as fast as they are taken. Following ends when the job has ended and all was read.
+
+    `ago_s`: of these, only what was written in the last so many seconds; 0: whenever that was.
 
     What the job's log drops while nobody takes more of it is told by a line in its place.
     `where`: the job's folder as it is now: it moves when the job has ended, and that may be before there was a log to open.
@@ -202,6 +237,8 @@ async def read(
             position = (
                 0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
             )
+            if ago_s > 0:
+                position = max(position, both.since(ago_s))
             while position < size:
                 chunk = both.read(position, min(CHUNK, size - position))
                 if not chunk:

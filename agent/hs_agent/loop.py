@@ -12,6 +12,7 @@ from hs_agent import cgroup, folder, logs, memory
 from hs_agent.adoption import Adoption
 from hs_agent.config import Config
 from hs_agent.devices import Devices, Reading, mixed_models
+from hs_agent.errands import Errands
 from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
 from hs_agent.launch import Launcher
@@ -70,6 +71,7 @@ class Agent:
         self.grants = Grants()
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
         self.fetches = Fetches(self.launcher, dial, self.post)
+        self.errands = Errands(self.launcher, self._why_no_turn)
         self.rendezvous = Rendezvous(config.rendezvous_ports)
         self.leases = Leases(self.launcher)
         self.launches = Launches(
@@ -164,6 +166,7 @@ class Agent:
             self._wake.cancel()
         self.watch.close()
         await self.fetches.close()
+        await self.errands.close()
         await self.door.stop()
         await self.jobs.close()
         self.rendezvous.close()
@@ -203,6 +206,7 @@ class Agent:
         # is told of a checkpoint: it counts on it, though the job may end while nobody is here to see.
         if ordered or outcome.checkpointed:
             self._save()
+        self.errands.look()  # before anybody else has the GPUs
         for command in outcome.commands:
             self._perform(command)
 
@@ -364,6 +368,18 @@ class Agent:
     def logs_of(self, job: JobId) -> list[int]:
         """Incarnations."""
         return sorted(logs.found(job, self.launcher.jobs, self.launcher.ended))
+
+    def _why_no_turn(self, key: Key) -> str:
+        """Of that incarnation, for people; empty: it has its GPUs just now."""
+        found = next((each for each in self.reports() if (each.job, each.epoch) == key), None)
+        if found is None or found.phase is Phase.EXITED:
+            return f"job {key.job} does not run on {self.config.name} (any more)"
+        if found.phase is Phase.RUNNING or (found.phase is Phase.STARTING and found.in_turn):
+            # What it is started with is known from then on; before, there may be what an earlier start left.
+            return "" if key in self.jobs.running else f"job {key.job} is only just being started: try again"
+        if found.phase is Phase.KILLING:
+            return f"job {key.job} is being ended"
+        return f"job {key.job} has not its turn on {self.config.name} just now ({found.phase})"
 
     def is_running(self, job: JobId, epoch: int | None = None) -> bool:
         """It (or that incarnation) has not ended on this host: more output may come, even where it has not been launched yet."""

@@ -89,7 +89,7 @@ def cli(
     """Shares GPUs fairly among training jobs.
 
     Exit status: 0 ok, 1 failed, 2 bad usage or job, 3 can never run here, 4 not found, 5 not allowed, 6 controller
-    unreachable or of another version, 124 timeout, 130 interrupted. `run`, `attach`, `wait` and `submit --wait` exit as the job did.
+    unreachable or of another version, 124 timeout, 130 interrupted. `run`, `attach`, `wait` and `submit --wait` exit as the job did, `exec` as its command.
     """
     given = {"controller": controller, "token_file": token_file, "ca_file": ca_file, "user": user}
     for name, value in given.items():

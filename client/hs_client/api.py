@@ -179,10 +179,18 @@ class Client:
         )
 
     def logs(
-        self, job_id: int, *, tail_lines: int = -1, follow: bool = False, stop: threading.Event | None = None
+        self,
+        job_id: int,
+        *,
+        tail_lines: int = -1,
+        since_s: float = 0.0,
+        follow: bool = False,
+        stop: threading.Event | None = None,
     ) -> Iterator[bytes]:
-        """The job's output, of all its incarnations; a tail is of the newest. With `follow` until the job ends, or until `stop` is set and nothing more comes at once."""
-        chunks = self.output(job_id, tail_lines=tail_lines, follow=follow, stop=stop)
+        """The job's output, of all its incarnations; a tail is of the newest. With `since_s` only what was written in the last so many seconds, or a little more
+        (docs/hsctl.md). With `follow` until the job ends, or until `stop` is set and nothing more comes at once.
+        """
+        chunks = self.output(job_id, tail_lines=tail_lines, since_s=since_s, follow=follow, stop=stop)
         return (chunk.data for chunk in chunks if chunk.data)
 
     def output(
@@ -190,6 +198,7 @@ class Client:
         job_id: int,
         *,
         tail_lines: int = -1,
+        since_s: float = 0.0,
         follow: bool = False,
         stop: threading.Event | None = None,
         from_epoch: int = 0,
@@ -202,8 +211,14 @@ class Client:
         One that names servers that are `away` says that what the job said there is missing.
         """
         request = wire.LogsRequest(
-            job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch, rank=rank
+            job_id=job_id,
+            tail_lines=tail_lines,
+            follow=follow,
+            from_epoch=from_epoch,
+            rank=rank,
+            since_s=since_s,
         )
+        began_s = time.monotonic()
         newest = from_epoch  # incarnation that said something
         received = 0  # bytes of what it said
         skip = 0
@@ -213,6 +228,8 @@ class Client:
                 # All of the newest again, less what we have; after a tail we cannot know what that was.
                 request.tail_lines, skip = (-1, received) if tail_lines < 0 else (0, 0)
                 request.from_epoch = newest
+                # The same moment. Where the server tells it less exactly by now, some is said twice and nothing is left out.
+                request.since_s = since_s and since_s + time.monotonic() - began_s
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):
                     if chunk.epoch != newest:
@@ -228,6 +245,25 @@ class Client:
                 if not follow or not _is_lost(error):
                     raise self._refusal(error) from None
             self._await_controller()
+
+    def exec(
+        self, job_id: int, command: Sequence[str], *, rank: int = 0, limit_s: float = 0.0
+    ) -> Iterator[wire.ExecChunk]:
+        """What a program says that runs beside the job, as its user; the last chunk has how it `end`ed: by itself, or (`why`) because the job's turn was over, say.
+
+        Nothing is asked again where the connection fails: the program is ended with it, as it is where the caller goes away.
+        """
+        request = wire.ExecRequest(job_id=job_id, command=command, rank=rank, limit_s=limit_s)
+        self.info()  # where no controller is there, that is said at once
+        ended = False
+        try:
+            for chunk in self._open(self._stub.Exec, request):
+                ended = chunk.HasField("end")
+                yield chunk
+        except grpc.RpcError as error:
+            raise self._refusal(error) from None
+        if not ended:
+            raise errors.UnavailableError("the controller stopped telling of the command, which is ended")
 
     # --- the cluster
 
@@ -321,6 +357,13 @@ class Client:
 
     def revoke_token(self, token_id: str) -> wire.TokenView:
         return self._call(self._stub.RevokeToken, wire.RevokeTokenRequest(key=new_key(), id=token_id))
+
+    def support(self) -> Iterator[wire.SupportFile]:
+        """What the controller and its agents say of themselves, file by file, large ones in pieces; none of it is secret."""
+        try:
+            yield from self._open(self._stub.Support, wire.SupportRequest())
+        except grpc.RpcError as error:
+            raise self._refusal(error) from None
 
     def backup(self) -> Iterator[wire.BackupChunk]:
         """A consistent copy of the controller's state; the last chunk has the SHA-256 of all of it."""

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_BYTES = 2**50
@@ -16,10 +17,14 @@ LEAST_TICKETS, MOST_TICKETS = 1e-3, 1e9
 TICKETS_EXPECTED = "tickets from 0.001 to 1e9"
 
 SIZE_EXPECTED = "expected a size with its unit, above 0 and at most 1024T, e.g. 40G or 512M"
+SINCE_EXPECTED = (
+    "expected how long ago, e.g. 30s, 90m, 2h or 7d, or when, e.g. 14:30, 2026-05-01 or 2026-05-01T14:30:05"
+)
 DURATION_EXPECTED = "expected a duration above 0 and at most 366 days, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d+)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
@@ -56,6 +61,31 @@ def duration(text: str) -> float:
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError(DURATION_EXPECTED)
     return float(seconds)
+
+
+def since(text: str, now: datetime) -> float:
+    """How many seconds ago: `90m`, `14:30` (the last time that a clock here showed it), `2026-05-01T14:30:05` (here, where it does not say otherwise: `Z`, `+02:00`)."""
+    text = text.strip()
+    span, clock = _SPAN.fullmatch(text), _TIME_OF_DAY.fullmatch(text)
+    try:
+        if text and span is not None and any(span.groups()):
+            return duration(text)
+        if clock is not None:
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            then = now.astimezone().replace(
+                tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0
+            )
+            if then.astimezone() > now:
+                then -= timedelta(days=1)
+        else:
+            # A bare number would be a day, 20260501, or nothing.
+            then = datetime.fromisoformat("" if text.isdecimal() else text)
+        ago_s = (now - then.astimezone()).total_seconds()
+    except (ValueError, OverflowError):
+        raise ValueError(SINCE_EXPECTED) from None
+    if not 0 < ago_s <= MAX_SECONDS:
+        raise ValueError(f"{SINCE_EXPECTED}; within the last 366 days, not in the future")
+    return ago_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""What administrators ask for: users, nodes, the policy, trades, backups. Each change is an event with who made it."""
+"""What administrators ask for: users, nodes, the policy, trades, support bundles, backups. Each change is an event with who made it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from hs_controller import backup, views
+from hs_controller import backup, support, views
 from hs_controller.accounts import check_account
 from hs_controller.callers import administrators
 from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, revocation, seconds
@@ -37,6 +38,7 @@ DEADLINE_MOST_S = 366 * DAY_S
 
 class AdminCalls(Calls):
     _copies: backup.Copies
+    _started_s: float
 
     # --- users ------------------------------------------------------------------------------------------------------
 
@@ -247,7 +249,21 @@ class AdminCalls(Calls):
         trades.sort(key=lambda view: (view.at, view.gives, view.receives, view.fast, view.slow))
         return pb.ListTradesReply(trades=trades[-limit:])
 
-    # --- backup -----------------------------------------------------------------------------------------------------
+    # --- support bundle, backup -------------------------------------------------------------------------------------
+
+    async def Support(self, request: pb.SupportRequest, context: Context) -> AsyncIterator[pb.SupportFile]:
+        caller = CALLER.get()
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
+            text = f"{caller.name} takes a support bundle"
+            return [Kept(now_s=now_s, facts=(audit(now_s, "support-bundle", text, by=caller.name),))]
+
+        # A journal that cannot be written may be what the bundle is for.
+        with contextlib.suppress(RefusedError):
+            await self._loop.ask(make, lambda _outcomes: b"", None)
+        async with contextlib.aclosing(support.files(self._loop, self._hub, self._started_s)) as files:
+            async for file in files:
+                yield file
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
         caller = CALLER.get()

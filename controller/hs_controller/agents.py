@@ -63,6 +63,10 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                 log.info("agent-away", host=link.host.name, why=why)
                 self._loop.tell(lambda now_s, _machine: [HostLeft(now_s=now_s, host=link.host.name)])
 
+    async def Clock(self, request: agent_pb2.ClockRequest, context: Context) -> agent_pb2.ClockReply:  # noqa: N802
+        del request, context
+        return agent_pb2.ClockReply(wall_s=time.time())
+
     def _joined(self, caller: Caller, link: Link, now_s: float) -> HostJoined:
         """Looked at once more where nothing comes between: it may have been removed while it said Hello, and would be there again."""
         why = self._loop.mind.registry.why_refused(caller, time.time()) if caller.node else ""
@@ -129,9 +133,13 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                     await self._report(link, message.report)
                 case "log":
                     link.log_data(message.log)
+                case "exec":
+                    link.errand_data(message.exec)
+                case "doctor":
+                    link.doctor_said(message.doctor)
                 case other:
                     raise RefusedError(
-                        f"{other or 'nothing'} came after Hello; a report or a log was expected"
+                        f"{other or 'nothing'} came after Hello; a report or an answer was expected"
                     )
 
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:

@@ -34,7 +34,7 @@ class Limits:
 
     connections: int = 4096
     connections_per_uid: int = 128  # of one account, node, or address
-    watchers: int = 256  # open WatchJob, Events and Logs streams
+    watchers: int = 256  # open WatchJob, Events, Logs and Exec streams
     queued_requests: int = 4096  # waiting for the next commit
     request_bytes: int = 64 << 20  # of all that are being answered; one of those who ask has a quarter
     live_jobs: int = 20_000

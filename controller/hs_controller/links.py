@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar
 
 import structlog
 
@@ -23,62 +24,76 @@ log = structlog.get_logger("hs_controller.links")
 AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and then so long nobody
 # That an agent sends at once, and of these to one user: nobody is to keep all others out.
 LOGS, LOGS_OF_ONE = 64, 32
+ERRANDS_OF_ONE = 4  # commands beside jobs; how many in all an agent decides
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 
 
-class LogReader:
-    """One caller's view of a job's log. The agent sends only as much as the caller has not taken yet, within a window."""
+T = TypeVar("T")
+
+
+class Reader(Generic[T]):
+    """One caller's view of what an agent sends bit by bit. It sends only as much as the caller has not taken yet, within a window."""
+
+    what = "than it was asked for"
 
     def __init__(self, link: "Link", request: int, whose: str, window_bytes: int) -> None:
         self.request, self.whose = request, whose
         self._link = link
         self._window = window_bytes
-        self._chunks: deque[bytes] = deque()
+        self._items: deque[tuple[T, int]] = deque()
         self._bytes = 0
         self._taken = 0  # bytes of which the agent has not been told
         self._more = asyncio.Event()
         self._end: RefusedError | None = None
         self._ended = False
 
-    def put(self, data: bytes) -> None:
+    def put(self, item: T, size: int) -> None:
         if self._ended:
             return
-        if self._bytes + len(data) > self._window:
-            self._link.cancel_log(self)
-            self.end(f"{self._link.host.name} sends more of the log than it was asked for", keep=True)
+        if self._bytes + size > self._window:
+            self._link.cancel(self)
+            self.end(f"{self._link.host.name} sends more {self.what}")
             return
-        if data:
-            self._chunks.append(data)
-            self._bytes += len(data)
-            self._more.set()
+        self._items.append((item, size))
+        self._bytes += size
+        self._more.set()
 
-    def end(self, error: str = "", kind: Kind = Kind.UNAVAILABLE, *, keep: bool = False) -> None:
+    def end(self, error: str = "", kind: Kind = Kind.UNAVAILABLE) -> None:
         if self._ended:
             return
         self._ended = True
         self._end = RefusedError(error, kind) if error else None
-        if not keep:
-            self._link.logs.pop(self.request, None)
+        self._link.forget(self)
         self._more.set()
 
-    def __aiter__(self) -> "LogReader":
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes:
-        while not self._chunks:
+    async def __anext__(self) -> T:
+        while not self._items:
             if self._ended:
                 if self._end is not None:
                     raise self._end
                 raise StopAsyncIteration
             self._more.clear()
             await self._more.wait()
-        data = self._chunks.popleft()
-        self._bytes -= len(data)
-        self._taken += len(data)
+        item, size = self._items.popleft()
+        self._bytes -= size
+        self._taken += size
         if self._taken >= self._window // 4 and not self._ended:
-            self._link.taken_log(self, self._taken)
+            self._link.taken(self, self._taken)
             self._taken = 0
-        return data
+        return item
+
+
+class LogReader(Reader[bytes]):
+    what = "of the log than it was asked for"
+
+
+class ErrandReader(Reader[agent_pb2.ExecData]):
+    """What a command beside a job says; the last is how it ended."""
+
+    what = "of what a command says than it was asked for"
 
 
 class Link:
@@ -94,7 +109,9 @@ class Link:
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
+        self.errands: dict[int, ErrandReader] = {}  # of the same numbers
         self._which: dict[int, asyncio.Future[tuple[int, ...]]] = {}  # questions that wait for an answer
+        self._doctors: dict[int, asyncio.Future[str]] = {}  # likewise
         self.closed = asyncio.Event()
         self.why_closed = ""
         self._wanted: tuple[Wanted, float] | None = None  # newest, not sent yet, and when it was said
@@ -138,8 +155,9 @@ class Link:
         follow: bool,
         window_bytes: int,
         epoch: int | None = None,
+        ago_s: float = 0.0,
     ) -> LogReader:
-        """`epoch`: of that incarnation; None: the newest that was there. Raises RefusedError where too many are read."""
+        """`epoch`: of that incarnation; None: the newest that was there. `ago_s`: written in the last so many seconds; 0: ever. Raises RefusedError where too many are read."""
         theirs = sum(reader.whose == whose for reader in self.logs.values())
         if theirs >= LOGS_OF_ONE:
             raise RefusedError(
@@ -159,6 +177,7 @@ class Link:
             follow=follow,
             epoch=epoch,
             window_bytes=window_bytes,
+            ago_s=ago_s,
         )
         self._send(agent_pb2.ToAgent(log=request))
         return reader
@@ -178,16 +197,65 @@ class Link:
         finally:
             del self._which[request]
 
-    def cancel_log(self, reader: LogReader) -> None:
-        """Nobody reads it any more."""
-        if self.logs.pop(reader.request, None) is not None and not self.closed.is_set():
-            self._send(agent_pb2.ToAgent(log_cancel=agent_pb2.LogCancel(request_id=reader.request)))
+    async def doctor(self) -> str:
+        """What `hs-agent doctor` says there now."""
+        request = next(self._requests)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._doctors[request] = answer
+        try:
+            self._send(agent_pb2.ToAgent(doctor=agent_pb2.Doctor(request_id=request)))
+            return await answer
+        finally:
+            del self._doctors[request]
 
-    def taken_log(self, reader: LogReader, taken_bytes: int) -> None:
-        """So much more of it may be sent."""
-        self._send(
-            agent_pb2.ToAgent(log_taken=agent_pb2.LogTaken(request_id=reader.request, bytes=taken_bytes))
+    def doctor_said(self, said: agent_pb2.DoctorSaid) -> None:
+        asked = self._doctors.get(said.request_id)
+        if asked is not None and not asked.done():
+            asked.set_result(said.text)
+
+    def exec(
+        self,
+        job: JobId,
+        epoch: int,
+        command: Sequence[str],
+        *,
+        whose: str,
+        limit_s: float,
+        window_bytes: int,
+    ) -> ErrandReader:
+        """Raises RefusedError where too many run."""
+        theirs = sum(reader.whose == whose for reader in self.errands.values())
+        if theirs >= ERRANDS_OF_ONE:
+            raise RefusedError(
+                f"{self.host.name} runs {theirs} commands for {whose} already, the most for one user; end some first",
+                Kind.UNAVAILABLE,
+            )
+        reader = ErrandReader(self, next(self._requests), whose, window_bytes)
+        self.errands[reader.request] = reader
+        request = agent_pb2.Exec(
+            request_id=reader.request,
+            job_id=job,
+            epoch=epoch,
+            command=command,
+            limit_s=limit_s,
+            window_bytes=window_bytes,
         )
+        self._send(agent_pb2.ToAgent(exec=request))
+        return reader
+
+    def cancel(self, reader: Reader[Any]) -> None:
+        """Nobody reads it any more."""
+        if self.forget(reader) and not self.closed.is_set():
+            self._send(agent_pb2.ToAgent(cancel=agent_pb2.Cancel(request_id=reader.request)))
+
+    def forget(self, reader: Reader[Any]) -> bool:
+        """Whether it was known."""
+        log, errand = self.logs.pop(reader.request, None), self.errands.pop(reader.request, None)
+        return log is not None or errand is not None
+
+    def taken(self, reader: Reader[Any], taken_bytes: int) -> None:
+        """So much more of it may be sent."""
+        self._send(agent_pb2.ToAgent(taken=agent_pb2.Taken(request_id=reader.request, bytes=taken_bytes)))
 
     def log_data(self, data: agent_pb2.LogData) -> None:
         asked = self._which.get(data.request_id)
@@ -196,9 +264,21 @@ class Link:
         reader = self.logs.get(data.request_id)
         if reader is None:
             return
-        reader.put(data.data)
+        if data.data:
+            reader.put(data.data, len(data.data))
         if data.end:
             reader.end(data.error, Kind.NOT_FOUND)
+
+    def errand_data(self, data: agent_pb2.ExecData) -> None:
+        reader = self.errands.get(data.request_id)
+        if reader is None:
+            return
+        if data.error:
+            reader.end(data.error, convert.word(Kind, data.error_kind, "error_kind"))
+            return
+        reader.put(data, len(data.data))
+        if data.HasField("end"):
+            reader.end()
 
     def _send(self, message: agent_pb2.ToAgent) -> None:
         if len(self._control) >= CONTROL_MESSAGES:
@@ -226,7 +306,8 @@ class Link:
         if not self.closed.is_set():
             self.why_closed = why
             self.closed.set()
-        for reader in list(self.logs.values()):
+        readers: list[Reader[Any]] = [*self.logs.values(), *self.errands.values()]
+        for reader in readers:
             reader.end(f"{self.host.name} went away: {why}")
 
 

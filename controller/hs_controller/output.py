@@ -11,6 +11,7 @@ from hs_core.events import Fact
 from hs_core.model import Job
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
+from hs_daemon import boot_s
 from hs_proto.v1 import controller_pb2 as pb
 
 REFRESH_S = 5.0
@@ -25,9 +26,10 @@ Look = Callable[[JobId], Awaitable[Job]]
 
 
 class Output:
-    def __init__(self, loop: Loop, hub: Hub, look: Look, whose: str) -> None:
-        """`whose`: who reads it."""
+    def __init__(self, loop: Loop, hub: Hub, look: Look, whose: str, *, ago_s: float = 0.0) -> None:
+        """`whose`: who reads it. `ago_s`: only what was written in the last so many seconds; 0: all."""
         self._loop, self._hub, self._look, self._whose = loop, hub, look, whose
+        self._from_s = boot_s() - ago_s if ago_s else None
 
     async def read(self, job: Job, request: pb.LogsRequest) -> AsyncIterator[pb.LogsChunk]:
         """Raises RefusedError where there is none to be had."""
@@ -145,7 +147,7 @@ class Output:
         """What its newest incarnation that has a log has said; or this one, also what it will."""
         link = self._link(job)
         if link is None:
-            yield _end_of(job, tail)
+            yield self._end_of(job, tail)
             return
         some = False
         try:
@@ -157,20 +159,36 @@ class Output:
             if some or job.exit is None or not job.exit.log_tail:
                 raise
             # Its host has cleared it away; the end of it came with the exit.
-            yield _end_of(job, tail)
+            yield self._end_of(job, tail)
+
+    def _end_of(self, job: Job, lines: int) -> bytes:
+        """When that was written nobody has kept: as late as the job's end, perhaps."""
+        text = _end_of(job, lines)
+        is_older = job.ended_s is not None and job.ended_s < self._loop.clock.now_s() - self._ago_s()
+        return b"" if self._from_s is not None and is_older else text
+
+    def _ago_s(self) -> float:
+        """As it is by now: servers are asked one after the other, and those who follow for as long as that takes."""
+        return 0.0 if self._from_s is None else boot_s() - self._from_s
 
     async def _from(
         self, link: Link, job: JobId, tail: int, *, follow: bool = False, epoch: int | None = None
     ) -> AsyncIterator[bytes]:
         window = self._loop.config.limits.log_buffer_bytes
         reader = link.log(
-            job, whose=self._whose, tail_lines=tail, follow=follow, epoch=epoch, window_bytes=window
+            job,
+            whose=self._whose,
+            tail_lines=tail,
+            follow=follow,
+            epoch=epoch,
+            window_bytes=window,
+            ago_s=self._ago_s(),
         )
         try:
             async for data in reader:
                 yield data
         finally:
-            link.cancel_log(reader)
+            link.cancel(reader)
 
     async def _with_link(self, job: Job, rank: int = 0) -> Job:
         """As soon as its agent is here, or it is known not to come soon: after a controller's restart it takes agents a moment."""

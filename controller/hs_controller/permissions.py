@@ -39,6 +39,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/WatchJob": _EVERYONE,
     "/hs.v1.HeteroShare/Why": _EVERYONE,
     "/hs.v1.HeteroShare/Logs": _OWNERS,
+    "/hs.v1.HeteroShare/Exec": _OWNERS,  # it is the job's user whom the command runs as
     "/hs.v1.HeteroShare/Shares": _EVERYONE,
     "/hs.v1.HeteroShare/Usage": _EVERYONE,
     "/hs.v1.HeteroShare/ListNodes": _EVERYONE,
@@ -57,8 +58,10 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/SetGpuDrain": _ADMINS,
     "/hs.v1.HeteroShare/EnrollNode": _ADMINS,
     "/hs.v1.HeteroShare/RemoveNode": _ADMINS,
+    "/hs.v1.HeteroShare/Support": _ADMINS,
     "/hs.v1.HeteroShare/Backup": _ADMINS,
     "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL, Role.NODE: Reach.OWN},
+    "/hs.v1.AgentLink/Clock": {Role.AGENT: Reach.ALL, Role.NODE: Reach.ALL},
     "/hs.v1.Identity/Join": {Role.ANONYMOUS: Reach.ALL},  # with a token that works once
     "/hs.v1.Identity/Renew": {Role.NODE: Reach.OWN},
     "/metrics": _EVERYONE,  # over HTTP

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from hs_controller import views
+from hs_controller import errands, views
 from hs_controller.admin_service import AdminCalls
 from hs_controller.backup import Copies
 from hs_controller.calls import Context, key_of, reaches_all, seconds
@@ -273,18 +273,30 @@ class Service(AdminCalls, TokenCalls):
         machine, job = await self._job(request.job_id)
         return views.why_view(job, views.why_of(machine, job, self._loop.clock.now_s()))
 
-    # --- logs -------------------------------------------------------------------------------------------------------
+    # --- logs, commands beside jobs ---------------------------------------------------------------------------------
 
     async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogsChunk]:
         caller = CALLER.get()
         if not -1 <= request.tail_lines <= LOG_LINES_MOST:
             raise RefusedError(f"tail_lines: {request.tail_lines}: -1 (all) to {LOG_LINES_MOST} was expected")
+        ago_s = seconds(request.since_s, "since_s")
         _, job = await self._job(request.job_id)
         _must_be_visible(job, JobId(request.job_id), caller, "Logs")
         with self._watcher():
-            output = Output(self._loop, self._hub, self._now, caller.name)
+            output = Output(self._loop, self._hub, self._now, caller.name, ago_s=ago_s)
             async for chunk in output.read(job, request):
                 yield chunk
+
+    async def Exec(self, request: pb.ExecRequest, context: Context) -> AsyncIterator[pb.ExecChunk]:
+        caller = CALLER.get()
+        _, job = await self._job(request.job_id)
+        _must_be_visible(job, JobId(request.job_id), caller, "Exec")
+        with self._watcher():
+            async with contextlib.aclosing(
+                errands.run(self._loop, self._hub, job, caller, request)
+            ) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     async def _now(self, job: JobId) -> Job:
         return (await self._job(job))[1]

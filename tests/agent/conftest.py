@@ -213,6 +213,7 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
         self.history: list[JobReport] = []
         self.gpus: list[Any] = []
         self.logs: dict[int, list[agent_pb2.LogData]] = {}
+        self.execs: dict[int, list[agent_pb2.ExecData]] = {}
         self.wanted: agent_pb2.Wanted | None = None
         self.metadata: dict[str, Any] = {}
         self.outbox: asyncio.Queue[agent_pb2.ToAgent] | None = None
@@ -278,6 +279,8 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
                     self.gpus = list(message.report.gpus) or self.gpus
                 case "log":
                     self.logs.setdefault(message.log.request_id, []).append(message.log)
+                case "exec":
+                    self.execs.setdefault(message.exec.request_id, []).append(message.exec)
 
     def _take(self, reports: Any) -> None:
         for pb in reports:
@@ -320,6 +323,34 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
         assert not self.logs[request][-1].error, self.logs[request][-1].error
         assert all(len(data.data) <= 64 << 10 for data in self.logs[request])
         return b"".join(data.data for data in self.logs[request])
+
+    def run_beside(
+        self, job: int, *command: str, number: int = 100, limit_s: float = 60.0, window_bytes: int = 1 << 30
+    ) -> None:
+        asked = agent_pb2.Exec(
+            request_id=number,
+            job_id=job,
+            epoch=1,
+            command=command,
+            limit_s=limit_s,
+            window_bytes=window_bytes,
+        )
+        self.send(exec=asked)
+
+    def said_beside(self, number: int = 100, *, errors: bool = False) -> bytes:
+        return b"".join(data.data for data in self.execs.get(number, []) if data.is_error == errors)
+
+    def end_beside(self, number: int = 100) -> agent_pb2.ExecData:
+        def last() -> agent_pb2.ExecData | None:
+            said = self.execs.get(number, [])
+            return said[-1] if said and (said[-1].error or said[-1].HasField("end")) else None
+
+        return wait_for(last, "the command has ended")
+
+    def beside(self, job: int, *command: str, number: int = 100, **how: Any) -> agent_pb2.ExecData:
+        """Its end."""
+        self.run_beside(job, *command, number=number, **how)
+        return self.end_beside(number)
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """What `hs-agent doctor` finds out by trying."""
 
+import os
 import re
 import socket
+import time
+from pathlib import Path
 
+import grpc
 import pytest
 
-from hs_agent import cgroup
+from hs_agent import cgroup, doctor, host_clock, memory
 from hs_agent.doctor import examine
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 
 def lines(said: str) -> dict[str, str]:
@@ -37,3 +42,175 @@ def test_it_says_whether_the_ports_are_free_that_other_servers_need(settings, ca
         )
     examine(settings(**said))
     assert lines(capsys.readouterr().out)["ports"].startswith(f"ok peer_listen 127.0.0.1:{port}; 1 of 1 of ")
+
+
+def test_beside_an_agent_it_leaves_the_groups_that_jobs_will_need(settings, capsys) -> None:
+    config = settings()
+    config.state_dir.mkdir(parents=True)
+    groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+    folders = [folder for folder in (groups.v2, *groups.v1.values()) if folder is not None]
+    if not folders:
+        pytest.skip("no control groups can be made here")
+    lock = memory.lock(config.state_dir)
+    try:
+        examine(config)
+        assert all(folder.exists() for folder in folders), capsys.readouterr().out
+    finally:
+        os.close(lock)
+    examine(config)
+    assert not any(folder.exists() for folder in folders), "no agent is there to use them"
+
+
+# --- CRIU ----------------------------------------------------------------------------------------------------------------
+
+
+def criu(place: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> doctor.Finding:
+    program = place / "criu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+    return doctor._criu(None)
+
+
+def test_no_criu_is_no_failure_and_it_is_said_what_that_means(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda *_, **__: None)
+    found = doctor._criu(None)
+    assert (found.verdict, found.what) == ("ok", "CRIU")
+    assert found.text.startswith(
+        "not installed, and not used: jobs without the hook are frozen where they are"
+    )
+
+
+def test_a_criu_that_works_is_named_with_its_version(place, monkeypatch) -> None:
+    found = criu(place, monkeypatch, '[ "$1" = --version ] && echo "Version: 3.19"; exit 0')
+    assert found.verdict == "ok"
+    assert found.text.startswith(
+        f"{place}/criu, version: 3.19: `criu check` is content, but nothing here uses it"
+    )
+
+
+def test_a_criu_that_does_not_work_says_why(place, monkeypatch) -> None:
+    found = criu(
+        place,
+        monkeypatch,
+        '[ "$1" = check ] && echo "Error: no ns_last_pid" >&2 && exit 1; echo "Version: 3.19"',
+    )
+    assert found.verdict == "warn"
+    assert "`criu check` is not content: Error: no ns_last_pid; nothing here uses it" in found.text
+
+
+def test_a_criu_that_hangs_is_not_waited_for(place, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "ASK_S", 0.2)
+    found = criu(place, monkeypatch, "exec sleep 600")
+    assert (found.verdict, "did not come to an end within 0.2 s" in found.text) == ("warn", True)
+
+
+# --- the clock -----------------------------------------------------------------------------------------------------------
+
+
+class Clock(agent_pb2_grpc.AgentLinkServicer):
+    """A controller's, which is so far ahead of this host's."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self.ahead_s = ahead_s
+
+    def Clock(self, request, context):  # noqa: N802
+        del request, context
+        return agent_pb2.ClockReply(wall_s=time.time() + self.ahead_s)
+
+
+@pytest.fixture
+def controllers_clock(place):
+    """One that answers where the settings have the controller."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    clock = Clock(0.0)
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        agent_pb2_grpc.add_AgentLinkServicer_to_server(clock, server)
+        server.add_insecure_port(f"unix:{place}/c.sock")
+        server.start()
+        yield clock
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def kept_right(monkeypatch) -> None:
+    monkeypatch.setattr(host_clock, "is_kept", lambda: True)
+
+
+@pytest.mark.usefixtures("kept_right")
+@pytest.mark.parametrize(
+    ("ahead_s", "verdict", "says"),
+    [
+        (
+            0.0,
+            "ok",
+            r"^kept right \(NTP\); 0\.\d{3} s (behind|ahead of) the controller's \(within 0\.\d+ s\)$",
+        ),
+        (
+            -30.0,
+            "warn",
+            r"; (29\.9|30\.0)\d\d s ahead of the controller's .*: set one of them, times in logs",
+        ),
+        (30.0, "warn", r"; (29\.9|30\.0)\d\d s behind the controller's .*: set one of them"),
+        (
+            3600.0,
+            "fail",
+            r" s behind the controller's .*: set it, certificates that this host is given begin in",
+        ),
+        (-3600.0, "warn", r" s ahead of the controller's .*: set one of them"),
+    ],
+)
+def test_the_clock_is_compared_with_the_controllers(
+    settings, controllers_clock, ahead_s, verdict, says
+) -> None:
+    controllers_clock.ahead_s = ahead_s
+    found = doctor._clock(settings())
+    assert found.verdict == verdict
+    assert re.search(says, found.text), found.text
+
+
+def test_a_clock_that_nobody_keeps_right_is_a_warning_also_without_a_controller(
+    settings, monkeypatch
+) -> None:
+    config = settings()
+    for kept, verdict, says in (
+        (True, "ok", "kept right (NTP); it could not be compared with the controller's: "),
+        (False, "warn", "nobody keeps it right: turn on chrony or systemd-timesyncd (timedatectl set-ntp true); it could"),
+        (None, "ok", "whether somebody keeps it right cannot be told here; it could not be compared"),
+    ):  # fmt: skip
+        monkeypatch.setattr(host_clock, "is_kept", lambda kept=kept: kept)
+        found = doctor._clock(config)
+        assert (found.verdict, found.text.startswith(says)) == (verdict, True), found.text
+
+
+@pytest.mark.parametrize(("status", "kept"), [(0x2001, True), (0x2041, False)])
+def test_the_kernel_knows_whether_its_clock_is_kept_right(monkeypatch, status, kept) -> None:
+    class Kernel:
+        def adjtimex(self, about) -> int:
+            assert about._obj.modes == 0, "it is read only"
+            about._obj.status = status
+            return 5 if status & host_clock.STA_UNSYNC else 0
+
+    monkeypatch.setattr(host_clock.ctypes, "CDLL", lambda *_, **__: Kernel())
+    assert host_clock.is_kept() is kept
+
+
+@pytest.mark.parametrize(("said", "kept"), [("yes", True), ("no", False), ("", None)])
+def test_where_the_kernel_is_not_to_be_asked_systemd_is(place, monkeypatch, said, kept) -> None:
+    program = place / "timedatectl"
+    program.write_text(f"#!/bin/sh\necho {said}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+
+    class Refusing:
+        def adjtimex(self, _about) -> int:
+            return -1
+
+    monkeypatch.setattr(host_clock.ctypes, "CDLL", lambda *_, **__: Refusing())
+    assert host_clock.is_kept() is kept
+
+
+def test_this_hosts_kernel_answers_or_refuses_and_either_is_taken() -> None:
+    assert host_clock.is_kept() in {True, False, None}

@@ -139,11 +139,11 @@ def test_a_log_is_read_only_as_far_as_its_reader_has_room(tmp_path: Path, follow
                 await asyncio.sleep(0)
             assert len(stream.data) == chunks * logs.CHUNK
             more = {2: 1, 3: 3, 6: 9}[chunks] * logs.CHUNK
-            connection._log_taken(agent_pb2.LogTaken(request_id=1, bytes=more))
+            connection._taken(agent_pb2.Taken(request_id=1, bytes=more))
         await sending
         assert (stream.data, stream.ended) == (said, True)
         await asyncio.sleep(0)
-        connection._log_taken(agent_pb2.LogTaken(request_id=1, bytes=1))  # the end was on its way
+        connection._taken(agent_pb2.Taken(request_id=1, bytes=1))  # the end was on its way
 
     asyncio.run(asyncio.wait_for(send(), 30))
 

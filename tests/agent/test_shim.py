@@ -211,7 +211,7 @@ def test_a_log_that_cannot_turn_on_a_full_disk_goes_on_once_there_is_room(
     assert (tmp_path / "log").read_bytes() == (
         b"[heteroshare: 300 bytes of earlier output were dropped]\n" + b"c" * 100
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.1.times", "log.times"]
 
 
 FULL = """

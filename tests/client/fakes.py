@@ -40,6 +40,9 @@ class FakeController(HeteroShareServicer):
         self.specs: dict[int, common.JobSpec] = {}
         self.details: dict[int, dict[str, Any]] = {}  # of a job's page what a test says itself
         self.logs: dict[int, list[bytes]] = {}
+        self.execs: list[wire.ExecChunk] = []
+        self.hold_execs = False  # nothing more comes, and it goes on
+        self.left = threading.Event()  # who had a command
         self.hold_logs: set[int] = set()  # a followed log that stays open until the job has ended
         self.stories: dict[int, list[wire.Event]] = {}
         self.whys: dict[int, wire.WhyReply] = {}
@@ -52,6 +55,7 @@ class FakeController(HeteroShareServicer):
             name="gandiva-fair", available=["fifo", "gandiva-fair"], quantum_s=60, fair=True, text="shares"
         )
         self.copy: list[wire.BackupChunk] = []
+        self.supports: list[wire.SupportFile] = []
         self.notes: list[str] = []
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
@@ -221,6 +225,16 @@ class FakeController(HeteroShareServicer):
                     return
                 self.changed.wait(0.05)
 
+    def Exec(self, request, context):
+        self._came("Exec", request, context)
+        self._job(request.job_id, context)
+        yield from self.execs
+        while self.hold_execs and context.is_active():
+            with self.changed:
+                self.changed.wait(0.05)
+        if not context.is_active():
+            self.left.set()
+
     def Shares(self, request, context):
         self._came("Shares", request, context)
         return self.shares
@@ -307,6 +321,10 @@ class FakeController(HeteroShareServicer):
     def RevokeToken(self, request, context):
         self._came("RevokeToken", request, context)
         return wire.TokenView(id=request.id, user="ann", revoked=True)
+
+    def Support(self, request, context):
+        self._came("Support", request, context)
+        yield from self.supports
 
     def Backup(self, request, context):
         self._came("Backup", request, context)

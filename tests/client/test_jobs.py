@@ -2,10 +2,12 @@
 
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 from client_fakes import ENDED
 
+from hs_client import quantities
 from hs_client.api import LISTED, MOST_JOBS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
@@ -228,6 +230,48 @@ def test_logs_are_bytes_as_they_were_written(hsctl, fake):
     assert fake.last("Logs").tail_lines == 2
 
 
+@pytest.fixture
+def utc(monkeypatch):
+    """Where this test is."""
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize(
+    ("text", "ago_s"),
+    [
+        ("90s", 90),
+        ("2h", 7200),
+        ("1d12h", 36 * 3600),
+        ("11:59", 60),
+        ("11:58:30", 90),
+        ("12:01", 86_340),  # yesterday
+        ("2026-05-01T11:00", 3600),
+        ("2026-05-01", 12 * 3600),
+        ("2026-05-01T11:00:00Z", 3600),
+        ("2026-05-01T11:00:00+01:00", 7200),
+    ],
+)
+def test_since_is_how_long_ago_or_when(text, ago_s):
+    assert quantities.since(text, datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
+
+
+def test_logs_ask_for_what_was_written_since_and_refuse_what_is_no_time(hsctl, fake):
+    fake.add(state="running")
+    hsctl("logs", "1")
+    assert fake.last("Logs").since_s == 0
+    hsctl("logs", "--since", "90s", "--tail", "5", "1")
+    assert (fake.last("Logs").since_s, fake.last("Logs").tail_lines) == (90, 5)
+    for text in ("90", "", "yesterday", "25:00", "2999-01-01", "0s", "-5m", "2026-02-30"):
+        refused = hsctl("logs", "--since", text, "1")
+        assert refused.code == 2
+        assert "e.g. 30s, 90m, 2h or 7d, or when" in refused.err
+
+
 def test_of_a_job_over_several_servers_it_is_said_whose_output_it_is_and_how_to_see_the_others(hsctl, fake):
     fake.add(state="running", host="n1", hosts=["n1", "n2", "n3"], nodes=3)
     fake.logs[1] = [b"one\n"]
@@ -236,6 +280,51 @@ def test_of_a_job_over_several_servers_it_is_said_whose_output_it_is_and_how_to_
     assert "on 3 servers, and this is the first: --rank 1 to 2 for another" in first.err
     assert hsctl("logs", "--rank", "2", "1").err == ""
     assert fake.last("Logs").rank == 2
+
+
+def said(data=b"", **more):
+    return wire.ExecChunk(data=data, **more)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "err"),
+    [
+        ({}, 0, ""),
+        ({"code": 7}, 7, ""),
+        ({"signal": 11}, 139, ""),
+        ({"signal": 9, "why": "job 1 has not its turn on n1 just now (frozen)"}, 1, "the command was ended: job 1 has not its turn on n1"),
+        ({"signal": 15, "why": "it took longer", "is_late": True}, 124, "the command was ended: it took longer"),
+    ],
+)  # fmt: skip
+def test_exec_hands_on_what_a_command_says_and_exits_as_it_did(hsctl, fake, end, code, err):
+    fake.add(state="running")
+    fake.execs = [said(b"one\n"), said(), said(b"oops\n", is_error=True), said(b"two"), said(end=common.ExecEnd(**end))]  # fmt: skip
+    ran = hsctl("exec", "--rank", "2", "--timeout", "5m", "1", "--", "py-spy", "dump", "--pid", "1")
+    assert (ran.code, ran.out) == (code, "one\ntwo")
+    assert ran.err.startswith("oops\n")
+    assert err in ran.err
+    asked = fake.last("Exec")
+    assert list(asked.command) == ["py-spy", "dump", "--pid", "1"]
+    assert (asked.job_id, asked.rank, asked.limit_s) == (1, 2, 300)
+
+
+def test_the_words_of_exec_are_the_commands_own(hsctl, fake):
+    fake.add(state="running")
+    fake.execs = [said(end=common.ExecEnd())]
+    hsctl("exec", "1", "ls", "--rank", "--", "-h")
+    assert list(fake.last("Exec").command) == ["ls", "--rank", "--", "-h"]
+    assert fake.last("Exec").rank == 0
+    for words in (("1",), ("1", "--"), ()):
+        assert hsctl("exec", *words).code == 2
+
+
+def test_exec_says_it_when_the_controller_stops_telling(hsctl, fake):
+    fake.add(state="running")
+    fake.execs = [said(b"half")]
+    ran = hsctl("exec", "1", "yes")
+    assert (ran.code, ran.out) == (6, "half")
+    assert "stopped telling of the command, which is ended" in ran.err
+    assert hsctl("exec", "99", "true").code == 4
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from hs_client import Client, api
+from hs_proto.v1 import controller_pb2 as wire
 
 
 @pytest.fixture
@@ -156,6 +157,19 @@ def test_an_interrupted_wait_is_130_and_says_that_the_job_goes_on(running, fake)
     assert hsctl.returncode == 130
     assert "job 1 goes on" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_exec_leaves_nothing_that_goes_on_being_asked_for(running, fake, number, code):
+    fake.add(state="running")
+    fake.execs, fake.hold_execs = [wire.ExecChunk(data=b"at work\n")], True
+    hsctl = running("exec", "1", "sleep", "600")
+    assert hsctl.stdout.readline() == "at work\n"
+    hsctl.send_signal(number)
+    _, err = hsctl.communicate(timeout=120)
+    assert hsctl.returncode == code
+    assert "Traceback" not in err
+    assert fake.left.wait(60)
 
 
 def test_an_interrupt_amid_a_call_does_not_wait_for_that_call_to_end(serving, monkeypatch):

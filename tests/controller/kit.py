@@ -70,7 +70,9 @@ class FakeAgent:
         self.logs: dict[int, list[bytes]] = {}
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
-        self.on_taken: Callable[[agent_pb2.LogTaken], list[agent_pb2.LogData]] = lambda _taken: []
+        self.on_exec: Callable[[agent_pb2.Exec], list[agent_pb2.ExecData]] = lambda _request: []
+        self.doctor: str | None = "ok    python"  # None: it says nothing
+        self.on_taken: Callable[[agent_pb2.Taken], list[agent_pb2.LogData]] = lambda _taken: []
         self.error: grpc.aio.AioRpcError | None = None
         self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
         self._changed = asyncio.Condition()
@@ -112,11 +114,17 @@ class FakeAgent:
                     case "log":
                         for data in self.on_log(message.log):
                             await self._call.write(agent_pb2.FromAgent(log=data))
-                    case "log_taken":
-                        for data in self.on_taken(message.log_taken):
+                    case "exec":
+                        for data in self.on_exec(message.exec):
+                            await self._call.write(agent_pb2.FromAgent(exec=data))
+                    case "doctor" if self.doctor is not None:
+                        said = agent_pb2.DoctorSaid(request_id=message.doctor.request_id, text=self.doctor)
+                        await self._call.write(agent_pb2.FromAgent(doctor=said))
+                    case "taken":
+                        for data in self.on_taken(message.taken):
                             await self._call.write(agent_pb2.FromAgent(log=data))
-                    case "log_cancel":
-                        self.cancelled.add(message.log_cancel.request_id)
+                    case "cancel":
+                        self.cancelled.add(message.cancel.request_id)
                 async with self._changed:
                     self._changed.notify_all()
         except grpc.aio.AioRpcError as error:
@@ -260,7 +268,7 @@ class Sending:
         self.sent[request.request_id] = 0
         return self._more(request.request_id)
 
-    def _taken(self, taken: agent_pb2.LogTaken) -> list[agent_pb2.LogData]:
+    def _taken(self, taken: agent_pb2.Taken) -> list[agent_pb2.LogData]:
         self._room[taken.request_id] += taken.bytes
         return self._more(taken.request_id)
 

@@ -35,7 +35,7 @@ class Kept:
 
         return chunks()
 
-    def cancel_log(self, _reader: object) -> None:
+    def cancel(self, _reader: object) -> None:
         pass
 
 
@@ -46,9 +46,17 @@ def ran(seq: int, host: str) -> Event:
 
 
 def output(
-    links: Mapping[str, Kept], story: Sequence[Event], *, epoch: int, hosts: tuple[str, ...], rank: int = 0
+    links: Mapping[str, Kept],
+    story: Sequence[Event],
+    *,
+    epoch: int,
+    hosts: tuple[str, ...],
+    rank: int = 0,
+    ago_s: float = 0.0,
+    ended_s: float | None = None,
+    log_tail: str = "",
 ) -> bytes:
-    """All of it, of a gang that has ended on these servers."""
+    """All of it, of a gang that has ended on these servers; it is 1000 o'clock."""
     job = Job(
         id=JobId(1),
         user=UserName("ann"),
@@ -57,15 +65,20 @@ def output(
         state=JobState.SUCCEEDED,
         epoch=epoch,
         hosts=tuple(map(HostName, hosts)),
-        exit=Exit(),
+        exit=Exit(log_tail=log_tail),
+        ended_s=ended_s,
     )
 
     async def read(_what: object) -> Sequence[Event]:
         return story
 
     async def all_of_it() -> bytes:
-        loop = SimpleNamespace(store=SimpleNamespace(read=read), config=SimpleNamespace(limits=LIMITS))
-        made = Output(loop, SimpleNamespace(link=links.get), None, "ann")
+        loop = SimpleNamespace(
+            store=SimpleNamespace(read=read),
+            config=SimpleNamespace(limits=LIMITS),
+            clock=SimpleNamespace(now_s=lambda: 1000.0),
+        )
+        made = Output(loop, SimpleNamespace(link=links.get), None, "ann", ago_s=ago_s)
         return b"".join(
             [chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=-1, rank=rank))]
         )
@@ -92,3 +105,28 @@ def test_of_a_gang_each_server_is_heard_of_the_newest_incarnation_by_its_rank() 
     del links["b"]
     with pytest.raises(RefusedError, match=r"b, where rank 1 of job 1 is, is away"):
         output(links, story, epoch=1, hosts=("a", "b"), rank=1)
+
+
+def test_each_server_is_asked_for_what_was_written_since_the_same_moment_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, asked = [1000.0], {}
+    monkeypatch.setattr("hs_controller.output.boot_s", lambda: now_s[0])
+
+    class Slow(Kept):
+        def log(self, _job: JobId, *, epoch: int, **how: object):
+            asked[self.host.name, epoch] = how["ago_s"]
+            now_s[0] += 40
+            return super().log(_job, epoch=epoch)
+
+    links = {"a": Slow("a", {0: b"a0 ", 1: b"a1 "}), "b": Slow("b", {2: b"b2 "})}
+    story = [ran(1, "a"), ran(2, "a"), ran(3, "b")]
+    assert output(links, story, epoch=2, hosts=("b",), ago_s=90.0) == b"a0 a1 b2 "
+    assert asked == {("a", 0): 90, ("a", 1): 130, ("b", 2): 170}
+    assert output(links, story, epoch=2, hosts=("b",)) == b"a0 a1 b2 "
+    assert set(asked.values()) == {0}
+
+
+@pytest.mark.parametrize(("ago_s", "said"), [(30.0, b""), (90.0, b"the end\n"), (0.0, b"the end\n")])
+def test_what_came_with_the_exit_counts_by_when_that_was(ago_s: float, said: bytes) -> None:
+    assert output({}, [], epoch=0, hosts=("a",), ago_s=ago_s, ended_s=940.0, log_tail="the end\n") == said

@@ -24,6 +24,7 @@ ANONYMOUS, USER, ADMIN, AGENT, NODE = Role.ANONYMOUS, Role.USER, Role.ADMIN, Rol
 # Written down a second time, from the design and not from the table: one line a call, one letter a role in the order above.
 # A: with everybody's things, o: with one's own, -: not at all.
 EXPECTED = {
+    "AgentLink/Clock": "---AA",
     "AgentLink/Connect": "---Ao",
     "HeteroShare/Backup": "--A--",
     "HeteroShare/Cancel": "-oA--",
@@ -31,6 +32,7 @@ EXPECTED = {
     "HeteroShare/DrainNode": "--A--",
     "HeteroShare/EnrollNode": "--A--",
     "HeteroShare/Events": "-AA--",
+    "HeteroShare/Exec": "-oA--",
     "HeteroShare/GetJob": "-AA--",
     "HeteroShare/GetPolicy": "-AA--",
     "HeteroShare/Info": "-AA--",
@@ -49,6 +51,7 @@ EXPECTED = {
     "HeteroShare/SetPolicy": "--A--",
     "HeteroShare/Shares": "-AA--",
     "HeteroShare/Submit": "-oA--",
+    "HeteroShare/Support": "--A--",
     "HeteroShare/UndrainNode": "--A--",
     "HeteroShare/Unpause": "-oA--",
     "HeteroShare/Usage": "-AA--",

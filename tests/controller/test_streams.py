@@ -11,6 +11,7 @@ from hs_core.errors import RefusedError
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
+    INVALID,
     NOT_FOUND,
     Client,
     Sending,
@@ -39,13 +40,15 @@ def test_a_log_comes_through_from_the_agent(lasting):
             asked = []
 
             def answer(request):
-                asked.append((request.job_id, request.tail_lines, request.follow))
+                asked.append((request.job_id, request.tail_lines, request.follow, request.ago_s >= 90))
                 return [data(request, b"one\n"), data(request, b"two\n"), data(request, b"", end=True)]
 
             agent.on_log = answer
-            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2))
+            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2, since_s=90))
             assert b"".join([chunk.data async for chunk in call]) == b"one\ntwo\n"
-            assert asked == [(job, 2, False)]
+            assert asked == [(job, 2, False, True)]
+            async with refused(*INVALID, "since_s: nan: seconds from 0 up were expected"):
+                await here.client.stub.Logs(pb.LogsRequest(job_id=job, since_s=float("nan"))).read()
             agent.on_log = lambda request: [data(request, b"", end=True, error="the log was removed")]
             async with refused(*NOT_FOUND, "the log was removed"):
                 await here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2)).read()
@@ -239,7 +242,7 @@ def test_one_user_has_half_of_the_logs_that_an_agent_sends_and_others_read_on(la
             theirs = [link.log(job, whose="bob", **more) for _ in range(LOGS - LOGS_OF_ONE)]
             with pytest.raises(RefusedError, match="h1 sends 64 logs already; try again later"):
                 link.log(job, whose="eve", **more)
-            link.cancel_log(theirs[0])
+            link.cancel(theirs[0])
             assert link.log(job, whose="eve", **more)
             calls[0].cancel()
             await until(lambda: len(link.logs) == LOGS - 1)

@@ -90,8 +90,10 @@ def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None
         os.close(fd)
 
 
-def execute(launch: dict[str, Any], channel: socket.socket, pipe: int, parent: int) -> None:
-    """Never returns."""
+def execute(
+    launch: dict[str, Any], channel: socket.socket, pipe: int, parent: int, *, errors: int | None = None
+) -> None:
+    """Never returns. What it writes goes to `pipe`; its standard error to `errors`, where that is another."""
     try:
         for number in range(1, signal.NSIG):
             with contextlib.suppress(OSError, ValueError):
@@ -101,7 +103,7 @@ def execute(launch: dict[str, Any], channel: socket.socket, pipe: int, parent: i
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(pipe, 1)
-        os.dup2(pipe, 2)
+        os.dup2(pipe if errors is None else errors, 2)
         # Python opens everything close-on-exec; this is for what it was started with.
         for fd in map(int, os.listdir("/proc/self/fd")):
             if fd > 2:

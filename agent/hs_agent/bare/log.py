@@ -5,9 +5,11 @@
 import contextlib
 import os
 
+from hs_agent.bare.times import Times
+
 
 class Log:
-    """Two halves of the limit: `log` grows to a half and becomes `log.1`; what that pushed out is counted."""
+    """Two halves of the limit: `log` grows to a half and becomes `log.1`; what that pushed out is counted. Each has its `.times`."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self.path, self.older = os.path.join(folder, "log"), os.path.join(folder, "log.1")
@@ -15,6 +17,7 @@ class Log:
         self.dropped = 0
         self.fd = self.open(self.path)
         self.size = os.fstat(self.fd).st_size
+        self.times = Times(f"{self.path}.times", self.fd)
 
     def open(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -33,12 +36,16 @@ class Log:
             raise
         os.close(self.fd)
         self.fd, self.size = fresh, 0
+        with contextlib.suppress(OSError):  # whose times they are they say themselves
+            os.rename(f"{self.path}.times", f"{self.older}.times")
+        self.times = Times(f"{self.path}.times", fresh)
         self.dropped += pushed_out
         if self.dropped:
             self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
 
     def append(self, data: bytes) -> None:
         """A full disk loses output, never the job."""
+        self.times.note(self.size)
         try:
             written = os.write(self.fd, data)
         except OSError:

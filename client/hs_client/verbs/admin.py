@@ -2,19 +2,15 @@
 
 import hashlib
 import math
-import os
-import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from hs_client import forms, quantities, screen, tables
+from hs_client import forms, quantities, screen, tables, whole_file
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
 from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
@@ -334,44 +330,9 @@ def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
         path = Path(file).absolute()
         if path.exists() and not force:
             raise InvalidError(f"{path} is there already: expected a new name, or --force")
-        if path.is_dir():
-            raise InvalidError(f"{path} is a folder: expected the name of a file")
-        with _fresh(path) as stream:
+        with whole_file.written(path, replace=force) as stream:
             count, digest = _copy(client, stream)
     out(f"{path}: {quantities.size_text(count)}, SHA-256 {digest}")
-
-
-@contextmanager
-def _fresh(path: Path) -> Iterator[BinaryIO]:
-    """Its name is given to it when it is whole; it holds hashes of secrets, so it is its owner's alone."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with os.fdopen(_nameless(fresh), "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            if not fresh.exists():
-                _name(stream.fileno(), fresh)
-        fresh.replace(path)
-    except OSError as error:
-        raise InvalidError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def _nameless(fresh: Path) -> int:
-    """A file that is gone with its process, where the file system has such; else one of that name."""
-    with suppress(AttributeError, OSError):  # not on Linux; a file system without
-        return os.open(fresh.parent, os.O_WRONLY | os.O_TMPFILE, 0o600)
-    return os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-
-
-def _name(handle: int, fresh: Path) -> None:
-    folder = os.open(fresh.parent, os.O_RDONLY)
-    try:  # without a folder's descriptor Python would link the link that /proc has
-        os.link(f"/proc/self/fd/{handle}", fresh.name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)
 
 
 def _copy(client: Client, stream: BinaryIO) -> tuple[int, str]:

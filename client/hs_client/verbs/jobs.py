@@ -1,13 +1,15 @@
-"""Verbs about jobs: queue, show, why, logs, attach, pause, resume, cancel, wait."""
+"""Verbs about jobs: queue, show, why, logs, exec, attach, pause, resume, cancel, wait."""
 
+import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import ENDED, LISTED, MOST_JOBS, Client, exit_code
-from hs_client.errors import InvalidError
+from hs_client.errors import FAILED, TIMEOUT, InvalidError
 from hs_client.follow import outcome, wait_all, write_chunk
 from hs_client.verbs.common import (
     connected,
@@ -15,10 +17,12 @@ from hs_client.verbs.common import (
     list_options,
     out,
     present,
+    span,
     stay,
     warn,
     watch_options,
 )
+from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
 STATES = (
@@ -290,17 +294,28 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
     "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
 )
 @click.option(
+    "--since",
+    metavar="TIME|DURATION",
+    help="only what was written since, e.g. 90s, 2h, 14:30 or 2026-05-01T14:30",
+)
+@click.option(
     "--rank",
     type=click.IntRange(0, 1023),
     metavar="N",
     help="of several servers that with this node rank  [0]",
 )
 @click.pass_context
-def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, rank: int | None) -> None:
+def logs(
+    ctx: click.Context, /, *, job: str, following: bool, tail: int | None, since: str | None, rank: int | None
+) -> None:
     """Print a job's output.
 
     Of a job over several servers that of the first; with --rank what its newest start has said on another.
+
+    --since goes to the second, or to a thousandth of the time for which there is log, where that is more; in doubt it prints what is older, too, and from the
+    beginning of its line. Times are taken when a server writes the log.
     """
+    since_s = _ago("--since", since)
     with connected(ctx) as client:
         job_id = job_words.one_job(client, job)
         if rank is None and (nodes := len(client.job(job_id).view.hosts)) > 1:
@@ -308,8 +323,66 @@ def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None, 
                 f"it is on {nodes} servers, and this is the first: --rank 1{f' to {nodes - 1}' if nodes > 2 else ''} for {'another' if nodes > 2 else 'the other'}"
             )
         lines = -1 if tail is None else tail
-        for chunk in client.output(job_id, tail_lines=lines, follow=following, rank=rank or 0):
+        chunks = client.output(job_id, tail_lines=lines, since_s=since_s, follow=following, rank=rank or 0)
+        for chunk in chunks:
             write_chunk(chunk, warn)
+
+
+def _ago(flag: str, text: str | None) -> float:
+    """0: nothing was asked."""
+    if text is None:
+        return 0.0
+    try:
+        return quantities.since(text, datetime.now(UTC))
+    except ValueError as error:
+        raise InvalidError(f"{flag} {text!r}: {error}") from None
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--rank",
+    type=click.IntRange(0, 1023),
+    default=0,
+    metavar="N",
+    help="of several servers on that with this node rank  [0]",
+)
+@click.option(
+    "--timeout", metavar="TIME", help="end it after, e.g. 30s or 10m (exit status 124)  [1h, the most]"
+)
+@click.argument("job", metavar="JOB")
+@click.argument("command", metavar="[--] CMD…", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def exec_(
+    ctx: click.Context, /, *, job: str, command: tuple[str, ...], rank: int, timeout: str | None
+) -> int:
+    """Run a command beside a job that has its turn, and exit as it did.
+
+    It runs as the job's user on the job's server, within the job's limits, in its folder, with its environment but for HS_HOOK=0: it does not count as one of its processes. No shell
+    is added (`-- sh -c '…'` is yours to say), there is no terminal, and nothing on its standard input.
+
+    It ends with the job's turn: where the job is suspended, moves or ends, it is ended at once (exit status 1), for its GPUs are others' then. So it is, a second after it
+    was told to, with Ctrl-C or a lost connection. It may say 64 MiB. `hsctl events` says who ran what program.
+    """
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise InvalidError("expected a command after --")
+    limit_s = span("--timeout", timeout)
+    with connected(ctx) as client:
+        job_id = job_words.one_job(client, job)
+        for chunk in client.exec(job_id, words, rank=rank, limit_s=limit_s):
+            stream = sys.stderr if chunk.is_error else sys.stdout
+            stream.buffer.write(chunk.data)
+            stream.buffer.flush()
+            if chunk.HasField("end"):
+                return _exit_of(chunk.end)
+    raise AssertionError("the last chunk says how it ended")
+
+
+def _exit_of(end: common.ExecEnd) -> int:
+    if end.why:
+        warn(f"the command was ended: {end.why}")
+        return TIMEOUT if end.is_late else FAILED
+    return 128 + end.signal if end.signal else end.code
 
 
 @click.command()

@@ -21,6 +21,7 @@ VERBS = {
     ),
     "why": Verb("hs_client.verbs.jobs:why", JOBS, "why a job is where it is, and what comes next"),
     "logs": Verb("hs_client.verbs.jobs:logs", JOBS, "a job's output"),
+    "exec": Verb("hs_client.verbs.jobs:exec_", JOBS, "run a command beside a job that has its turn"),
     "attach": Verb("hs_client.verbs.jobs:attach", JOBS, "follow a job's output, exit as the job did"),
     "pause": Verb("hs_client.verbs.jobs:pause", JOBS, "take your job out of its turns until you resume it"),
     "resume": Verb("hs_client.verbs.jobs:resume", JOBS, "let a paused job have its turns again"),
@@ -53,6 +54,11 @@ VERBS = {
         "hs_client.verbs.admin:user", ADMINS, "list users, set their tickets and account, take them out"
     ),
     "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name, set another"),
+    "support-bundle": Verb(
+        "hs_client.verbs.support:support_bundle",
+        ADMINS,
+        "collect what helps to find a fault, without secrets",
+    ),
     "backup": Verb("hs_client.verbs.admin:backup", ADMINS, "copy all that the controller knows to a file"),
     "restore": Verb("hs_client.verbs.admin:restore", ADMINS, "how a backup is put back"),
     "up": Verb("hs_client.verbs.embedded:up", LOCAL, "start a cluster of this machine alone"),

@@ -20,30 +20,73 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ClockRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockRequest: _TypeAlias = ClockRequest  # noqa: Y015
+
+@_typing.final
+class ClockReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WALL_S_FIELD_NUMBER: _builtins.int
+    wall_s: _builtins.float
+    """the controller's wall clock, seconds since 1970"""
+    def __init__(
+        self,
+        *,
+        wall_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wall_s", b"wall_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockReply: _TypeAlias = ClockReply  # noqa: Y015
+
+@_typing.final
 class FromAgent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
+    EXEC_FIELD_NUMBER: _builtins.int
+    DOCTOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def report(self) -> Global___Report: ...
     @_builtins.property
     def log(self) -> Global___LogData: ...
+    @_builtins.property
+    def exec(self) -> Global___ExecData: ...
+    @_builtins.property
+    def doctor(self) -> Global___DoctorSaid: ...
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         report: Global___Report | None = ...,
         log: Global___LogData | None = ...,
+        exec: Global___ExecData | None = ...,
+        doctor: Global___DoctorSaid | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log", "exec", "doctor"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -57,8 +100,10 @@ class ToAgent(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
-    LOG_CANCEL_FIELD_NUMBER: _builtins.int
-    LOG_TAKEN_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    EXEC_FIELD_NUMBER: _builtins.int
+    DOCTOR_FIELD_NUMBER: _builtins.int
     sent_s: _builtins.float
     """the controller's boot clock; the agent takes the least delay seen for no delay"""
     @_builtins.property
@@ -68,9 +113,13 @@ class ToAgent(_message.Message):
     @_builtins.property
     def log(self) -> Global___LogRequest: ...
     @_builtins.property
-    def log_cancel(self) -> Global___LogCancel: ...
+    def cancel(self) -> Global___Cancel: ...
     @_builtins.property
-    def log_taken(self) -> Global___LogTaken: ...
+    def taken(self) -> Global___Taken: ...
+    @_builtins.property
+    def exec(self) -> Global___Exec: ...
+    @_builtins.property
+    def doctor(self) -> Global___Doctor: ...
     def __init__(
         self,
         *,
@@ -78,14 +127,16 @@ class ToAgent(_message.Message):
         welcome: Global___Welcome | None = ...,
         wanted: Global___Wanted | None = ...,
         log: Global___LogRequest | None = ...,
-        log_cancel: Global___LogCancel | None = ...,
-        log_taken: Global___LogTaken | None = ...,
+        cancel: Global___Cancel | None = ...,
+        taken: Global___Taken | None = ...,
+        exec: Global___Exec | None = ...,
+        doctor: Global___Doctor | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "log_taken", b"log_taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "doctor", b"doctor", "exec", b"exec", "log", b"log", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "log_taken", b"log_taken", "sent_s", b"sent_s", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel", b"cancel", "doctor", b"doctor", "exec", b"exec", "log", b"log", "sent_s", b"sent_s", "taken", b"taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "log_cancel", "log_taken"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "cancel", "taken", "exec", "doctor"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -645,6 +696,7 @@ class LogRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     WHICH_FIELD_NUMBER: _builtins.int
     WINDOW_BYTES_FIELD_NUMBER: _builtins.int
+    AGO_S_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
@@ -657,6 +709,8 @@ class LogRequest(_message.Message):
     """say only of which incarnations there are logs"""
     window_bytes: _builtins.int
     """so much may be sent and not be taken yet; 64 KiB at least, but for `which`"""
+    ago_s: _builtins.float
+    """only what was written in the last so many seconds; 0: whenever that was"""
     def __init__(
         self,
         *,
@@ -667,10 +721,11 @@ class LogRequest(_message.Message):
         epoch: _builtins.int | None = ...,
         which: _builtins.bool = ...,
         window_bytes: _builtins.int = ...,
+        ago_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which", "window_bytes", b"window_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "ago_s", b"ago_s", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which", "window_bytes", b"window_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -679,7 +734,9 @@ class LogRequest(_message.Message):
 Global___LogRequest: _TypeAlias = LogRequest  # noqa: Y015
 
 @_typing.final
-class LogTaken(_message.Message):
+class Taken(_message.Message):
+    """Of a log, or what a command says."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
@@ -699,10 +756,12 @@ class LogTaken(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogTaken: _TypeAlias = LogTaken  # noqa: Y015
+Global___Taken: _TypeAlias = Taken  # noqa: Y015
 
 @_typing.final
-class LogCancel(_message.Message):
+class Cancel(_message.Message):
+    """Nobody reads it any more: a command is ended."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
@@ -718,7 +777,7 @@ class LogCancel(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LogCancel: _TypeAlias = LogCancel  # noqa: Y015
+Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
 class LogData(_message.Message):
@@ -755,6 +814,135 @@ class LogData(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogData: _TypeAlias = LogData  # noqa: Y015
+
+@_typing.final
+class Exec(_message.Message):
+    """A command beside a job that has its turn on this host: as that job's user, in its control groups, folder and environment. It ends with the turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    LIMIT_S_FIELD_NUMBER: _builtins.int
+    WINDOW_BYTES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    """of the same numbers as those of logs"""
+    job_id: _builtins.int
+    epoch: _builtins.int
+    limit_s: _builtins.float
+    """it is ended then"""
+    window_bytes: _builtins.int
+    """as of a log"""
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """a program and its arguments"""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        job_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
+        limit_s: _builtins.float = ...,
+        window_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "epoch", b"epoch", "job_id", b"job_id", "limit_s", b"limit_s", "request_id", b"request_id", "window_bytes", b"window_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Exec: _TypeAlias = Exec  # noqa: Y015
+
+@_typing.final
+class ExecData(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_ERROR_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ERROR_KIND_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    data: _builtins.bytes
+    """at most 64 KiB"""
+    is_error: _builtins.bool
+    """of its standard error"""
+    error: _builtins.str
+    """as the last: why it was not started"""
+    error_kind: _builtins.str
+    """words of hs_core.errors.Kind"""
+    @_builtins.property
+    def end(self) -> _common_pb2.ExecEnd:
+        """the last"""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        is_error: _builtins.bool = ...,
+        end: _common_pb2.ExecEnd | None = ...,
+        error: _builtins.str = ...,
+        error_kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "data", b"data", "end", b"end", "error", b"error", "error_kind", b"error_kind", "is_error", b"is_error", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+
+Global___ExecData: _TypeAlias = ExecData  # noqa: Y015
+
+@_typing.final
+class Doctor(_message.Message):
+    """What `hs-agent doctor` says on this host now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Doctor: _TypeAlias = Doctor  # noqa: Y015
+
+@_typing.final
+class DoctorSaid(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    text: _builtins.str
+    """at most 64 KiB; where it could not be run, why"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoctorSaid: _TypeAlias = DoctorSaid  # noqa: Y015
 
 @_typing.final
 class FetchRequest(_message.Message):

@@ -40,6 +40,11 @@ class AgentLinkStub(object):
                 request_serializer=hs__proto_dot_v1_dot_agent__pb2.FromAgent.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_agent__pb2.ToAgent.FromString,
                 _registered_method=True)
+        self.Clock = channel.unary_unary(
+                '/hs.v1.AgentLink/Clock',
+                request_serializer=hs__proto_dot_v1_dot_agent__pb2.ClockRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_agent__pb2.ClockReply.FromString,
+                _registered_method=True)
 
 
 class AgentLinkServicer(object):
@@ -52,6 +57,13 @@ class AgentLinkServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Clock(self, request, context):
+        """for `hs-agent doctor`
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentLinkServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +71,11 @@ def add_AgentLinkServicer_to_server(servicer, server):
                     servicer.Connect,
                     request_deserializer=hs__proto_dot_v1_dot_agent__pb2.FromAgent.FromString,
                     response_serializer=hs__proto_dot_v1_dot_agent__pb2.ToAgent.SerializeToString,
+            ),
+            'Clock': grpc.unary_unary_rpc_method_handler(
+                    servicer.Clock,
+                    request_deserializer=hs__proto_dot_v1_dot_agent__pb2.ClockRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_agent__pb2.ClockReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -89,6 +106,33 @@ class AgentLink(object):
             '/hs.v1.AgentLink/Connect',
             hs__proto_dot_v1_dot_agent__pb2.FromAgent.SerializeToString,
             hs__proto_dot_v1_dot_agent__pb2.ToAgent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Clock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.AgentLink/Clock',
+            hs__proto_dot_v1_dot_agent__pb2.ClockRequest.SerializeToString,
+            hs__proto_dot_v1_dot_agent__pb2.ClockReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,6 +34,8 @@ class AgentLinkStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentLinkAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_agent_pb2.FromAgent, _agent_pb2.ToAgent]
+    Clock: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ClockRequest, _agent_pb2.ClockReply]
+    """for `hs-agent doctor`"""
 
 @_typing.type_check_only
 class AgentLinkAsyncStub(AgentLinkStub):
@@ -41,6 +43,8 @@ class AgentLinkAsyncStub(AgentLinkStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_agent_pb2.FromAgent, _agent_pb2.ToAgent]  # type: ignore[assignment]
+    Clock: _aio.UnaryUnaryMultiCallable[_agent_pb2.ClockRequest, _agent_pb2.ClockReply]  # type: ignore[assignment]
+    """for `hs-agent doctor`"""
 
 class AgentLinkServicer(metaclass=_abc_1.ABCMeta):
     """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome."""
@@ -51,6 +55,14 @@ class AgentLinkServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_agent_pb2.FromAgent],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ToAgent], _abc.AsyncIterator[_agent_pb2.ToAgent]]: ...
+
+    @_abc_1.abstractmethod
+    def Clock(
+        self,
+        request: _agent_pb2.ClockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.ClockReply, _abc.Awaitable[_agent_pb2.ClockReply]]:
+        """for `hs-agent doctor`"""
 
 def add_AgentLinkServicer_to_server(servicer: AgentLinkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

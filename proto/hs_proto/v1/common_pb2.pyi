@@ -344,6 +344,38 @@ class Exit(_message.Message):
 Global___Exit: _TypeAlias = Exit  # noqa: Y015
 
 @_typing.final
+class ExecEnd(_message.Message):
+    """Of a command beside a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    IS_LATE_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    signal: _builtins.int
+    why: _builtins.str
+    """it did not end by itself"""
+    is_late: _builtins.bool
+    """but because its time was over"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        signal: _builtins.int = ...,
+        why: _builtins.str = ...,
+        is_late: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "is_late", b"is_late", "signal", b"signal", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecEnd: _TypeAlias = ExecEnd  # noqa: Y015
+
+@_typing.final
 class Gpu(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

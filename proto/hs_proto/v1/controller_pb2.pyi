@@ -642,6 +642,48 @@ class BackupChunk(_message.Message):
 Global___BackupChunk: _TypeAlias = BackupChunk  # noqa: Y015
 
 @_typing.final
+class SupportRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SupportRequest: _TypeAlias = SupportRequest  # noqa: Y015
+
+@_typing.final
+class SupportFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """a path below the bundle's folder; again: the next piece of the same file"""
+    data: _builtins.bytes
+    missing: _builtins.str
+    """why there is nothing in it"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        missing: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "missing", b"missing", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SupportFile: _TypeAlias = SupportFile  # noqa: Y015
+
+@_typing.final
 class InfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1319,6 +1361,7 @@ class LogsRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     FROM_EPOCH_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
     """-1: all that is kept, of all incarnations; else of the newest"""
@@ -1328,6 +1371,8 @@ class LogsRequest(_message.Message):
     """of all: what earlier ones said is left out"""
     rank: _builtins.int
     """above 0: of the newest incarnation only, what its part with that node rank says on its own server"""
+    since_s: _builtins.float
+    """seconds back from now: what was written before is left out, as far as its servers can tell; 0: all"""
     def __init__(
         self,
         *,
@@ -1336,10 +1381,11 @@ class LogsRequest(_message.Message):
         follow: _builtins.bool = ...,
         from_epoch: _builtins.int = ...,
         rank: _builtins.int = ...,
+        since_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "rank", b"rank", "since_s", b"since_s", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1373,6 +1419,70 @@ class LogsChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogsChunk: _TypeAlias = LogsChunk  # noqa: Y015
+
+@_typing.final
+class ExecRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    LIMIT_S_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    rank: _builtins.int
+    """of several servers, on that with this node rank"""
+    limit_s: _builtins.float
+    """it is ended then; 0: after an hour, the most"""
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """a program and its arguments: no shell"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
+        rank: _builtins.int = ...,
+        limit_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "job_id", b"job_id", "limit_s", b"limit_s", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecRequest: _TypeAlias = ExecRequest  # noqa: Y015
+
+@_typing.final
+class ExecChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_ERROR_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    is_error: _builtins.bool
+    """of its standard error"""
+    @_builtins.property
+    def end(self) -> _common_pb2.ExecEnd:
+        """the last"""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        is_error: _builtins.bool = ...,
+        end: _common_pb2.ExecEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "data", b"data", "end", b"end", "is_error", b"is_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+
+Global___ExecChunk: _TypeAlias = ExecChunk  # noqa: Y015
 
 @_typing.final
 class SharesRequest(_message.Message):

@@ -87,6 +87,11 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.LogsRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.LogsChunk.FromString,
                 _registered_method=True)
+        self.Exec = channel.unary_stream(
+                '/hs.v1.HeteroShare/Exec',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.ExecRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.ExecChunk.FromString,
+                _registered_method=True)
         self.Shares = channel.unary_unary(
                 '/hs.v1.HeteroShare/Shares',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.SharesRequest.SerializeToString,
@@ -177,6 +182,11 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
                 _registered_method=True)
+        self.Support = channel.unary_stream(
+                '/hs.v1.HeteroShare/Support',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.SupportRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.SupportFile.FromString,
+                _registered_method=True)
         self.Backup = channel.unary_stream(
                 '/hs.v1.HeteroShare/Backup',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.BackupRequest.SerializeToString,
@@ -247,6 +257,13 @@ class HeteroShareServicer(object):
 
     def Logs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Exec(self, request, context):
+        """as the job's user, for as long as it has its turn and the caller stays
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -364,6 +381,13 @@ class HeteroShareServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Support(self, request, context):
+        """what the controller and its agents know of themselves, without secrets
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Backup(self, request, context):
         """a consistent copy of the journal
         """
@@ -423,6 +447,11 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.LogsRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.LogsChunk.SerializeToString,
+            ),
+            'Exec': grpc.unary_stream_rpc_method_handler(
+                    servicer.Exec,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.ExecRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.ExecChunk.SerializeToString,
             ),
             'Shares': grpc.unary_unary_rpc_method_handler(
                     servicer.Shares,
@@ -513,6 +542,11 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.SerializeToString,
+            ),
+            'Support': grpc.unary_stream_rpc_method_handler(
+                    servicer.Support,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SupportRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.SupportFile.SerializeToString,
             ),
             'Backup': grpc.unary_stream_rpc_method_handler(
                     servicer.Backup,
@@ -793,6 +827,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/Logs',
             hs__proto_dot_v1_dot_controller__pb2.LogsRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.LogsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exec(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.HeteroShare/Exec',
+            hs__proto_dot_v1_dot_controller__pb2.ExecRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.ExecChunk.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1279,6 +1340,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/RevokeToken',
             hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Support(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.HeteroShare/Support',
+            hs__proto_dot_v1_dot_controller__pb2.SupportRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.SupportFile.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class HeteroShareStub:
     """now, then on every change, until it ended"""
     Why: _grpc.UnaryUnaryMultiCallable[_controller_pb2.JobRequest, _controller_pb2.WhyReply]
     Logs: _grpc.UnaryStreamMultiCallable[_controller_pb2.LogsRequest, _controller_pb2.LogsChunk]
+    Exec: _grpc.UnaryStreamMultiCallable[_controller_pb2.ExecRequest, _controller_pb2.ExecChunk]
+    """as the job's user, for as long as it has its turn and the caller stays"""
     Shares: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SharesRequest, _controller_pb2.SharesReply]
     Usage: _grpc.UnaryUnaryMultiCallable[_controller_pb2.UsageRequest, _controller_pb2.UsageReply]
     ListNodes: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListNodesRequest, _controller_pb2.ListNodesReply]
@@ -70,6 +72,8 @@ class HeteroShareStub:
     """a user's own too"""
     ListTokens: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]
+    Support: _grpc.UnaryStreamMultiCallable[_controller_pb2.SupportRequest, _controller_pb2.SupportFile]
+    """what the controller and its agents know of themselves, without secrets"""
     Backup: _grpc.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]
     """a consistent copy of the journal"""
 
@@ -92,6 +96,8 @@ class HeteroShareAsyncStub(HeteroShareStub):
     """now, then on every change, until it ended"""
     Why: _aio.UnaryUnaryMultiCallable[_controller_pb2.JobRequest, _controller_pb2.WhyReply]  # type: ignore[assignment]
     Logs: _aio.UnaryStreamMultiCallable[_controller_pb2.LogsRequest, _controller_pb2.LogsChunk]  # type: ignore[assignment]
+    Exec: _aio.UnaryStreamMultiCallable[_controller_pb2.ExecRequest, _controller_pb2.ExecChunk]  # type: ignore[assignment]
+    """as the job's user, for as long as it has its turn and the caller stays"""
     Shares: _aio.UnaryUnaryMultiCallable[_controller_pb2.SharesRequest, _controller_pb2.SharesReply]  # type: ignore[assignment]
     Usage: _aio.UnaryUnaryMultiCallable[_controller_pb2.UsageRequest, _controller_pb2.UsageReply]  # type: ignore[assignment]
     ListNodes: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListNodesRequest, _controller_pb2.ListNodesReply]  # type: ignore[assignment]
@@ -115,6 +121,8 @@ class HeteroShareAsyncStub(HeteroShareStub):
     """a user's own too"""
     ListTokens: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]  # type: ignore[assignment]
     RevokeToken: _aio.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]  # type: ignore[assignment]
+    Support: _aio.UnaryStreamMultiCallable[_controller_pb2.SupportRequest, _controller_pb2.SupportFile]  # type: ignore[assignment]
+    """what the controller and its agents know of themselves, without secrets"""
     Backup: _aio.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]  # type: ignore[assignment]
     """a consistent copy of the journal"""
 
@@ -194,6 +202,14 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.LogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_controller_pb2.LogsChunk], _abc.AsyncIterator[_controller_pb2.LogsChunk]]: ...
+
+    @_abc_1.abstractmethod
+    def Exec(
+        self,
+        request: _controller_pb2.ExecRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_controller_pb2.ExecChunk], _abc.AsyncIterator[_controller_pb2.ExecChunk]]:
+        """as the job's user, for as long as it has its turn and the caller stays"""
 
     @_abc_1.abstractmethod
     def Shares(
@@ -325,6 +341,14 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.TokenView, _abc.Awaitable[_controller_pb2.TokenView]]: ...
+
+    @_abc_1.abstractmethod
+    def Support(
+        self,
+        request: _controller_pb2.SupportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_controller_pb2.SupportFile], _abc.AsyncIterator[_controller_pb2.SupportFile]]:
+        """what the controller and its agents know of themselves, without secrets"""
 
     @_abc_1.abstractmethod
     def Backup(
