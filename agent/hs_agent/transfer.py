@@ -322,6 +322,17 @@ class Fetches:
             nonlocal last_s
             last_s = boot_s()
 
+        if source.look:
+            with contextlib.suppress(GoneError):
+                return await self._look(order, source, who, where)
+            here = source.peer.host == self._launcher.config.name
+            if here and (source.rank, source.nodes) == (
+                order.wanted.node_rank,
+                max(1, len(order.wanted.nodes)),
+            ):
+                return Got(
+                    source.generation, source.step, 0
+                )  # a part of it, in a folder that no other server sees
         have: dict[str, int] | None = None
         key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:
@@ -357,6 +368,7 @@ class Fetches:
         looking = {
             "what": "look",
             "folder": str(where),
+            "epoch": order.wanted.epoch,
             "generation": source.generation,
             "step": source.step,
             "manifest": manifest_name(len(order.wanted.nodes), order.wanted.node_rank),

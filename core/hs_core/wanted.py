@@ -45,6 +45,7 @@ class Source:
     parts: tuple[
         SourcePart, ...
     ] = ()  # it is the average of these, made under `generation` by the process that goes on from it
+    look: bool = False  # first, for this one or a newer one in `JobSpec.checkpoint_dir`; only then it is fetched, or lies here
 
     @property
     def text(self) -> str:
@@ -53,6 +54,8 @@ class Source:
             return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
         if self.peer == NOBODY:
             return f"checkpoint {self.generation} in the folder that its user named"
+        if self.look:
+            return f"checkpoint {self.generation} or a newer one in the folder that its user named, or else from {self.peer.host}"
         return f"checkpoint {self.generation} from {self.peer.host}"
 
 

@@ -260,7 +260,7 @@ def _wanted_job(job: WantedJob) -> str:
     had = ""
     if source is not None:
         lender = "its folder" if source.peer == NOBODY else source.peer.address
-        had = f" from {lender} {source.epoch}#{source.generation}"
+        had = f" from {'its folder or ' if source.look else ''}{lender} {source.epoch}#{source.generation}"
     if source is not None and (source.rank, source.nodes) != (job.node_rank, max(1, len(job.nodes))):
         had += f" (part {source.rank} of {source.nodes})"
     if source is not None and source.parts:

@@ -176,7 +176,7 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if not stored.is_at(row.hosts) or row.id in self._flights:
+        if not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
@@ -184,7 +184,7 @@ class Lives(Views):
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
             return replace(row, stored=fetched)
-        known = not stored.is_at(row.hosts) and not stored.in_folder
+        known = not (stored.is_at(row.hosts) or stored.in_folder or stored.surpassed)
         return replace(row, stored=None, origin=stored if known else None)
 
     def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:
@@ -192,11 +192,11 @@ class Lives(Views):
         told = any(said.fallbacks >= part.fallbacks for said in old.reports.values())
         if told or new.portions or (new.stored is not None and new.stored.copies):
             return new
-        had, step = old.stored, max(0, part.checkpoint_step)
+        had, step = old.stored, part.fallback_step
         lost_s = (
             reports.lost_work_gpu_s(new, step) if had is not None else 0.0
         )  # else its host has counted it
-        text = f"its newest checkpoint cannot be used: {part.note}; it goes on from step {step}"
+        text = f"its newest checkpoint cannot be used: {part.fallback_why or 'it does not say why'}; it goes on from step {step}"
         self._fact(now_s, "fell-back", text, job=new.id, data={"lost_gpu_s": round(lost_s, 3), "step": step})
         return replace(new, stored=None, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
@@ -296,7 +296,10 @@ class Lives(Views):
             return
         stored = self._newest(row)
         again = f"; it goes on from step {stored.step}" if stored else ""
-        if stored is None and (stored := self._perhaps(row)) is not None:
+        if stored is not None and (doubted := reports.doubted(row, stored)) != stored:
+            stored = doubted
+            again += f", or from a newer checkpoint if one is in {row.spec.checkpoint_dir}"
+        elif stored is None and (stored := self._perhaps(row)) is not None:
             again = f"; {self._unless_back(row, stored)}"
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"

@@ -98,6 +98,8 @@ class Moves(Lives):
             portions=portions,
             base_step=base_step if portions else 0,
         )
+        if new.stored is not None and told and not portions:
+            new = replace(new, stored=reports.doubted(row, new.stored))
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
 

@@ -50,6 +50,8 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
+        fallback_why=new.fallback_why[:_TEXT],
+        fallback_step=_whole(new.fallback_step),
         checkpoint_fails=_whole(new.checkpoint_fails),
         start_fails=_whole(new.start_fails),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
@@ -82,6 +84,8 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and 0 <= new.checkpoint_fails < _MOST
         and 0 <= new.start_fails < _MOST
         and len(new.note) <= _TEXT
+        and len(new.fallback_why) <= _TEXT
+        and 0 <= new.fallback_step < _MOST
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
@@ -284,7 +288,17 @@ def sought(row: Job, stored: Stored | None) -> Stored | None:
     """
     if stored is None or not row.spec.checkpoint_dir or row.portions or stored.copies:
         return None
-    return replace(stored, hosts=(), ranks=(), of=stored.nodes)
+    return replace(stored, hosts=(), ranks=(), of=stored.nodes, surpassed=False)
+
+
+def doubted(row: Job, stored: Stored) -> Stored:
+    """A checkpoint that is known of, where its last incarnation may have got further than it was heard to.
+
+    In a folder that its user named that one may have written others, and let go of this one: two are kept there, whoever wrote them.
+    """
+    if not row.spec.checkpoint_dir or row.portions or stored.copies or stored.in_folder:
+        return stored
+    return replace(stored, surpassed=True)
 
 
 def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:
