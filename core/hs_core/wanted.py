@@ -48,6 +48,11 @@ class Source:
     look: bool = False  # first, for this one or a newer one in `JobSpec.checkpoint_dir`; only then it is fetched, or lies here
 
     @property
+    def is_sought(self) -> bool:
+        """In the folder that the user named. What a host knows of it itself says nothing: others have written there since, perhaps, and let go of that."""
+        return self.look or (self.peer == NOBODY and not self.parts)
+
+    @property
     def text(self) -> str:
         """For people."""
         if self.parts:

@@ -354,8 +354,8 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             found[-1] = replace(found[-1], **{key: value == "yes"})  # type: ignore[arg-type]
         elif key == "rendezvous":
             found[-1] = replace(found[-1], rendezvous=value)
-        elif key == "note":
-            found[-1] = replace(found[-1], note=value.replace("_", " "))
+        elif key in {"note", "fallback_why"}:
+            found[-1] = replace(found[-1], **{key: value.replace("_", " ")})  # type: ignore[arg-type]
         elif key == "gpus":
             found[-1] = replace(found[-1], gpus=tuple(GpuId(gpu) for gpu in value.split(",")))
         elif key == "beside":

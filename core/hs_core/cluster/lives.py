@@ -201,17 +201,21 @@ class Lives(Views):
         return replace(new, stored=None, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
-        step = row.step
+        step, from_step, generation = row.step, stored.step, stored.generation
+        report = row.report
+        if report is not None and (stored.in_folder or stored.surpassed):  # what was found may be newer
+            from_step = max(from_step, report.checkpoint_step)
+            generation = max(generation, report.checkpoint_generation)
         data: dict[str, str | int | float] = {
             "from": ",".join(stored.servers),
             "to": ",".join(row.hosts),
-            "step": stored.step,
-            "generation": stored.generation,
+            "step": from_step,
+            "generation": generation,
             "start_s": round(max(0.0, now_s - row.settled_s), 3),
         }
         flight = self._flights.pop(row.id, None)
         if flight is None:
-            text = f"it goes on from step {stored.step} on {', '.join(row.hosts)}, at step {step}"
+            text = f"it goes on from step {from_step} on {', '.join(row.hosts)}, at step {step}"
             self._fact(now_s, "restored", text, job=row.id, data=data)
             return
         move, left_s = flight
@@ -360,6 +364,7 @@ class Lives(Views):
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
             return
+        self._flights.pop(row.id, None)  # it did not arrive
         self._given_up.forget(row.id)
         if lost_s is not None:
             self._given_up.lost(was)

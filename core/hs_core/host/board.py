@@ -292,10 +292,13 @@ class Board:
         lent = [
             key for key in self.lends if key[0] == job.id
         ]  # perhaps of an incarnation before, which it had come back to
+        alone = not (job.part or job.wanted.copy >= 0)
         for key in lent:
-            # A part, or a copy, says nothing of what the job wrote here alone.
-            if not (job.part or job.wanted.copy >= 0) or key not in self.kept:
+            # A part, or a copy, says nothing of what the job wrote here alone; nor can it go on from that alone.
+            if alone:
                 self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
+            else:
+                self.kept.setdefault(key, (-1, -1))
         if (job.id, job.wanted.epoch) not in lent:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
 
