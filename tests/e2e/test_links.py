@@ -153,9 +153,39 @@ def test_whatever_link_is_cut_no_job_runs_twice_none_is_lost_and_each_learns_wha
             story = cut.hsctl("show", str(job))
             lives = incarnations(rows)
             begun = [at for at, life in enumerate(lives) if life[0].step == 1]
-            # Only who said `fence` may begin anew, where nothing is found in its folder, and then it is told so.
-            assert len(begun) == 1 or (job == fenced and "starts afresh" in story), story
-            for first, last in pairwise([*begun, len(lives)]):
-                never_twice([row for life in lives[first:last] for row in life])
+            assert len(begun) == 1, f"a job that has written checkpoints begins with one\n{story}"
+            never_twice(rows)
             assert all(one[-1].at_s <= next_[0].at_s for one, next_ in pairwise(lives)), story
             assert {(row.step, row.loss) for row in rows} == {(row.step, row.loss) for row in same}
+
+
+@pytest.mark.root
+def test_what_was_written_unheard_into_a_folder_that_all_servers_see_is_gone_on_from(
+    cut: Cut, scripts: Path
+) -> None:
+    """Its new server is cut off while it comes up there. What it leaves behind is newer than all that was heard of, which is there no more."""
+    folder = {"mode": "interval", "interval": "1s", "dir": str(cut.state / "checkpoints")}
+    job = cut.submit("bob", "moved", scripts, STEPS, on_partition="fence", checkpoint=folder)
+    file = cut.files[job]
+    until(lambda: cut.views()[job]["checkpoint_step"] > 0, "it has written a checkpoint", 180)
+    home = cut.views()[job]["nodes"][0]
+    cut.hsctl("node", "drain", home)
+    there = until(lambda: next((n for n in cut.views()[job]["nodes"] if n != home), None), "it has left", 60)
+    left = cut.views()[job]["checkpoint_step"]
+    log = cut.state / f"{there}.log"
+    until(lambda: '"launched"' in log.read_text(), "its process comes up", 60)
+    cut.link(there, "down")
+    cut.hsctl("node", "undrain", home)
+    until(lambda: len(incarnations(learned(file))) == 2, "it trains there, unheard", 60)
+    unheard = cut.process(job)
+    until(lambda: not alive(unheard), "it has ended there", 60)
+    until(lambda: there not in cut.views()[job]["nodes"], "it lives elsewhere", 60)
+    cut.link(there, "up")
+    until(lambda: len(incarnations(learned(file))) == 3, "it goes on", 120)
+    lives = incarnations(learned(file))
+    story = cut.hsctl("show", str(job))
+    assert lives[1][0].step == left + 1, story
+    assert lives[1][0].step < lives[2][0].step <= lives[1][-1].step + 1, story
+    assert "or from a newer checkpoint if one is in" in story
+    assert f"it goes on from step {lives[2][0].step - 1} on" in story
+    never_twice(learned(file))
