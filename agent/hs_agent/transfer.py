@@ -341,7 +341,12 @@ class Fetches:
             peer = known.parts[part].peer if 0 <= part < len(known.parts) else known.peer
             source = replace(first, peer=peer)
             if peer == NOBODY:
-                return await self._look(order, source, who, where)
+                try:
+                    return await self._look(order, source, who, where)
+                except GoneError:
+                    if not source.may_be_none:
+                        raise
+                    return Got(-1, 0, 0)
             try:
                 found = await self._once(order, source, who, where, have, progress)
                 if found is not None:

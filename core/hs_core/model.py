@@ -307,6 +307,11 @@ class Stored:
         return not self.hosts
 
     @property
+    def is_unknown(self) -> bool:
+        """Any that is found in the folder that the user named, if there is one: nobody was heard to have written it."""
+        return self.in_folder and (self.generation, self.step) == (0, 0)
+
+    @property
     def where(self) -> str:
         """For people."""
         return f"on {', '.join(self.servers)}" if self.hosts else "in the folder that its user named"

@@ -53,8 +53,15 @@ class Source:
         return self.look or (self.peer == NOBODY and not self.parts)
 
     @property
+    def may_be_none(self) -> bool:
+        """Nobody was heard to have written one: where none is found, it begins afresh."""
+        return self.peer == NOBODY and not self.parts and (self.generation, self.step) == (0, 0)
+
+    @property
     def text(self) -> str:
         """For people."""
+        if self.may_be_none:
+            return "any checkpoint in the folder that its user named"
         if self.parts:
             return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
         if self.peer == NOBODY:

@@ -110,7 +110,9 @@ def test_what_was_written_unheard_goes_before_what_a_server_lends(two: Two, plac
     assert not two.carried, "nobody was asked for it"
 
 
-def test_where_each_server_has_a_folder_of_its_own_it_is_fetched_from_who_has_it(two: Two, place: Path) -> None:
+def test_where_each_server_has_a_folder_of_its_own_it_is_fetched_from_who_has_it(
+    two: Two, place: Path
+) -> None:
     two.lend()
     write(place / "theirs", {"rank0.pt": 20})
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(place / "theirs")))
@@ -141,11 +143,27 @@ def test_who_looks_claims_the_folder_for_its_incarnation_so_that_what_it_finds_s
     if claimed is not None:
         (shared / "epoch.json").write_text(claimed)
     assert isinstance(looked(two, shared), CheckpointFetched)
-    before, now = (Folder(str(shared), 0, 1, epoch=epoch) for epoch in (1, 7 if claimed and "7" in claimed else 2))
+    before, now = (
+        Folder(str(shared), 0, 1, epoch=epoch) for epoch in (1, 7 if claimed and "7" in claimed else 2)
+    )
     with pytest.raises(CheckpointError, match="begun anew on another server"):
         before.write(GENERATION + 1, STEP + 1, {})
     with pytest.raises(CheckpointError, match="torch"):  # there is none here to write with: it was let so far
         now.write(GENERATION + 1, STEP + 1, {})
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_where_nobody_was_heard_to_have_written_one_any_will_do_and_none_as_well(
+    two: Two, place: Path, written: bool
+) -> None:
+    shared = place / "shared"
+    shared.mkdir()
+    if written:
+        write(shared, {"rank0.pt": 20})
+    two.known = (0, 0)
+    event = looked(two, shared)
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == ((GENERATION, STEP) if written else (-1, 0))
 
 
 def sought_first(two: Two, folder: Path, **changes: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
+from hs_core.events import CheckpointFetched
 from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
@@ -253,6 +254,19 @@ def test_where_its_checkpoint_is_sought_in_a_folder_what_is_known_here_of_the_in
     assert sim.machine.report(ONE).checkpoint_generation == -1
     sim.run(5.0)
     assert sim.ordered("fetch", "launch")[-2:] == ["fetch 1", "launch 1 on 0 from generation 0"]
+
+
+def test_one_of_which_no_checkpoint_was_ever_heard_begins_afresh_once_none_was_found() -> None:
+    sim = HostSim(1)
+    anything = replace(sim.source(0, 0), peer=NOBODY)
+    sim.job(1, epoch=2, source=anything, ways=Ways(fetch_s=1e6))
+    sim.send()
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1"], "it is waited for"
+    sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=-1, step=0))
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1", "launch 1 on 0"]
+    assert "no checkpoint was found" in [fact.text for fact in sim.machine.story_of(ONE)]
 
 
 ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)

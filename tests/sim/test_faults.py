@@ -51,7 +51,9 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(40, id="what-its-new-server-wrote-unheard-goes-before-what-its-old-one-is-known-to-have"),
+        pytest.param(
+            40, id="what-its-new-server-wrote-unheard-goes-before-what-its-old-one-is-known-to-have"
+        ),
         pytest.param(191, id="it-does-not-begin-afresh-where-a-folder-has-newer-than-was-known"),
         pytest.param(446, id="a-server-that-has-it-back-looks-into-the-folder-and-not-into-its-memory"),
         pytest.param(232, id="who-begins-afresh-takes-nothing-of-a-copy-that-was-given-up"),

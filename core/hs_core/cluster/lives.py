@@ -176,14 +176,17 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
+        began_afresh = stored.is_unknown and (row.report is None or row.report.checkpoint_generation < 0)
+        if began_afresh:
+            self._fact(now_s, "afresh", f"it began afresh on {', '.join(row.hosts)}", job=row.id)
+        elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
         fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
-            return replace(row, stored=fetched)
+            return replace(row, stored=None if stored.is_unknown else fetched)
         known = not (stored.is_at(row.hosts) or stored.in_folder or stored.surpassed)
         return replace(row, stored=None, origin=stored if known else None)
 
@@ -280,7 +283,7 @@ class Lives(Views):
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
         lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
         row = replace(row, stored=None, past_lost_gpu_s=lost_s)
-        self._lost(row, f"{why}; it starts afresh", now_s)
+        self._lost(row, why if reports.unknown(row) is not None else f"{why}; it starts afresh", now_s)
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
@@ -305,6 +308,8 @@ class Lives(Views):
             again += f", or from a newer checkpoint if one is in {row.spec.checkpoint_dir}"
         elif stored is None and (stored := self._perhaps(row)) is not None:
             again = f"; {self._unless_back(row, stored)}"
+        elif stored is None and (stored := reports.unknown(row)) is not None:
+            again = f"; without a checkpoint in {row.spec.checkpoint_dir} it starts afresh"
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)

@@ -291,6 +291,13 @@ def sought(row: Job, stored: Stored | None) -> Stored | None:
     return replace(stored, hosts=(), ranks=(), of=stored.nodes, surpassed=False)
 
 
+def unknown(row: Job) -> Stored | None:
+    """Of one that nobody heard to have written any, whatever is in the folder that its user named. None: it named none."""
+    if row.stored is not None and row.stored.copies:
+        return None
+    return sought(row, Stored(hosts=row.hosts, epoch=row.epoch, generation=0, step=0))
+
+
 def doubted(row: Job, stored: Stored) -> Stored:
     """A checkpoint that is known of, where its last incarnation may have got further than it was heard to.
 

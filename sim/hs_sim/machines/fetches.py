@@ -69,6 +69,9 @@ class Fetches:
             ),
             default=-1,
         )
+        if newest < 0 and source.may_be_none:
+            self._tell(agent, wanted, -1, 0)
+            return True
         if newest < 0:
             return False
         found = shelf[newest, source.rank]
