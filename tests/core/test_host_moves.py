@@ -549,7 +549,7 @@ def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_
     again = sim.machine.report(ONE)
     assert again.phase is Phase.CHECKPOINTED
     assert 0 < again.checkpoint_step < written.checkpoint_step
-    assert (again.fallback_why, again.fallback_step) == (torn.note, 0), "though a later one was written since"
+    assert (again.fallback_why, again.began_step) == (torn.note, 0), "though a later one was written since"
 
 
 # --- a host that has no room to start anybody

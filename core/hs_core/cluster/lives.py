@@ -73,6 +73,16 @@ class Lives(Views):
             self._cannot_start(row, host, why, now_s)
         elif reports.came_up(before, part):
             self._starts(row.user, host, now_s)
+        if (
+            reports.began_afresh(before, part)
+            and not row.portions
+            and row.stored is not None
+            and row.stored.step > 0
+        ):
+            known = f"its checkpoint of step {row.stored.step} {row.stored.where}"
+            self._fact(
+                now_s, "afresh", f"it began afresh on {host}, which knows nothing of {known}", job=row.id
+            )
 
     def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         quantum_s = self.settings.quantum_s
@@ -195,7 +205,7 @@ class Lives(Views):
         told = any(said.fallbacks >= part.fallbacks for said in old.reports.values())
         if told or new.portions or (new.stored is not None and new.stored.copies):
             return new
-        had, step = old.stored, part.fallback_step
+        had, step = old.stored, max(0, part.began_step)
         lost_s = (
             reports.lost_work_gpu_s(new, step) if had is not None else 0.0
         )  # else its host has counted it
@@ -207,7 +217,7 @@ class Lives(Views):
         step, from_step, generation = row.step, stored.step, stored.generation
         report = row.report
         if report is not None and (stored.in_folder or stored.surpassed):  # what was found may be newer
-            from_step = max(from_step, report.checkpoint_step)
+            from_step = max(from_step, report.began_step)
             generation = max(generation, report.checkpoint_generation)
         data: dict[str, str | int | float] = {
             "from": ",".join(stored.servers),

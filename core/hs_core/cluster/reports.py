@@ -51,7 +51,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         checkpoint_generation=newest_kept.checkpoint_generation,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
         fallback_why=new.fallback_why[:_TEXT],
-        fallback_step=_whole(new.fallback_step),
+        began_step=new.began_step if -1 <= new.began_step < _MOST else before.began_step,
         checkpoint_fails=_whole(new.checkpoint_fails),
         start_fails=_whole(new.start_fails),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
@@ -85,7 +85,7 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and 0 <= new.start_fails < _MOST
         and len(new.note) <= _TEXT
         and len(new.fallback_why) <= _TEXT
-        and 0 <= new.fallback_step < _MOST
+        and -1 <= new.began_step < _MOST
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
@@ -144,6 +144,11 @@ def came_up(before: JobReport | None, new: JobReport) -> bool:
     if before is not None and before.phase not in _BEFORE_PROCESS:
         return False
     return new.phase in _HAS_PROCESS or (new.exit is not None and not new.exit.why)
+
+
+def began_afresh(before: JobReport | None, new: JobReport) -> bool:
+    """A process of it did, and did not look for a checkpoint first."""
+    return new.began_step == 0 and not new.fallbacks and (before is None or before.began_step != 0)
 
 
 def has_process(report: JobReport | None) -> bool:

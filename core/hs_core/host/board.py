@@ -170,6 +170,7 @@ class Board:
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
         self.saves_later(job)
         generation = job.checkpoint_generation
+        job.began_step = -1 if generation >= 0 else 0
         self.out.append(Launch(wanted=job.wanted, gpus=job.gpus, generation=generation))
         how = "" if generation < 0 else f" from checkpoint {generation}"
         self.tell("launched", f"launched on {self.names(job.gpus)}{how}", job)
