@@ -332,7 +332,7 @@ class Fetches:
             ):
                 return Got(
                     source.generation, source.step, 0
-                )  # a part of it, in a folder that no other server sees
+                )  # one part of it, in a folder that no other server sees
         have: dict[str, int] | None = None
         key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:

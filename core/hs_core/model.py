@@ -299,7 +299,7 @@ class Stored:
         int, ...
     ] = ()  # by server, where other servers of it are lost: the node that wrote what it has …
     of: int = 0  # … of so many
-    surpassed: bool = False  # perhaps, in the folder that the user named, by an incarnation that nobody heard; what it wrote goes before this, which may be gone there
+    surpassed: bool = False  # perhaps, by an incarnation that nobody heard, in the folder that the user named, or of which its server has no memory; what lies there goes before this, which may be gone
 
     @property
     def in_folder(self) -> bool:

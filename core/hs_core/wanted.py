@@ -45,11 +45,11 @@ class Source:
     parts: tuple[
         SourcePart, ...
     ] = ()  # it is the average of these, made under `generation` by the process that goes on from it
-    look: bool = False  # first, for this one or a newer one in `JobSpec.checkpoint_dir`; only then it is fetched, or lies here
+    look: bool = False  # first, for this one or a newer one in the job's folder, here or on all servers; only then it is fetched
 
     @property
     def is_sought(self) -> bool:
-        """In the folder that the user named. What a host knows of it itself says nothing: others have written there since, perhaps, and let go of that."""
+        """In the job's folder. What a host knows of it itself says nothing: others have written there since, perhaps, and let go of that."""
         return self.look or (self.peer == NOBODY and not self.parts)
 
     @property
@@ -67,7 +67,7 @@ class Source:
         if self.peer == NOBODY:
             return f"checkpoint {self.generation} in the folder that its user named"
         if self.look:
-            return f"checkpoint {self.generation} or a newer one in the folder that its user named, or else from {self.peer.host}"
+            return f"checkpoint {self.generation} or a newer one in its folder, or else from {self.peer.host}"
         return f"checkpoint {self.generation} from {self.peer.host}"
 
 

@@ -110,6 +110,15 @@ def test_what_was_written_unheard_goes_before_what_a_server_lends(two: Two, plac
     assert not two.carried, "nobody was asked for it"
 
 
+def test_an_agent_without_its_memory_finds_what_lies_in_the_jobs_own_folder(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 20})
+    newer(two.folders[0], STEP + 30)
+    two.onto, two.look = 0, True
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (GENERATION + 1, STEP + 30)
+
+
 def test_where_each_server_has_a_folder_of_its_own_it_is_fetched_from_who_has_it(
     two: Two, place: Path
 ) -> None:

@@ -125,8 +125,6 @@ def _check_move(book: Book, row: Job) -> None:
         return
     if stored.epoch > row.epoch:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
-    if stored.surpassed and not row.spec.checkpoint_dir:
-        _broken(row, "its checkpoint may have been surpassed where no other server sees it")
     if stored.in_folder:
         if not row.spec.checkpoint_dir or stored.copies or stored.of < 1:
             _broken(row, f"its checkpoint, of {stored.of} nodes, is nowhere")

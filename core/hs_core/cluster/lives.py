@@ -295,18 +295,18 @@ class Lives(Views):
         row = replace(row, stored=None, past_lost_gpu_s=lost_s)
         self._lost(row, why if reports.unknown(row) is not None else f"{why}; it starts afresh", now_s)
 
-    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
-        """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
+    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
+        """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone. `forgot`: the host knows nothing of it."""
         if len(row.hosts) == 1:
-            self._lost(row, why, now_s)
+            self._lost(row, why, now_s, forgot=forgot)
             return
         before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
         if before.exit is None:
             gone = Exit(why=f"{LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
 
-    def _lost(self, row: Job, why: str, now_s: float) -> None:
-        """Its incarnation is dead, through no fault of its own."""
+    def _lost(self, row: Job, why: str, now_s: float, *, forgot: bool = False) -> None:
+        """Its incarnation is dead, through no fault of its own. `forgot`: its host, which may have its files still, knows nothing of it."""
         ended = Exit(why=LOST)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
@@ -316,6 +316,9 @@ class Lives(Views):
         if stored is not None and (doubted := reports.doubted(row, stored)) != stored:
             stored = doubted
             again += f", or from a newer checkpoint if one is in {row.spec.checkpoint_dir}"
+        elif stored is not None and forgot and stored.is_at(row.hosts) and not stored.copies:
+            stored = replace(stored, surpassed=True)
+            again += ", or from a newer checkpoint if one is there"
         elif stored is None and (stored := self._perhaps(row)) is not None:
             again = f"; {self._unless_back(row, stored)}"
         elif stored is None and (stored := reports.unknown(row)) is not None:

@@ -28,9 +28,11 @@ class Fetches:
         # Copies have one node each.
         parts = [(part.peer.host, part.generation, 0) for part in source.parts]
         if source.peer == NOBODY or source.look:
-            if not self._looked(agent, wanted, source):
+            if self._looked(agent, wanted, source):
+                return
+            if source.peer == NOBODY:
                 self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
-            return
+                return
         needed = parts or [(source.peer.host, source.generation, source.rank)]
         lenders = [world.agents[host] for host, _, _ in needed]
         reached = all(
@@ -59,7 +61,7 @@ class Fetches:
     def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """In the folder that its user named, which servers see whether those that wrote there are up or not. Those before it write there no more."""
         self._world.claim(wanted.job, wanted.epoch)
-        shelf = self._world.folders[wanted.job]
+        shelf = agent.shelf(wanted.job)
         newest = max(
             (
                 number
