@@ -235,6 +235,7 @@ class Moves(Lives):
         )
         self._flights[row.id] = (move, now_s)
         self._grounded.forget(row.id)
+        self._given_up.forget(row.id)  # it has begun elsewhere since
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
