@@ -325,14 +325,9 @@ class Fetches:
         if source.look:
             with contextlib.suppress(GoneError):
                 return await self._look(order, source, who, where)
-            here = source.peer.host == self._launcher.config.name
-            if here and (source.rank, source.nodes) == (
-                order.wanted.node_rank,
-                max(1, len(order.wanted.nodes)),
-            ):
-                return Got(
-                    source.generation, source.step, 0
-                )  # one part of it, in a folder that no other server sees
+            own = (self._launcher.config.name, order.wanted.node_rank, max(1, len(order.wanted.nodes)))
+            if (source.peer.host, source.rank, source.nodes) == own:
+                return Got(source.generation, source.step, 0)  # one part of it, where no other server sees it
         have: dict[str, int] | None = None
         key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:

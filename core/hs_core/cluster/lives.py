@@ -186,8 +186,7 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        began_afresh = stored.is_unknown and (row.report is None or row.report.checkpoint_generation < 0)
-        if began_afresh:
+        if stored.is_unknown and reports.found_nothing(row):
             self._fact(now_s, "afresh", f"it began afresh on {', '.join(row.hosts)}", job=row.id)
         elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)

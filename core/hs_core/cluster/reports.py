@@ -151,6 +151,14 @@ def began_afresh(before: JobReport | None, new: JobReport) -> bool:
     return new.began_step == 0 and not new.fallbacks and (before is None or before.began_step != 0)
 
 
+def found_nothing(row: Job) -> bool:
+    """Of what was to be looked for: it began afresh, whatever it has written since."""
+    report = row.report
+    return report is not None and (
+        report.began_step == 0 or max(report.began_step, report.checkpoint_generation) < 0
+    )
+
+
 def has_process(report: JobReport | None) -> bool:
     """Whether it has something on its host that it would lose elsewhere: a process, or the checkpoint of one."""
     return report is not None and report.phase is not Phase.WAITING
