@@ -346,8 +346,12 @@ def clear_others(root: int, generation: int) -> None:
 
 
 def look(order: dict[str, Any], pipe: Pipe) -> None:
-    """The newest generation, from the one that is known on, of which all parts lie here, whole: who wrote them may have written on unheard."""
+    """The newest generation, from the one that is known on, of which all parts lie here, whole: who wrote them may have written on unheard.
+
+    From now on that one writes nothing here, wherever it still is: what is found would be gone before it is taken up.
+    """
     with folder(order["folder"]) as root:
+        claim(root, order["epoch"])
         found = [int(each[1]) for name in os.listdir(root) if (each := _GENERATION.fullmatch(name))]
         why = f"no generation from {order['generation']} on"
         for generation in sorted((n for n in found if n >= order["generation"]), reverse=True):
@@ -364,6 +368,17 @@ def look(order: dict[str, Any], pipe: Pipe) -> None:
             pipe.say(done=True, generation=generation, step=step)
             return
     raise TornError(why)
+
+
+def claim(root: int, epoch: int) -> None:
+    """For this incarnation and those after it, as its processes do (hs_job.checkpoint)."""
+    try:
+        claimed = json.loads(read_small(root, "epoch.json"))["epoch"]
+    except (OSError, TornError, ValueError, RecursionError, KeyError, TypeError):
+        claimed = 0
+    if type(claimed) is not int or claimed < epoch:
+        with contextlib.suppress(OSError):  # nothing can be written here, by nobody perhaps
+            write_whole(root, "epoch.json", json.dumps({"epoch": epoch}).encode())
 
 
 def whole(root: int, generation: int, order: dict[str, Any]) -> int:

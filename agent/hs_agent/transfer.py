@@ -322,6 +322,12 @@ class Fetches:
             nonlocal last_s
             last_s = boot_s()
 
+        if source.look:
+            with contextlib.suppress(GoneError):
+                return await self._look(order, source, who, where)
+            own = (self._launcher.config.name, order.wanted.node_rank, max(1, len(order.wanted.nodes)))
+            if (source.peer.host, source.rank, source.nodes) == own:
+                return Got(source.generation, source.step, 0)  # one part of it, where no other server sees it
         have: dict[str, int] | None = None
         key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:
@@ -330,7 +336,12 @@ class Fetches:
             peer = known.parts[part].peer if 0 <= part < len(known.parts) else known.peer
             source = replace(first, peer=peer)
             if peer == NOBODY:
-                return await self._look(order, source, who, where)
+                try:
+                    return await self._look(order, source, who, where)
+                except GoneError:
+                    if not source.may_be_none:
+                        raise
+                    return Got(-1, 0, 0)
             try:
                 found = await self._once(order, source, who, where, have, progress)
                 if found is not None:
@@ -357,6 +368,7 @@ class Fetches:
         looking = {
             "what": "look",
             "folder": str(where),
+            "epoch": order.wanted.epoch,
             "generation": source.generation,
             "step": source.step,
             "manifest": manifest_name(len(order.wanted.nodes), order.wanted.node_rank),

@@ -299,11 +299,17 @@ class Stored:
         int, ...
     ] = ()  # by server, where other servers of it are lost: the node that wrote what it has …
     of: int = 0  # … of so many
+    surpassed: bool = False  # perhaps, by an incarnation that nobody heard, in the folder that the user named, or of which its server has no memory; what lies there goes before this, which may be gone
 
     @property
     def in_folder(self) -> bool:
         """Not on a server that is known to have it: it may be where the user has its checkpoints, if other servers see that too."""
         return not self.hosts
+
+    @property
+    def is_unknown(self) -> bool:
+        """Any that is found in the folder that the user named, if there is one: nobody was heard to have written it."""
+        return self.in_folder and (self.generation, self.step) == (0, 0)
 
     @property
     def where(self) -> str:

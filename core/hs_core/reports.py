@@ -77,8 +77,10 @@ class JobReport:
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
     fallbacks: int = (
-        0  # times that a process found that one torn or gone, and began from an older one, or afresh
+        0  # times that a process found that one torn or gone, and began from an older one, or afresh …
     )
+    fallback_why: str = ""  # … the last time for this reason
+    began_step: int = -1  # where its newest process began; -1: it has not said so yet
     checkpoint_fails: int = 0  # in a row, the newest ones
     start_fails: int = 0  # the same of starts that its host had no room for
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved

@@ -45,14 +45,29 @@ class Source:
     parts: tuple[
         SourcePart, ...
     ] = ()  # it is the average of these, made under `generation` by the process that goes on from it
+    look: bool = False  # first, for this one or a newer one in the job's folder, here or on all servers; only then it is fetched
+
+    @property
+    def is_sought(self) -> bool:
+        """In the job's folder. What a host knows of it itself says nothing: others have written there since, perhaps, and let go of that."""
+        return self.look or (self.peer == NOBODY and not self.parts)
+
+    @property
+    def may_be_none(self) -> bool:
+        """Nobody was heard to have written one: where none is found, it begins afresh."""
+        return self.peer == NOBODY and not self.parts and (self.generation, self.step) == (0, 0)
 
     @property
     def text(self) -> str:
         """For people."""
+        if self.may_be_none:
+            return "any checkpoint in the folder that its user named"
         if self.parts:
             return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
         if self.peer == NOBODY:
             return f"checkpoint {self.generation} in the folder that its user named"
+        if self.look:
+            return f"checkpoint {self.generation} or a newer one in its folder, or else from {self.peer.host}"
         return f"checkpoint {self.generation} from {self.peer.host}"
 
 

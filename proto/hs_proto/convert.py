@@ -246,6 +246,8 @@ def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
         checkpoint_step=pb.checkpoint_step,
         checkpoint_generation=pb.checkpoint_generation,
         fallbacks=pb.fallbacks,
+        fallback_why=pb.fallback_why,
+        began_step=pb.began_step,
         checkpoint_fails=pb.checkpoint_fails,
         start_fails=pb.start_fails,
         rendezvous=pb.rendezvous,
@@ -281,6 +283,8 @@ def from_report(report: reports.JobReport) -> common_pb2.JobReport:
         checkpoint_step=report.checkpoint_step,
         checkpoint_generation=report.checkpoint_generation,
         fallbacks=report.fallbacks,
+        fallback_why=report.fallback_why,
+        began_step=report.began_step,
         checkpoint_fails=report.checkpoint_fails,
         start_fails=report.start_fails,
         rendezvous=report.rendezvous,
@@ -437,6 +441,7 @@ def _to_source(pb: agent_pb2.Source) -> Source:
         rank=pb.rank,
         nodes=pb.nodes or 1,
         parts=parts,
+        look=pb.look,
     )
 
 
@@ -457,6 +462,7 @@ def _from_source(source: Source | None) -> agent_pb2.Source | None:
         rank=source.rank,
         nodes=source.nodes,
         parts=parts,
+        look=source.look,
     )
 
 

@@ -328,6 +328,61 @@ def with_deeds(case: Case) -> Case:
     return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *deeds)))
 
 
+def with_cuts(case: Case) -> Case:
+    """The same jobs while links are cut again and again, also as they move, and most of them save often, into folders that all servers see.
+
+    In the time after which they are fenced many write more generations than are kept, and nobody hears of it.
+    """
+    experiment = case.experiment
+    dice = roll(experiment.seed, "cuts")
+    hosts = [name for name, _ in servers(experiment.cluster)]
+    faults = [_cut(dice, hosts) for _ in range(dice.randint(2, 7))]
+    drains = dice.randint(1, 3) if dice.random() < 0.6 else 0
+    faults += [
+        Fault(
+            kind=Kind.HOST_DRAINED,
+            at_s=dice.uniform(1.0, TROUBLE_S),
+            for_s=dice.choice([5.0, 15.0, 25.0]),
+            host=dice.choice(hosts),
+        )
+        for _ in range(drains)
+    ]
+    copies = find(experiment.policy).needs.copies
+    specs = {
+        job: replace(
+            spec,
+            on_partition=dice.choice([OnPartition.FENCE, OnPartition.FENCE, OnPartition.CONTINUE]),
+            checkpoint_interval_s=dice.choice([3.0, 4.0, 0.0]),
+            checkpoint_dir="/shared" if dice.random() < 0.7 and not copies else "",
+        )
+        for job, spec in case.specs.items()
+    }
+    # Else some would do nothing but save.
+    jobs = tuple(replace(job, state_bytes=min(job.state_bytes, 1 << 28)) for job in experiment.workload.jobs)
+    workload = replace(experiment.workload, jobs=jobs)
+    return replace(
+        case,
+        experiment=replace(experiment, workload=workload),
+        specs=specs,
+        fence_after_s=dice.choice([5.0, 12.0, 20.0]),
+        plan=FaultPlan(faults=tuple(faults)),
+        moving=dice.choice([0.1, 0.3]),
+    )
+
+
+def _cut(dice: Random, hosts: Sequence[HostName]) -> Fault:
+    whole = [Kind.PARTITION, Kind.PARTITION, Kind.PARTITION]
+    return Fault(
+        kind=dice.choice([*whole, Kind.PARTITION_UP, Kind.PARTITION_DOWN, Kind.LINE_BROKEN]),
+        at_s=dice.uniform(1.0, TROUBLE_S),
+        for_s=dice.choice([0.5, 3.0, 9.0, 15.0, 25.0, 40.0]),
+        host=dice.choice(hosts),
+        when=dice.choice(["", "Launch", "Launch", "Fetch", "Forget", "Suspend", "Checkpoint"]),
+        nth=dice.randint(1, 6),
+        after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 2.0, 2.2, 3.0]),
+    )
+
+
 def _deed(dice: Random, hosts: Sequence[HostName]) -> Fault:
     kind = dice.choice(DEEDS)
     return Fault(
@@ -352,10 +407,14 @@ def _moved_about(policy: Policy, *, likely: float) -> Policy:
 
 
 def run_seed(
-    seed: int, prepare: Callable[[World], None] | None = None, *, deeds: bool = False
+    seed: int, prepare: Callable[[World], None] | None = None, *, deeds: bool = False, cuts: bool = False
 ) -> Failure | None:
-    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it."""
-    case = with_deeds(case_of(seed)) if deeds else case_of(seed)
+    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links."""
+    case = case_of(seed)
+    if cuts:
+        case = with_cuts(case)
+    if deeds:
+        case = with_deeds(case)
     world = World(
         case.experiment,
         faults=case.plan,
@@ -392,9 +451,10 @@ def explore(
     prepare: Callable[[World], None] | None = None,
     enough: int | None = None,
     deeds: bool = False,
+    cuts: bool = False,
 ) -> list[Failure]:
     """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
-    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds)
+    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds, cuts=cuts)
     return list(islice((failure for failure in each if failure is not None), enough))
 
 
@@ -404,9 +464,10 @@ def each_seed(
     processes: int = 1,
     prepare: Callable[[World], None] | None = None,
     deeds: bool = False,
+    cuts: bool = False,
 ) -> Iterator[Failure | None]:
     """What each came to, one after the other, as soon as it is known."""
-    look = partial(run_seed, prepare=prepare, deeds=deeds)
+    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts)
     if processes <= 1:
         yield from map(look, seeds)
         return
@@ -429,6 +490,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="people drain, pause, cancel and change tickets and the policy in the middle of it",
     )
+    parser.add_argument(
+        "--cuts",
+        action="store_true",
+        help="what goes wrong are links, again and again, while jobs save often into folders that all servers see",
+    )
     options = parser.parse_args(arguments)
     limits = (("seeds", 1, 10**6), ("first", 0, 10**12), ("processes", 1, 1024))
     for name, least, most in limits:
@@ -437,7 +503,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise RefusedError(f"--{flag}: {value}; expected {least} to {most}")
     seeds = range(options.first, options.first + options.seeds)
     broken = 0
-    each = each_seed(seeds, processes=options.processes, deeds=options.deeds)
+    each = each_seed(seeds, processes=options.processes, deeds=options.deeds, cuts=options.cuts)
     console = Console(stderr=True)
     with Progress(
         console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal

@@ -64,6 +64,8 @@ class Two:
         self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
         self.written_by = (0, 1)  # node, of so many
         self.lost = False  # the host that has it: nobody can be asked
+        self.known = (GENERATION, STEP)
+        self.look = False  # in the folder that its user named, before anybody is asked
         self.onto = 1  # the host that fetches; 0: the one that has it
         who = launch.account(self.job.run_as, self.configs[0])
         self.launchers[0].make_checkpoint_dir(self.job, who)
@@ -113,10 +115,11 @@ class Two:
         source = Source(
             peer=NOBODY if self.lost else Peer(host=HostName("host-a"), address=address),
             epoch=1,
-            generation=GENERATION,
-            step=STEP,
+            generation=self.known[0],
+            step=self.known[1],
             rank=self.written_by[0],
             nodes=self.written_by[1],
+            look=self.look,
         )
         if self.parts:
             source = replace(source, generation=9, parts=self.parts(source.peer))

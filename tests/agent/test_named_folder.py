@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from hs_agent import launch
 from hs_core.events import CheckpointFetched, FetchFailed
 from hs_core.names import HostName
 from hs_core.wanted import Peer
+from hs_job.checkpoint import CheckpointError, Folder
 from tests.agent.lending import GENERATION, STEP, Two, run, write
 
 
@@ -93,6 +95,91 @@ def test_what_it_left_half_written_is_not(two: Two, place: Path) -> None:
     event = looked(two, place / "shared")
     assert isinstance(event, CheckpointFetched), event
     assert (event.generation, event.step) == (GENERATION, STEP)
+
+
+def test_what_was_written_unheard_goes_before_what_a_server_lends(two: Two, place: Path) -> None:
+    """On the server that lends it, too: it may be gone there, as both see one folder."""
+    for two.onto in (0, 1):
+        shared = place / f"shared-{two.onto}"
+        write(shared, {"rank0.pt": 20})
+        newer(shared, STEP + 30)
+        shutil.rmtree(shared / f"gen-{GENERATION}")
+        event = sought_first(two, shared)
+        assert isinstance(event, CheckpointFetched), event
+        assert (event.generation, event.step) == (GENERATION + 1, STEP + 30)
+    assert not two.carried, "nobody was asked for it"
+
+
+def test_an_agent_without_its_memory_finds_what_lies_in_the_jobs_own_folder(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 20})
+    newer(two.folders[0], STEP + 30)
+    two.onto, two.look = 0, True
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (GENERATION + 1, STEP + 30)
+
+
+def test_where_each_server_has_a_folder_of_its_own_it_is_fetched_from_who_has_it(
+    two: Two, place: Path
+) -> None:
+    two.lend()
+    write(place / "theirs", {"rank0.pt": 20})
+    two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(place / "theirs")))
+    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    (place / "ours").mkdir()
+    event = sought_first(two, place / "ours")
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (GENERATION, STEP)
+    assert (place / "ours" / f"gen-{GENERATION}" / "rank0.pt").stat().st_size == 20
+
+
+def test_a_node_that_has_its_part_in_a_folder_of_its_own_goes_on_from_that(two: Two, place: Path) -> None:
+    nodes = tuple(Peer(host=HostName(f"host-{name}"), address="127.0.0.1:1") for name in "ab")
+    two.onto, two.written_by = 0, (0, 2)
+    write(place / "ours", {"rank0.pt": 20}, manifest="manifest-0.json")
+    event = sought_first(two, place / "ours", nodes=nodes, node_rank=0)
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (GENERATION, STEP)
+    assert not two.carried
+
+
+@pytest.mark.parametrize("claimed", [None, "{", '{"epoch": 1}', '{"epoch": 7}'])
+def test_who_looks_claims_the_folder_for_its_incarnation_so_that_what_it_finds_stays(
+    two: Two, place: Path, claimed: str | None
+) -> None:
+    shared = place / "shared"
+    write(shared, {"rank0.pt": 20})
+    if claimed is not None:
+        (shared / "epoch.json").write_text(claimed)
+    assert isinstance(looked(two, shared), CheckpointFetched)
+    before, now = (
+        Folder(str(shared), 0, 1, epoch=epoch) for epoch in (1, 7 if claimed and "7" in claimed else 2)
+    )
+    with pytest.raises(CheckpointError, match="begun anew on another server"):
+        before.write(GENERATION + 1, STEP + 1, {})
+    with pytest.raises(CheckpointError, match="torch"):  # there is none here to write with: it was let so far
+        now.write(GENERATION + 1, STEP + 1, {})
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_where_nobody_was_heard_to_have_written_one_any_will_do_and_none_as_well(
+    two: Two, place: Path, written: bool
+) -> None:
+    shared = place / "shared"
+    shared.mkdir()
+    if written:
+        write(shared, {"rank0.pt": 20})
+    two.known = (0, 0)
+    event = looked(two, shared)
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == ((GENERATION, STEP) if written else (-1, 0))
+
+
+def sought_first(two: Two, folder: Path, **changes: Any) -> Any:
+    """As `looked`, where a server is there that has, or had, what is known of."""
+    two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(folder)))
+    two.look = True
+    return run(two.fetch(**changes))
 
 
 def swapped_for_a_link(file: Path) -> None:

@@ -177,3 +177,21 @@ def test_a_job_that_comes_back_after_its_copies_did_nothing_goes_on_from_what_it
     sim.run(20.0)
     launches = [what for _, what in sim.log if what.startswith("launch")]
     assert launches[-1] == f"launch 1 on 0 from generation {wrote}"
+
+
+def test_a_job_that_begins_afresh_where_a_copy_of_it_was_takes_nothing_of_that_copys() -> None:
+    """Of a copy that was given up, cut off, nobody goes on alone: its files are in a folder of its own, and go with it."""
+    sim = HostSim(1)
+    copy(sim)
+    sim.send()
+    sim.run(10.0)
+    sim.lends = (Lend(job=ONE, epoch=2, generation=5, grant="x", copy=1),)
+    sim.change(ONE, epoch=3, source=average(0, 0, generation=6, epoch=2))
+    sim.send()
+    sim.run(10.0)
+    assert sim.machine.report(ONE).checkpoint_generation == 6
+    sim.lends = ()
+    sim.change(ONE, epoch=5, copy=-1, copies=1, last_step=0, source=None)
+    sim.send()
+    sim.run(20.0)
+    assert [what for _, what in sim.log if what.startswith("launch")][-1] == "launch 1 on 0"

@@ -1,16 +1,19 @@
 """A job comes from another host, or leaves for another."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
+from hs_core.events import CheckpointFetched
 from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
+from hs_core.wanted import NOBODY, Peer
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -230,6 +233,40 @@ def test_what_lies_here_and_is_newer_is_not_fetched() -> None:
     sim.run(5.0)
     assert sim.ordered("fetch") == []
     assert sim.ordered("launch")[-1] == "launch 1 on 0 from generation 0"
+
+
+@pytest.mark.parametrize("peer", [NOBODY, Peer(host=HostName("v1"), address="10.0.0.1:7444")])
+def test_where_its_checkpoint_is_sought_in_a_folder_what_is_known_here_of_the_incarnation_before_says_nothing(
+    peer: Peer,
+) -> None:
+    """Another server has written there since, perhaps, and let go of that."""
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(can_checkpoint=True, fetch_s=1.0))
+    sim.send()
+    sim.run(30.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    here = sim.machine.report(ONE)
+    known = sim.source(here.checkpoint_step, here.checkpoint_generation)
+    sim.change(ONE, leave=False, epoch=3, source=replace(known, peer=peer, look=peer != NOBODY))
+    sim.send()
+    assert sim.machine.report(ONE).checkpoint_generation == -1
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch")[-2:] == ["fetch 1", "launch 1 on 0 from generation 0"]
+
+
+def test_one_of_which_no_checkpoint_was_ever_heard_begins_afresh_once_none_was_found() -> None:
+    sim = HostSim(1)
+    anything = replace(sim.source(0, 0), peer=NOBODY)
+    sim.job(1, epoch=2, source=anything, ways=Ways(fetch_s=1e6))
+    sim.send()
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1"], "it is waited for"
+    sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=-1, step=0))
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1", "launch 1 on 0"]
+    assert "no checkpoint was found" in [fact.text for fact in sim.machine.story_of(ONE)]
 
 
 ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)
@@ -512,6 +549,7 @@ def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_
     again = sim.machine.report(ONE)
     assert again.phase is Phase.CHECKPOINTED
     assert 0 < again.checkpoint_step < written.checkpoint_step
+    assert (again.fallback_why, again.began_step) == (torn.note, 0), "though a later one was written since"
 
 
 # --- a host that has no room to start anybody

@@ -35,13 +35,14 @@ class Cut(Deployment):
     """Jobs outlive what a test does to its agents."""
 
     files: dict[int, Path] = field(default_factory=dict)
+    fence_s: float = FENCE_S
 
     def _controller_toml(self) -> str:
         users = "".join(f'[users.{name}]\nrun_as = "{account()}"\n' for name in ("ann", "bob"))
         return (
             f'state_dir = "{self.state}/controller"\nsocket = "{self.run}/controller.sock"\n'
             f'listen = "{self.address}"\nquantum_s = {self.quantum_s!r}\nheartbeat_s = 0.5\n'
-            f"lease_s = {LEASE_S!r}\nfence_after_s = {FENCE_S!r}\nmigrations_per_hour = 7200\n{users}"
+            f"lease_s = {LEASE_S!r}\nfence_after_s = {self.fence_s!r}\nmigrations_per_hour = 7200\n{users}"
         )
 
     def submit(self, user: str, name: str, scripts: Path, steps: int, **fields: object) -> int:
@@ -76,7 +77,8 @@ class Cut(Deployment):
 
 
 @pytest.fixture
-def cut() -> Iterator[Cut]:
+def cut(request: pytest.FixtureRequest) -> Iterator[Cut]:
+    """Its parameter, where it has one, is after how many seconds jobs are fenced."""
     with ExitStack() as stack:
         state, run = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hs-l-", ignore_cleanup_errors=True)))
@@ -87,7 +89,8 @@ def cut() -> Iterator[Cut]:
         made = stack.enter_context(network([server.name for server in SERVERS], namespaces=True))
         if not isinstance(made, Namespaces):
             pytest.skip(made.words)
-        cluster = Cut(state=state, run=run, network=made, quantum_s=1.0)
+        fence_s = getattr(request, "param", FENCE_S)
+        cluster = Cut(state=state, run=run, network=made, quantum_s=1.0, fence_s=fence_s)
         stack.callback(cluster.end_jobs)
         stack.callback(cluster.stop)
         cluster.start_controller()
@@ -153,9 +156,43 @@ def test_whatever_link_is_cut_no_job_runs_twice_none_is_lost_and_each_learns_wha
             story = cut.hsctl("show", str(job))
             lives = incarnations(rows)
             begun = [at for at, life in enumerate(lives) if life[0].step == 1]
-            # Only who said `fence` may begin anew, where nothing is found in its folder, and then it is told so.
-            assert len(begun) == 1 or (job == fenced and "starts afresh" in story), story
-            for first, last in pairwise([*begun, len(lives)]):
-                never_twice([row for life in lives[first:last] for row in life])
+            assert len(begun) == 1, f"a job that has written checkpoints begins with one\n{story}"
+            never_twice(rows)
             assert all(one[-1].at_s <= next_[0].at_s for one, next_ in pairwise(lives)), story
             assert {(row.step, row.loss) for row in rows} == {(row.step, row.loss) for row in same}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "cut", [12.0], indirect=True
+)  # as long as a process may take to come up, and then to save
+def test_what_was_written_unheard_into_a_folder_that_all_servers_see_is_gone_on_from(
+    cut: Cut, scripts: Path
+) -> None:
+    """Its new server is cut off while it comes up there. What it leaves behind is newer than all that was heard of, which is there no more."""
+    folder = {"mode": "interval", "interval": "1s", "dir": str(cut.state / "checkpoints")}
+    job = cut.submit("bob", "moved", scripts, STEPS, on_partition="fence", checkpoint=folder)
+    file = cut.files[job]
+    until(lambda: cut.views()[job]["checkpoint_step"] > 0, "it has written a checkpoint", 180)
+    home = cut.views()[job]["nodes"][0]
+    logs = {server.name: cut.state / f"{server.name}.log" for server in SERVERS if server.name != home}
+    cut.hsctl("node", "drain", home)
+    there = until(
+        lambda: next((name for name, log in logs.items() if '"launched"' in log.read_text()), None),
+        "its process comes up on another server",
+        60,
+    )
+    cut.link(there, "down")
+    cut.hsctl("node", "undrain", home)
+    until(lambda: len(incarnations(learned(file))) > 1, "it trains there, unheard", 60)
+    unheard = incarnations(learned(file))[1][0].process
+    until(lambda: not alive(unheard), "it has ended there", 60)
+    until(lambda: len(incarnations(learned(file))) > 2, "it goes on elsewhere", 180)
+    cut.link(there, "up")
+    first, second, third, *_ = incarnations(learned(file))
+    told = f"it goes on from step {third[0].step - 1} on"
+    until(lambda: told in cut.hsctl("show", str(job)), f"the story says: {told}", 60)
+    assert "or from a newer checkpoint if one is in" in cut.hsctl("show", str(job))
+    assert second[0].step == first[-1].step + 1
+    assert second[0].step < third[0].step <= second[-1].step + 1, "it lost what it had written unheard"
+    never_twice(learned(file))

@@ -50,3 +50,26 @@ def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_
     assert [row.step for row in learned(tmp_path / "out-2")] == list(range(1, TOTAL + 1))
     folders = sorted(path.name.split("-")[:2] for path in (tmp_path / "shared").iterdir())
     assert folders == [["job", str(first)], ["job", str(second)]], "each job has one of its own"
+
+
+def test_an_agent_that_has_lost_its_memory_has_its_jobs_go_on_from_what_they_wrote_there(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--quantum", "1")
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "checkpoint: {mode: interval, interval: 1s}\n"
+        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out', '{TOTAL}', '0.03']\n"
+    )
+    job = int(cluster.hsctl("submit", "-f", str(file), "--parsable").stdout)
+    until(lambda: cluster.view(job).checkpoint_step > 0, "it has written a checkpoint")
+    cluster.kill("agent-a")
+    (memory,) = cluster.state.glob("*/host.json")
+    memory.write_text("{")
+    cluster.up()
+    ended = cluster.until_state(job, "succeeded", "failed")
+    story = cluster.hsctl("show", str(job)).stdout
+    assert ended.state == "succeeded", story
+    before, after = incarnations(learned(tmp_path / "out"))
+    assert 1 < after[0].step <= before[-1].step + 1, story
+    assert f"it goes on from step {after[0].step - 1} on a" in story

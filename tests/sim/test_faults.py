@@ -23,6 +23,7 @@ from hs_sim.model import Result
 
 SEEDS = 500
 QUIET = 320  # of these nobody asks for anything in the middle of it
+CUT = 120
 ENOUGH = 400  # seeds, for a planted bug
 
 
@@ -38,6 +39,38 @@ def test_nothing_is_broken_by_five_hundred_seeds_of_trouble():
 def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile():
     failures = explore(range(QUIET, SEEDS), processes=2, deeds=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_where_all_servers_see_it():
+    failures = explore(range(CUT), processes=2, cuts=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(
+            40, id="what-its-new-server-wrote-unheard-goes-before-what-its-old-one-is-known-to-have"
+        ),
+        pytest.param(191, id="it-does-not-begin-afresh-where-a-folder-has-newer-than-was-known"),
+        pytest.param(446, id="a-server-that-has-it-back-looks-into-the-folder-and-not-into-its-memory"),
+        pytest.param(232, id="who-begins-afresh-takes-nothing-of-a-copy-that-was-given-up"),
+    ],
+)
+def test_what_once_broke_where_links_are_cut_holds(seed: int):
+    assert run_seed(seed, cuts=True) is None
+
+
+def test_with_cuts_jobs_save_into_folders_that_all_servers_see_and_are_fenced():
+    worlds: list[World] = []
+    for seed in range(12):
+        assert run_seed(seed, worlds.append, cuts=True) is None
+    stories = [world.controller.machine.story(JobId(job)) for world in worlds for job in range(1, 10)]
+    facts = [fact for story in stories for fact in story]
+    assert any("it asked to be fenced" in fact.text for fact in facts)
+    assert any("newer checkpoint" in fact.text for fact in facts)
 
 
 def test_with_deeds_servers_are_removed_jobs_cancelled_and_policies_changed(monkeypatch):

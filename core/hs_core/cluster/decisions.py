@@ -237,7 +237,9 @@ class Decisions(Requests):
         self._put(new, now_s)
         text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
-        if stored is not None and stored.hosts != home:
+        if stored is not None and stored.is_unknown:
+            text += ", and goes on from a checkpoint if one is in the folder that its user named"
+        elif stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} {stored.where}"
         self._fact(now_s, "placed", text, job=row.id, host=home[0])
 

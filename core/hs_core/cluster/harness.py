@@ -272,7 +272,7 @@ def _wanted_job(job: WantedJob) -> str:
     had = ""
     if source is not None:
         lender = "its folder" if source.peer == NOBODY else source.peer.address
-        had = f" from {lender} {source.epoch}#{source.generation}"
+        had = f" from {'its folder or ' if source.look else ''}{lender} {source.epoch}#{source.generation}"
     if source is not None and (source.rank, source.nodes) != (job.node_rank, max(1, len(job.nodes))):
         had += f" (part {source.rank} of {source.nodes})"
     if source is not None and source.parts:
@@ -366,8 +366,8 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             found[-1] = replace(found[-1], **{key: value == "yes"})  # type: ignore[arg-type]
         elif key == "rendezvous":
             found[-1] = replace(found[-1], rendezvous=value)
-        elif key == "note":
-            found[-1] = replace(found[-1], note=value.replace("_", " "))
+        elif key in {"note", "fallback_why"}:
+            found[-1] = replace(found[-1], **{key: value.replace("_", " ")})  # type: ignore[arg-type]
         elif key == "gpus":
             found[-1] = replace(found[-1], gpus=tuple(GpuId(gpu) for gpu in value.split(",")))
         elif key == "beside":

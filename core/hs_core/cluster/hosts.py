@@ -61,7 +61,7 @@ class Hosts(Moves):
                 self._lost_at(row, host.name, why, now_s)
             elif host.name in row.reports:
                 why = "was rebooted" if rebooted else "no longer knows of it"
-                self._lost_at(row, host.name, f"{host.name} {why}", now_s)
+                self._lost_at(row, host.name, f"{host.name} {why}", now_s, forgot=True)
             # else the order to start it never arrived: it is repeated
         if self._backup.awaits:
             for report in told:

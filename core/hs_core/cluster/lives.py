@@ -73,6 +73,16 @@ class Lives(Views):
             self._cannot_start(row, host, why, now_s)
         elif reports.came_up(before, part):
             self._starts(row.user, host, now_s)
+        if (
+            reports.began_afresh(before, part)
+            and not row.portions
+            and row.stored is not None
+            and row.stored.step > 0
+        ):
+            known = f"its checkpoint of step {row.stored.step} {row.stored.where}"
+            self._fact(
+                now_s, "afresh", f"it began afresh on {host}, which knows nothing of {known}", job=row.id
+            )
 
     def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         quantum_s = self.settings.quantum_s
@@ -176,15 +186,17 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if not stored.is_at(row.hosts) or row.id in self._flights:
+        if stored.is_unknown and reports.found_nothing(row):
+            self._fact(now_s, "afresh", f"it began afresh on {', '.join(row.hosts)}", job=row.id)
+        elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
         fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
-            return replace(row, stored=fetched)
-        known = not stored.is_at(row.hosts) and not stored.in_folder
+            return replace(row, stored=None if stored.is_unknown else fetched)
+        known = not (stored.is_at(row.hosts) or stored.in_folder or stored.surpassed)
         return replace(row, stored=None, origin=stored if known else None)
 
     def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:
@@ -192,26 +204,30 @@ class Lives(Views):
         told = any(said.fallbacks >= part.fallbacks for said in old.reports.values())
         if told or new.portions or (new.stored is not None and new.stored.copies):
             return new
-        had, step = old.stored, max(0, part.checkpoint_step)
+        had, step = old.stored, max(0, part.began_step)
         lost_s = (
             reports.lost_work_gpu_s(new, step) if had is not None else 0.0
         )  # else its host has counted it
-        text = f"its newest checkpoint cannot be used: {part.note}; it goes on from step {step}"
+        text = f"its newest checkpoint cannot be used: {part.fallback_why or 'it does not say why'}; it goes on from step {step}"
         self._fact(now_s, "fell-back", text, job=new.id, data={"lost_gpu_s": round(lost_s, 3), "step": step})
         return replace(new, stored=None, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
-        step = row.step
+        step, from_step, generation = row.step, stored.step, stored.generation
+        report = row.report
+        if report is not None and (stored.in_folder or stored.surpassed):  # what was found may be newer
+            from_step = max(from_step, report.began_step)
+            generation = max(generation, report.checkpoint_generation)
         data: dict[str, str | int | float] = {
             "from": ",".join(stored.servers),
             "to": ",".join(row.hosts),
-            "step": stored.step,
-            "generation": stored.generation,
+            "step": from_step,
+            "generation": generation,
             "start_s": round(max(0.0, now_s - row.settled_s), 3),
         }
         flight = self._flights.pop(row.id, None)
         if flight is None:
-            text = f"it goes on from step {stored.step} on {', '.join(row.hosts)}, at step {step}"
+            text = f"it goes on from step {from_step} on {', '.join(row.hosts)}, at step {step}"
             self._fact(now_s, "restored", text, job=row.id, data=data)
             return
         move, left_s = flight
@@ -276,28 +292,36 @@ class Lives(Views):
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
         lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
         row = replace(row, stored=None, past_lost_gpu_s=lost_s)
-        self._lost(row, f"{why}; it starts afresh", now_s)
+        self._lost(row, why if reports.unknown(row) is not None else f"{why}; it starts afresh", now_s)
 
-    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
-        """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
+    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
+        """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone. `forgot`: the host knows nothing of it."""
         if len(row.hosts) == 1:
-            self._lost(row, why, now_s)
+            self._lost(row, why, now_s, forgot=forgot)
             return
         before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
         if before.exit is None:
             gone = Exit(why=f"{LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
 
-    def _lost(self, row: Job, why: str, now_s: float) -> None:
-        """Its incarnation is dead, through no fault of its own."""
+    def _lost(self, row: Job, why: str, now_s: float, *, forgot: bool = False) -> None:
+        """Its incarnation is dead, through no fault of its own. `forgot`: its host, which may have its files still, knows nothing of it."""
         ended = Exit(why=LOST)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
             return
         stored = self._newest(row)
         again = f"; it goes on from step {stored.step}" if stored else ""
-        if stored is None and (stored := self._perhaps(row)) is not None:
+        if stored is not None and (doubted := reports.doubted(row, stored)) != stored:
+            stored = doubted
+            again += f", or from a newer checkpoint if one is in {row.spec.checkpoint_dir}"
+        elif stored is not None and forgot and stored.is_at(row.hosts) and not stored.copies:
+            stored = replace(stored, surpassed=True)
+            again += ", or from a newer checkpoint if one is there"
+        elif stored is None and (stored := self._perhaps(row)) is not None:
             again = f"; {self._unless_back(row, stored)}"
+        elif stored is None and (stored := reports.unknown(row)) is not None:
+            again = f"; without a checkpoint in {row.spec.checkpoint_dir} it starts afresh"
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
@@ -357,6 +381,7 @@ class Lives(Views):
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
             return
+        self._flights.pop(row.id, None)  # it did not arrive
         self._given_up.forget(row.id)
         if lost_s is not None:
             self._given_up.lost(was)

@@ -98,6 +98,8 @@ class Moves(Lives):
             portions=portions,
             base_step=base_step if portions else 0,
         )
+        if new.stored is not None and told and not portions:
+            new = replace(new, stored=reports.doubted(row, new.stored))
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
 
@@ -233,6 +235,7 @@ class Moves(Lives):
         )
         self._flights[row.id] = (move, now_s)
         self._grounded.forget(row.id)
+        self._given_up.forget(row.id)  # it has begun elsewhere since
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:

@@ -85,11 +85,11 @@ class Orders:
         return tuple(Peer(host=name, address=hosts[name].peer if name in hosts else "") for name in row.hosts)
 
     def _source(self, row: Job, rank: int) -> Source | None:
-        """Where this rank's part of its state is; None where a job lives on the one host that has it: it looks in its own folder."""
+        """Where this rank's part of its state is; None where a job lives on the one host that has it, and knows it as its newest."""
         stored = row.stored
         if stored is not None and (row.portions or stored.copies):
             return self._average(stored)
-        if stored is None or (row.nodes == 1 and stored.is_at(row.hosts)):
+        if stored is None or (row.nodes == 1 and stored.is_at(row.hosts) and not stored.surpassed):
             return None
         at = reports.taken(row)[rank]
         return Source(
@@ -99,6 +99,7 @@ class Orders:
             step=stored.step,
             rank=stored.rank(at),
             nodes=stored.nodes,
+            look=stored.surpassed and not stored.in_folder,
         )
 
     def _peer(self, name: HostName) -> Peer:

@@ -50,6 +50,8 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
+        fallback_why=new.fallback_why[:_TEXT],
+        began_step=new.began_step if -1 <= new.began_step < _MOST else before.began_step,
         checkpoint_fails=_whole(new.checkpoint_fails),
         start_fails=_whole(new.start_fails),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
@@ -82,6 +84,8 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and 0 <= new.checkpoint_fails < _MOST
         and 0 <= new.start_fails < _MOST
         and len(new.note) <= _TEXT
+        and len(new.fallback_why) <= _TEXT
+        and -1 <= new.began_step < _MOST
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
@@ -140,6 +144,19 @@ def came_up(before: JobReport | None, new: JobReport) -> bool:
     if before is not None and before.phase not in _BEFORE_PROCESS:
         return False
     return new.phase in _HAS_PROCESS or (new.exit is not None and not new.exit.why)
+
+
+def began_afresh(before: JobReport | None, new: JobReport) -> bool:
+    """A process of it did, and did not look for a checkpoint first."""
+    return new.began_step == 0 and not new.fallbacks and (before is None or before.began_step != 0)
+
+
+def found_nothing(row: Job) -> bool:
+    """Of what was to be looked for: it began afresh, whatever it has written since."""
+    report = row.report
+    return report is not None and (
+        report.began_step == 0 or max(report.began_step, report.checkpoint_generation) < 0
+    )
 
 
 def has_process(report: JobReport | None) -> bool:
@@ -284,7 +301,24 @@ def sought(row: Job, stored: Stored | None) -> Stored | None:
     """
     if stored is None or not row.spec.checkpoint_dir or row.portions or stored.copies:
         return None
-    return replace(stored, hosts=(), ranks=(), of=stored.nodes)
+    return replace(stored, hosts=(), ranks=(), of=stored.nodes, surpassed=False)
+
+
+def unknown(row: Job) -> Stored | None:
+    """Of one that nobody heard to have written any, whatever is in the folder that its user named. None: it named none."""
+    if row.stored is not None and row.stored.copies:
+        return None
+    return sought(row, Stored(hosts=row.hosts, epoch=row.epoch, generation=0, step=0))
+
+
+def doubted(row: Job, stored: Stored) -> Stored:
+    """A checkpoint that is known of, where its last incarnation may have got further than it was heard to.
+
+    In a folder that its user named that one may have written others, and let go of this one: two are kept there, whoever wrote them.
+    """
+    if not row.spec.checkpoint_dir or row.portions or stored.copies or stored.in_folder:
+        return stored
+    return replace(stored, surpassed=True)
 
 
 def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:

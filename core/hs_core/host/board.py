@@ -170,6 +170,7 @@ class Board:
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
         self.saves_later(job)
         generation = job.checkpoint_generation
+        job.began_step = -1 if generation >= 0 else 0
         self.out.append(Launch(wanted=job.wanted, gpus=job.gpus, generation=generation))
         how = "" if generation < 0 else f" from checkpoint {generation}"
         self.tell("launched", f"launched on {self.names(job.gpus)}{how}", job)
@@ -292,10 +293,13 @@ class Board:
         lent = [
             key for key in self.lends if key[0] == job.id
         ]  # perhaps of an incarnation before, which it had come back to
+        alone = not (job.part or job.wanted.copy >= 0)
         for key in lent:
-            # A part, or a copy, says nothing of what the job wrote here alone.
-            if not (job.part or job.wanted.copy >= 0) or key not in self.kept:
+            # A part, or a copy, says nothing of what the job wrote here alone; nor can it go on from that alone.
+            if alone:
                 self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
+            else:
+                self.kept.setdefault(key, (-1, -1))
         if (job.id, job.wanted.epoch) not in lent:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
 

@@ -83,7 +83,8 @@ def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
     job.checkpoint_generation, job.checkpoint_step = generation, step
     job.step = max(job.step, step)
     job.came_s = board.now_s
-    board.tell("fetched", f"has checkpoint {generation}, step {step}", job)
+    found = f"has checkpoint {generation}, step {step}" if generation >= 0 else "no checkpoint was found"
+    board.tell("fetched", found, job)
 
 
 def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool, host_fault: bool = False) -> None:

@@ -75,7 +75,7 @@ def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
             yield f"{name} is started while it is to leave"
         if wanted.spans and not wanted.rendezvous:
             yield f"{name} is started before its nodes know where to meet"
-        if wanted.source is not None and order.generation < 0:
+        if wanted.source is not None and order.generation < 0 and not wanted.source.may_be_none:
             yield f"{name} is started without what it is to go on from"
         if job.wanted.epoch != wanted.epoch:
             yield f"{name} is started as incarnation {wanted.epoch}, it is {job.wanted.epoch}"

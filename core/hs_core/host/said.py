@@ -197,9 +197,10 @@ def _restored(board: Board, job: HostedJob, event: JobRestored) -> None:
         job.lost_gpu_s += spent * (job.step - event.step) / job.step
     if event.generation < job.checkpoint_generation:
         job.fallbacks += 1
+        job.fallback_why = event.note
         job.trouble = event.note
         board.tell("fell-back", f"{event.note}; it goes on from step {event.step}", job)
-    job.step = event.step
+    job.step = job.began_step = event.step
     job.checkpoint_step, job.checkpoint_generation = event.step, event.generation
 
 

@@ -43,6 +43,7 @@ def take_up(board: Board, entry: WantedJob) -> HostedJob:
         job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)
     elif (
         source is not None
+        and not source.is_sought
         and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]
         and _as_this_part(entry)
     ):
@@ -82,7 +83,7 @@ def bury(board: Board, job: HostedJob) -> None:
             job.part
             or heir.part
             or job.wanted.copy >= 0
-            or (source is not None and (source.parts or not _as_this_part(heir.wanted)))
+            or (source is not None and (source.parts or source.is_sought or not _as_this_part(heir.wanted)))
         ):
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step

@@ -316,6 +316,7 @@ class Source(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
     step: _builtins.int
@@ -323,6 +324,8 @@ class Source(_message.Message):
     """the node that wrote this part of it …"""
     nodes: _builtins.int
     """… of so many; 0: 1"""
+    look: _builtins.bool
+    """first in the folder that the user named, for this one or a newer one that nobody heard of"""
     @_builtins.property
     def peer(self) -> Global___Peer: ...
     @_builtins.property
@@ -339,10 +342,11 @@ class Source(_message.Message):
         rank: _builtins.int = ...,
         nodes: _builtins.int = ...,
         parts: _abc.Iterable[Global___SourcePart] | None = ...,
+        look: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "nodes", b"nodes", "parts", b"parts", "peer", b"peer", "rank", b"rank", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "look", b"look", "nodes", b"nodes", "parts", b"parts", "peer", b"peer", "rank", b"rank", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -377,16 +377,16 @@ class Agent:
 
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
         """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
-        self._shelf(job)[generation, saved.rank] = saved
+        self.shelf(job)[generation, saved.rank] = saved
 
-    def _shelf(self, job: JobId) -> Shelf:
+    def shelf(self, job: JobId) -> Shelf:
         """What lies here of it, or in the folder that its user named, which all servers see."""
         shared = self._world.folders.get(job)
         return self.stores.setdefault(job, {}) if shared is None else shared
 
     def prune(self, job: JobId, newest: int) -> None:
         """Who writes a generation keeps so many, as `hs_job` does."""
-        there = self._shelf(job)
+        there = self.shelf(job)
         before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
         for key in [key for key in there if key[0] in before]:
             del there[key]
@@ -410,7 +410,7 @@ class Agent:
         held = self.stored(job, generation, rank)
         if held is None:
             self._world.broken(
-                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self._shelf(job)}"
+                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self.shelf(job)}"
             )
         return held.step
 

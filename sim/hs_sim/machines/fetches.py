@@ -27,9 +27,12 @@ class Fetches:
             return
         # Copies have one node each.
         parts = [(part.peer.host, part.generation, 0) for part in source.parts]
-        if source.peer == NOBODY:
-            self._look(agent, wanted, source, tries)
-            return
+        if source.peer == NOBODY or source.look:
+            if self._looked(agent, wanted, source):
+                return
+            if source.peer == NOBODY:
+                self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
+                return
         needed = parts or [(source.peer.host, source.generation, source.rank)]
         lenders = [world.agents[host] for host, _, _ in needed]
         reached = all(
@@ -55,9 +58,10 @@ class Fetches:
         got = Saved(epoch, step, wanted.node_rank, wanted.copy)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
 
-    def _look(self, agent: "Agent", wanted: WantedJob, source: Source, tries: int) -> None:
-        """In the folder that its user named, which servers see whether those that wrote there are up or not."""
-        shelf = self._world.folders[wanted.job]
+    def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
+        """In the folder that its user named, which servers see whether those that wrote there are up or not. Those before it write there no more."""
+        self._world.claim(wanted.job, wanted.epoch)
+        shelf = agent.shelf(wanted.job)
         newest = max(
             (
                 number
@@ -67,12 +71,15 @@ class Fetches:
             ),
             default=-1,
         )
+        if newest < 0 and source.may_be_none:
+            self._tell(agent, wanted, -1, 0)
+            return True
         if newest < 0:
-            self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
-            return
+            return False
         found = shelf[newest, source.rank]
         agent.store(wanted.job, newest, found._replace(rank=wanted.node_rank))
         self._tell(agent, wanted, newest, found.step)
+        return True
 
     def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str, *, hopeless: bool) -> None:
         if tries < RETRIES:

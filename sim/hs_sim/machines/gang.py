@@ -152,6 +152,12 @@ class Gang:
             self.job, epoch, steps[0], world.within_reach(job, self.nodes, world.controller.sides)
         )
 
+    def _read(self) -> None:
+        """As late as a script gets to it: what was there when it was launched may be gone by now."""
+        for part in self._in_order():
+            if self.averaged == 0:
+                part.agent.checkpoint_step(self.key[0], self.generation, part.rank)
+
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
 
@@ -165,6 +171,8 @@ class Gang:
             return
         part.way = Way.UP
         if self.whole and all(p.way is Way.UP for p in self.parts.values()):
+            self._read()
+            self.world.claim(*self.key)
             for other in self._in_order():
                 other.way = Way.STANDING
                 if self.generation >= 0:
@@ -371,9 +379,8 @@ class Gang:
             return
         tier, self.tier = self.tier, None
         if tier is Tier.CHECKPOINT:
-            failed = [p for p in self._in_order() if p.agent.disk_full]
-            if failed:
-                self._save_failed(was_moving)
+            if why := self._cannot_write():
+                self._save_failed(was_moving, why)
                 return
             self._write()
         for part in self._in_order():
@@ -394,11 +401,16 @@ class Gang:
         else:
             self.world.clock.after(UNTOLD_S, self.end, part, CHECKPOINTED)
 
-    def _save_failed(self, was_moving: bool) -> None:
+    def _cannot_write(self) -> str:
+        if any(part.agent.disk_full for part in self.parts.values()):
+            return "no space left on device"
+        return "" if self.world.may_write(*self.key) else "the job has begun anew on another server"
+
+    def _save_failed(self, was_moving: bool, why: str) -> None:
         for part in self._in_order():
             if was_moving and part.way is Way.STOPPING:
                 part.way = Way.GOING
-            part.agent.say(part, CheckpointFailed, why="no space left on device")
+            part.agent.say(part, CheckpointFailed, why=why)
         if was_moving:
             self._move()
 
@@ -415,9 +427,9 @@ class Gang:
     def _saved(self, turn: int) -> None:
         if turn != self._turn:
             return
-        if any(p.agent.disk_full for p in self.parts.values()):
+        if why := self._cannot_write():
             for part in self._in_order():
-                part.agent.say(part, CheckpointFailed, why="no space left on device")
+                part.agent.say(part, CheckpointFailed, why=why)
         else:
             self._write()
             for part in self._in_order():
@@ -425,7 +437,7 @@ class Gang:
         self._move()
 
     def _write(self) -> None:
-        self.generation += 1
+        self.generation = 1 + max(self.generation, self.world.newest_in_folder(self.key[0]))
         self.done = float(self.step)
         for part in self._in_order():
             part.agent.store(

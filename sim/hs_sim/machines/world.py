@@ -70,6 +70,7 @@ class World:
         self.network = Network(self.clock, self.timing, roll(experiment.seed, "network"))
         self.truth = Truth()
         self.folders: dict[JobId, Shelf] = {}  # that users named for their checkpoints, and all servers see
+        self.claimed: dict[JobId, int] = {}  # there, by this incarnation: none before it writes any more
         self.occupied: dict[Part, None] = {}  # in the order in which they came: sums of floats go by it
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
@@ -297,6 +298,18 @@ class World:
         if job.ended_s is None and not job.cancelled:
             self._left -= 1
         job.cancelled = True
+
+    def claim(self, job: JobId, epoch: int) -> None:
+        """Its folder, as `hs_job.checkpoint` and `hs_agent.carrier` do."""
+        if job in self.folders:
+            self.claimed[job] = max(epoch, self.claimed.get(job, 0))
+
+    def newest_in_folder(self, job: JobId) -> int:
+        """Also of those whose servers are cut off: a number is given once."""
+        return max((generation for generation, _ in self.folders.get(job, ())), default=-1)
+
+    def may_write(self, job: JobId, epoch: int) -> bool:
+        return self.claimed.get(job, 0) <= epoch
 
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
