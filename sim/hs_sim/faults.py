@@ -407,9 +407,17 @@ def _moved_about(policy: Policy, *, likely: float) -> Policy:
 
 
 def run_seed(
-    seed: int, prepare: Callable[[World], None] | None = None, *, deeds: bool = False, cuts: bool = False
+    seed: int,
+    prepare: Callable[[World], None] | None = None,
+    *,
+    deeds: bool = False,
+    cuts: bool = False,
+    thinks: bool = False,
 ) -> Failure | None:
-    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links."""
+    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links.
+
+    `thinks`: where the seed says so the controller goes on while its policy decides.
+    """
     case = case_of(seed)
     if cuts:
         case = with_cuts(case)
@@ -418,7 +426,7 @@ def run_seed(
     world = World(
         case.experiment,
         faults=case.plan,
-        timing=replace(TIMING, decision_s=roll(seed, "thinks").choice(THINKS_S)),
+        timing=replace(TIMING, decision_s=roll(seed, "thinks").choice(THINKS_S) if thinks else 0.0),
         specs=lambda job: case.specs[job.id],
         settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S),
         dress=partial(_moved_about, likely=case.moving),
@@ -467,7 +475,7 @@ def each_seed(
     cuts: bool = False,
 ) -> Iterator[Failure | None]:
     """What each came to, one after the other, as soon as it is known."""
-    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts)
+    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts, thinks=True)
     if processes <= 1:
         yield from map(look, seeds)
         return

@@ -29,16 +29,20 @@ class Laws:
         # The policy may be at a question about how things were, and then has to be asked again.
         self._allowed = IDLE_SAMPLES + ceil(2 * deciding_s / (world.experiment.sample_s or quantum_s))
         self._settled_s = SETTLE_QUANTA * quantum_s + 2 * deciding_s
-        # Of quanta that are over before it is said who runs in them nothing is expected but safety.
-        self._in_time = deciding_s < quantum_s
 
     def __call__(self, world: World) -> None:
         self._queues()
         quiet_s = world.clock.now_s - world.trouble.quiet_from_s
-        if not self._in_time or not world.trouble.over or quiet_s < self._settled_s:
+        if not self._in_time() or not world.trouble.over or quiet_s < self._settled_s:
             self._idle.clear()
             return
         self._work_conserving()
+
+    def _in_time(self) -> bool:
+        """Of quanta that are over, or well begun, before it is said who runs in them nothing is expected but safety; of servers that share out their own all is."""
+        quantum_s, deciding_s = self._world.experiment.quantum_s, self._world.timing.decision_s
+        fair = self._world.controller.machine.policy.needs.fair
+        return deciding_s <= quantum_s / 10 or (fair and deciding_s < quantum_s)
 
     def _queues(self) -> None:
         world = self._world
