@@ -37,7 +37,7 @@ class Young:
 
 @contextmanager
 def later() -> Iterator[None]:
-    """Not within this. A decision makes tens of thousands of objects that are gone when it is made: looked through in its middle they cost most."""
+    """Not within this. What a verdict, or a large request, comes to are thousands of objects that are gone a moment later: looked through in its middle they cost most."""
     was_on = gc.isenabled()
     gc.disable()
     try:
