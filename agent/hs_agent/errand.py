@@ -20,7 +20,7 @@ if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from hs_agent.bare.child import execute
-from hs_agent.bare.family import signal_all
+from hs_agent.bare.family import reap_children, signal_all
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 MAX_ORDER = 2 << 20
@@ -130,16 +130,9 @@ class Errand:
         self.purge_pause_s = min(2 * self.purge_pause_s, PURGE_AT_MOST_S)
 
     def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.childless = True
-                return
-            if pid == 0:
-                return
-            if pid == self.command:
-                self.status = status
+        status, self.childless = reap_children(self.command)
+        if status is not None:
+            self.status = status
 
     def why_not(self) -> str:
         """What the child said before it would have become the command."""

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from hs_agent.bare.child import execute
-from hs_agent.bare.family import read_stat, signal_all
+from hs_agent.bare.family import read_stat, reap_children, signal_all
 from hs_agent.bare.files import keep_room, replace_json, write_file
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from hs_agent.bare.log import Log
@@ -212,16 +212,9 @@ class Shim:
         return max(int((min(waits) - time.monotonic()) * 1000) + 1, 0)
 
     def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                self.childless = True
-                return
-            if pid == 0:
-                return
-            if pid == self.job:
-                self.status = status
+        status, self.childless = reap_children(self.job)
+        if status is not None:
+            self.status = status
 
     # its output
 

@@ -34,6 +34,20 @@ def descendants() -> list[tuple[int, str, int]]:
     return tree
 
 
+def reap_children(ours: int) -> tuple[int | None, bool]:
+    """Takes leave of all children that have ended: how this one did, if it is among them, and whether there are none left."""
+    status = None
+    while True:
+        try:
+            pid, how = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status, True
+        if pid == 0:
+            return status, False
+        if pid == ours:
+            status = how
+
+
 def send(pid: int, start: int, number: int) -> None:
     """Signal this very process or nobody: the pid of a grandchild may have changed hands since it was listed."""
     try:

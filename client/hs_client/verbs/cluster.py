@@ -252,7 +252,7 @@ def _checks(client: Client) -> list[dict[str, str]]:
                 "fail",
                 "policy",
                 f"it has been deciding for {policy.deciding_s:.0f} s",
-                "put another one in office (hsctl policy set NAME), or make quanta longer",
+                "put another one in office (hsctl policy set NAME): it decides once this one is done; if it never is, restart the controller after that",
             )
         )
     found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))
