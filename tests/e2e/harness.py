@@ -25,6 +25,22 @@ from hs_proto.v1.controller_pb2 import JobView
 
 T = TypeVar("T")
 
+UP: dict[Path, Callable[..., str]] = {}  # folders of the clusters that are up now, and hsctl for each
+LAST_LINES = 60
+
+
+def tell(state: Path, ask: Callable[..., str]) -> str:
+    """What the cluster says of its servers and jobs, and the end of each daemon's log."""
+    said = []
+    for words in (["nodes"], ["queue", "--all", "--json"], ["events"]):
+        try:
+            said.append(ask(*words))
+        except Exception as error:  # it is told why a test failed, and must not fail for a reason of its own
+            said.append(f"{words}: {error}")
+    for log in sorted(state.glob("*.log")):
+        said += [f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-LAST_LINES:]]
+    return "\n".join(said)
+
 
 def until(look: Callable[[], T | None], what: str, within_s: float = 180.0) -> T:
     """The first true answer of `look`; fails, naming what was awaited, when there is none in time."""
@@ -198,6 +214,8 @@ def temporary(*flags: str) -> Iterator[Cluster]:
         cluster = Cluster(Path(folder) / "state", "--devices", "emulated", *flags)
         try:
             cluster.up()
+            UP[cluster.state] = lambda *words: cluster.hsctl(*words).stdout
             yield cluster
         finally:
+            UP.pop(cluster.state, None)
             cluster.down()
