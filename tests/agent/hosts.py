@@ -55,7 +55,7 @@ class Hosts:
             controller.want(job, quantum_s=quantum_s, turn=turn)
 
     def all_report(self, job: int, condition: Callable[[JobReport], Any], what: str) -> list[JobReport]:
-        return [each.wait_report(job, condition, what, 30) for each in self.controllers]
+        return [each.wait_report(job, condition, what) for each in self.controllers]
 
     def log(self, number: int, job: int, epoch: int = 1) -> str:
         for folder in ("state/jobs", "state/ended"):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -145,8 +146,9 @@ def test_a_node_that_has_its_part_in_a_folder_of_its_own_goes_on_from_that(two: 
 
 @pytest.mark.parametrize("claimed", [None, "{", '{"epoch": 1}', '{"epoch": 7}'])
 def test_who_looks_claims_the_folder_for_its_incarnation_so_that_what_it_finds_stays(
-    two: Two, place: Path, claimed: str | None
+    two: Two, place: Path, claimed: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     shared = place / "shared"
     write(shared, {"rank0.pt": 20})
     if claimed is not None:

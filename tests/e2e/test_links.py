@@ -171,7 +171,7 @@ def test_whatever_link_is_cut_no_job_runs_twice_none_is_lost_and_each_learns_wha
 
 @pytest.mark.root
 @pytest.mark.parametrize(
-    "cut", [12.0], indirect=True
+    "cut", [30.0], indirect=True
 )  # as long as a process may take to come up, and then to save
 def test_what_was_written_unheard_into_a_folder_that_all_servers_see_is_gone_on_from(
     cut: Cut, scripts: Path
