@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from hs_controller.tables import TABLES, put_meta
+from hs_controller.tables import STATEMENTS, TABLES, put_meta
 from hs_daemon.owned import why_not_ours
 
 SCHEMA = 1
@@ -124,7 +124,7 @@ def engine(file: Path, mode: str) -> sa.Engine:
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(file)),
         poolclass=sa.NullPool,
-        connect_args={"check_same_thread": False, "timeout": 5.0},
+        connect_args={"check_same_thread": False, "timeout": 5.0, "cached_statements": STATEMENTS},
     )
 
     def connected(connection: sqlite3.Connection, _record: object) -> None:

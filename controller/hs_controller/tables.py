@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -108,7 +109,8 @@ CREDENTIALS = sa.Table(
 Row = dict[str, Any]
 
 
-AT_ONCE = (64, 16, 4, 1)  # rows of one statement: few different ones, so that each is prepared once
+AT_ONCE = 64  # rows of one statement at most
+STATEMENTS = 512  # of a connection that stay prepared: one for each number of rows of the tables that are written all the time
 
 
 def insert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
@@ -116,29 +118,32 @@ def insert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
 
     Many to a statement: for each statement the driver lets go of the interpreter, and beside a busy loop it has to wait for it.
     """
-    _put(db, table, rows, "")
+    _put(db, table, rows, replaces=False)
 
 
 def upsert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
     """Rows with every column of the table; what has the same key is replaced."""
-    keys = [f'"{column.name}"' for column in table.primary_key.columns]
-    others = [f'"{column.name}"' for column in table.columns if not column.primary_key]
-    new = ", ".join(f"{name} = excluded.{name}" for name in others)
-    _put(db, table, rows, f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {new}")
+    _put(db, table, rows, replaces=True)
 
 
-def _put(db: sa.Connection, table: sa.Table, rows: Sequence[Row], conflict: str) -> None:
+def _put(db: sa.Connection, table: sa.Table, rows: Sequence[Row], *, replaces: bool) -> None:
     names = [column.name for column in table.columns]
-    columns = ", ".join(f'"{name}"' for name in names)
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
+        values = tuple([each[name] for each in some for name in names])
+        db.exec_driver_sql(_statement(table, len(some), replaces=replaces), values)
+
+
+@lru_cache(maxsize=2 * STATEMENTS)
+def _statement(table: sa.Table, rows: int, *, replaces: bool) -> str:
+    names = [f'"{column.name}"' for column in table.columns]
     row = f"({', '.join('?' * len(names))})"
-    done = 0
-    for count in AT_ONCE:
-        while len(rows) - done >= count:
-            values = tuple(each[name] for each in rows[done : done + count] for name in names)
-            places = ", ".join([row] * count)
-            statement = f'INSERT INTO "{table.name}" ({columns}) VALUES {places}{conflict}'  # noqa: S608 — names from TABLES alone
-            db.exec_driver_sql(statement, values)
-            done += count
+    statement = f'INSERT INTO "{table.name}" ({", ".join(names)}) VALUES {", ".join([row] * rows)}'  # noqa: S608 — names from TABLES alone
+    if not replaces:
+        return statement
+    keys = [f'"{column.name}"' for column in table.primary_key.columns]
+    new = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+    return f"{statement} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {new}"
 
 
 def docs(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
