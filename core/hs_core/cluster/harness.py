@@ -14,6 +14,7 @@ from hs_core.events import (
     ClusterEvent,
     Consult,
     Direct,
+    GiveUp,
     GpusDrained,
     HostDrained,
     HostJoined,
@@ -235,6 +236,8 @@ def _told(outcome: Outcome) -> list[str]:
                 lines.append(f"→ wake at {command.at_s:g}")
             case Consult():
                 lines.append("→ asks the policy")
+            case GiveUp():
+                lines.append("→ gives up what the policy was asked before")
     return lines
 
 
