@@ -42,7 +42,7 @@ class Watched:
             try:
                 verdict = policy.decide(snapshot, memory)
             except Exception as error:
-                if repr(error) != self._failed:  # it is asked again and again
+                if office == self._office and repr(error) != self._failed:  # it is asked again and again
                     self._failed = repr(error)
                     log.exception("policy-failed", policy=policy.name)
                 raise

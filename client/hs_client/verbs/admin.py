@@ -272,7 +272,9 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
     if view.decided_at:
         out(f"decided:    {screen.clock(view.decided_at)}, in {view.decision_s * 1000:.1f} ms")
     if view.deciding_s > view.quantum_s:
-        out(f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last: hsctl policy set NAME")
+        out(
+            f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last: hsctl policy set NAME"
+        )
     if view.given_up:
         out(f"given up:   {view.given_up} of its decisions, or of one's before it, are still being made")
     if view.failure:

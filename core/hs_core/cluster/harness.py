@@ -91,6 +91,7 @@ class World:
 
     def handle(self, event: ClusterEvent) -> Outcome:
         self.outcome = self.machine.handle(event)
+        self.policy = self.machine.policy  # as the journal has it, over restarts
         for command in self.outcome.commands:
             match command:
                 case Direct():
