@@ -17,7 +17,7 @@ from hs_core.errors import Kind, RefusedError
 
 Answer = TypeVar("Answer")
 
-LET_END_S = 10.0  # what was given up may come to its end by itself, as most does: nothing breaks off in an import, say, that the next decision needs too
+LET_END_S = 10.0  # what was given up may come to its end by itself, as most does, before it is broken off: the import of a solver, say, would be broken for all
 NAME = "policy"
 
 
@@ -29,7 +29,7 @@ class GivenUpError(RefusedError):
 
 
 class _Enough(BaseException):
-    """Put into a thread that is to end. None of what policies catch."""
+    """Put into a thread that is to end. Who catches what goes wrong in a policy does not catch it."""
 
 
 class Thinker:
@@ -49,7 +49,8 @@ class Thinker:
         """Raises what the question raises, and GivenUpError."""
         if self._closed:
             raise GivenUpError
-        return await self._put(question)
+        # Shielded: of who goes away the question is still being answered, and behind it nothing else is.
+        return await asyncio.shield(self._put(question))
 
     def _put(self, question: Callable[[], Answer]) -> asyncio.Future[Answer]:
         if self._at is None:
@@ -151,5 +152,5 @@ def _unless_done(done: asyncio.Future[Any], settle: Callable[[], None]) -> None:
 
 
 def _tell(answered: Callable[[Answer], None], done: asyncio.Future[Answer]) -> None:
-    if not done.cancelled() and not isinstance(done.exception(), GivenUpError):
+    if not isinstance(done.exception(), GivenUpError):
         answered(done.result())

@@ -179,21 +179,34 @@ def test_previews_do_not_wait_for_a_policy_that_stays_at_a_decision_nor_for_one_
 
 
 def test_what_is_given_up_is_heard_of_by_nobody_and_what_comes_after_has_a_thread_of_its_own() -> None:
-    may, heard = threading.Event(), list[int]()
+    begun, may, heard = threading.Semaphore(0), threading.Event(), list[int]()
+
+    def stay() -> int:
+        begun.release()
+        return int(may.wait(LONG_S))
 
     async def story() -> None:
         thinker = Thinker()
         first = await thinker.answer(threading.get_ident)
         thinker.give_up()
         assert await thinker.answer(threading.get_ident) == first, "it was at nothing"
-        thinker.ask(lambda: int(may.wait(LONG_S)), heard.append)
+        thinker.ask(stay, heard.append)
         behind = asyncio.create_task(thinker.answer(lambda: 2))
-        await asyncio.sleep(0)
+        await until(lambda: begun.acquire(blocking=False))
         thinker.give_up()
         with pytest.raises(GivenUpError):
             await behind
-        assert await thinker.answer(threading.get_ident) != first
-        assert thinker.given_up == 1
+        second = await thinker.answer(threading.get_ident)
+        assert second != first
+        gone = asyncio.create_task(thinker.answer(stay))
+        await until(lambda: begun.acquire(blocking=False))
+        gone.cancel()
+        await asyncio.wait({gone})
+        thinker.give_up()
+        assert await thinker.answer(threading.get_ident) not in {first, second}, (
+            "that was at what nobody waited for"
+        )
+        assert thinker.given_up == 2
         may.set()
         await until(lambda: thinker.given_up == 0)
         assert heard == []
