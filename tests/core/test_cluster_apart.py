@@ -8,7 +8,7 @@ from clusters import SETTINGS, world
 from hs_core.cluster import Reason
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.events import Consult, Direct, GiveUp, PolicyAnswered
+from hs_core.events import Consult, GiveUp, PolicyAnswered
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Snapshot, Verdict
@@ -43,8 +43,8 @@ def test_nobody_has_a_home_before_the_policy_has_answered() -> None:
 
 def test_what_comes_while_the_policy_decides_is_taken_in_and_asked_about_once_it_has() -> None:
     at = asked("submit alice a")
-    lines = at.do("submit alice b")
-    assert not any(isinstance(command, Consult) for command in at.outcome.commands), lines
+    told = at.do("submit alice b")
+    assert not any(isinstance(command, Consult) for command in at.outcome.commands), told
     assert at.machine.job(J2).spec.name == "b"
     at.do("answer")
     assert (home(at, J1), home(at, J2)) == (("n1",), ())
@@ -264,63 +264,3 @@ def test_the_longer_a_decision_takes_the_later_comes_the_next_but_within_a_quart
     assert at.wake_s == pytest.approx(wake_s)
     at.play(f"@{at.wake_s}\ntick")
     assert at.machine.question is not None
-
-
-def at_an_edge(took_s: float = 0.1, late_s: float = 0.0) -> World:
-    """Two gangs over both servers take turns; the policy is at the quantum after the one that has just begun."""
-    at = World(plain_policy(every_quantum=True), APART)
-    at.play("user alice\n@0\nhost n1 V100:4\nhost n2 V100:4")
-    for line in ("submit alice a nodes=2 gpus=4 count=2", *["tick"] * 2):
-        at.now_s = max(at.now_s, at.wake_s or 0.0) if line == "tick" else at.now_s
-        at.do(line)
-        at.now_s += took_s
-        at.do("answer")
-    while at.machine.question is not None:
-        at.do("answer")
-    assert at.wake_s is not None
-    at.now_s = at.wake_s + late_s
-    at.do("tick")
-    assert at.machine.question is not None
-    return at
-
-
-def told(at: World) -> set[HostName]:
-    return {command.host for command in at.outcome.commands if isinstance(command, Direct)}
-
-
-BOTH = {HostName("n1"), HostName("n2")}
-
-
-def test_an_edge_is_told_along_with_the_turns_that_are_decided_right_after_it() -> None:
-    at = at_an_edge()
-    assert told(at) == set()
-    quantum, coming = at.machine.quantum, at.wanted[HostName("n1")].next_turn
-    at.now_s += 0.1
-    at.do("answer")
-    assert told(at) == BOTH
-    for wanted in at.wanted.values():
-        assert (wanted.quantum, wanted.turn) == (quantum, coming), "as it was told a quantum ago"
-        assert wanted.next_turn not in (None, coming)
-    at.do("tick")
-    assert told(at) == set()
-
-
-def test_an_edge_is_told_after_a_tenth_of_a_quantum_whatever_the_policy_is_at() -> None:
-    at = at_an_edge()
-    assert at.wake_s == pytest.approx(at.now_s + 1.0)
-    at.play(f"@{at.now_s + 0.5}\ntick")
-    assert told(at) == set()
-    at.play(f"@{at.wake_s}\ntick")
-    assert told(at) == BOTH
-    assert {wanted.quantum for wanted in at.wanted.values()} == {at.machine.quantum}
-    at.do("answer")
-    assert told(at) == BOTH, "now what comes next"
-
-
-@pytest.mark.parametrize(
-    ("took_s", "late_s"), [(1.5, 0.0), (0.1, 12.0)], ids=["takes long", "quanta were missed"]
-)
-def test_an_edge_is_told_at_once_where_the_next_turns_may_come_too_late_or_these_were_not_told(
-    took_s: float, late_s: float
-) -> None:
-    assert told(at_an_edge(took_s, late_s)) == BOTH

@@ -22,7 +22,6 @@ from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted, WantedJob
 
 DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
-AT_ONCE = 10  # of a quantum the part in which a verdict is said along with the edge before it: that could be said two or three times in a row else
 BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
 _as_said = copier(Wanted)
 
@@ -32,8 +31,7 @@ class Decisions(Requests):
         """Whether an edge was reached; a Wake that only asked for something else is none."""
         self._wake_s = None
         was_s = self._edges.at_s
-        passed = self._edges.passed(now_s)
-        if not passed:
+        if not self._edges.passed(now_s):
             if (
                 self._edges.at_s != was_s
             ):  # the clock was set back: hosts with a common edge are told the new one
@@ -44,23 +42,8 @@ class Decisions(Requests):
         self._event.meta = True
         self._restless |= self._untold
         self._turns = self._planned_turns
-        self._at_edge, self._passed_s = (
-            {name for name, parts in self._book.spanned.items() if parts > 0},
-            now_s,
-        )
-        if passed > 1:  # of those between nobody was told
-            self._restless |= self._at_edge
+        self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
         return True
-
-    def _edge_waits_s(self, now_s: float) -> float | None:
-        """Until when who has a common edge is not told that it has passed, for the turns after it are decided just now; None: no longer.
-
-        Whose turn it is now they were told a quantum ago.
-        """
-        most_s = self.settings.quantum_s / AT_ONCE
-        until_s = self._passed_s + most_s
-        expected = self._question is not None and self._took_s < most_s
-        return until_s if expected and self._at_edge and now_s < until_s <= now_s + most_s else None
 
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
         if self._backup.awaits:
@@ -96,8 +79,6 @@ class Decisions(Requests):
             times.append(self._edges.at_s)
         if self._backup.awaits:
             times.append(self._backup.until_s)
-        if (edge_s := self._edge_waits_s(now_s)) is not None:
-            times.append(edge_s)
         if self._stale and self._decided_s is not None and self._question is None:
             times.append(self._decided_s + self._settle_s())
         if not times:
@@ -357,9 +338,6 @@ class Decisions(Requests):
             yield Consult(question=self._event.question)
 
     def _directs(self, now_s: float) -> Iterator[Direct]:
-        if self._at_edge and self._edge_waits_s(now_s) is None:
-            self._restless |= self._at_edge
-            self._at_edge = set()
         if not self._restless:
             return
         restless = sorted(self._restless & self._connected)

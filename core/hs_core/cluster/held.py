@@ -96,10 +96,6 @@ class Held:
         # whom to tell
         self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
         self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
-        self._at_edge: set[HostName] = (
-            set()
-        )  # hosts with a common edge that has passed, and they were not told so
-        self._passed_s = 0.0  # when it did
         self._event = Underway()
 
     def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
