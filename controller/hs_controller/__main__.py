@@ -135,7 +135,7 @@ def _run(file: Path) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """All is written by now. A thread that is still at a decision must not be met by what an interpreter does at its end: a solver's library would be taken apart under it."""
+    """All is written by now. Where a thread is still at a decision nothing is taken apart any more: a solver's library would be under its feet."""
     if still_at_it():
         os._exit(status)
     sys.exit(status)

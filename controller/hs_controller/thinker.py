@@ -1,7 +1,7 @@
 """The thread on which policies are asked, one question after the other: they share what they keep between decisions.
 
 A policy may stay at a question for ever: an endless loop, a solver that hangs. When it is given up nobody hears of what that thread still comes to,
-and who asks next is answered on another one. No thread can be ended from outside; one in Python code ends at an exception that is put into it.
+and who asks next is answered on another one. A thread cannot be killed; what is in Python code ends at an exception that is put into it.
 """
 
 import asyncio

@@ -226,7 +226,7 @@ def test_a_policy_that_is_at_one_decision_for_longer_than_a_quantum_is_shown_so(
 def test_decisions_that_were_given_up_and_do_not_end_are_counted_and_doctor_warns_of_them(hsctl, fake):
     assert "given up" not in hsctl("policy", "show").out
     fake.policy.given_up = 2
-    assert "given up:   2 of its decisions, or of one's before it" in hsctl("policy", "show").out
+    assert "given up:   2 decisions have not come to their end" in hsctl("policy", "show").out
     assert "warn  policy: 2 of the decisions that were given up" in hsctl("doctor").out
 
 

@@ -276,7 +276,7 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
             f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last: hsctl policy set NAME"
         )
     if view.given_up:
-        out(f"given up:   {view.given_up} of its decisions, or of one's before it, are still being made")
+        out(f"given up:   {view.given_up} decisions have not come to their end: they do with the controller")
     if view.failure:
         out(f"it fails:   {screen.printable(view.failure)}")
         out("            what it said last stands, and nobody is given a home: hsctl policy set NAME")
