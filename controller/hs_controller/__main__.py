@@ -1,8 +1,10 @@
 """`hs-controller`: the daemon's command line."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -18,6 +20,7 @@ try:
     from hs_controller.doors import DoorError
     from hs_controller.pki import PkiError
     from hs_controller.sqlite import StoreError, StoreRefusedError
+    from hs_controller.thinker import still_at_it
     from hs_core import policies
     from hs_core.errors import BrokenError, RefusedError
     from hs_daemon import logs, version
@@ -59,7 +62,7 @@ _config_option = click.option(
 def run(file: Path) -> None:
     """Run in the foreground until SIGTERM."""
     logs.set_up()
-    sys.exit(_run(file))
+    _leave(_run(file))
 
 
 @cli.command()
@@ -129,6 +132,13 @@ def _run(file: Path) -> int:
         log.exception("broken")
         return BROKEN
     return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """All is written by now. Where a thread is still at a decision nothing is taken apart any more: a solver's library would be under its feet."""
+    if still_at_it():
+        os._exit(status)
+    sys.exit(status)
 
 
 def _complain(error: Exception, status: int) -> int:

@@ -232,6 +232,7 @@ class AdminCalls(Calls):
             text=watched.text,
             failure=machine.failure,
             deciding_s=machine.deciding_s(self._loop.clock.now_s()),
+            given_up=self._loop.given_up,
         )
 
     async def ListTrades(self, request: pb.ListTradesRequest, context: Context) -> pb.ListTradesReply:

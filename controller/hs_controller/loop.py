@@ -397,6 +397,8 @@ class Loop:
             if self._wake is not None:
                 self._wake.cancel()
             self._wake = asyncio.get_running_loop().call_later(draft.wake_in_s, self._quantum_ended)
+        if draft.gives_up:
+            self._thinker.give_up()
         if draft.question is not None:
             self._consult(draft.question)
         if draft.events:
@@ -428,13 +430,21 @@ class Loop:
         self._thinker.ask(question.answer, answered)
 
     async def would_entitle(self, tickets: Mapping[UserName, float]) -> Mapping[Account, float]:
-        """GPUs by user and model, had these users so many tickets. Raises RefusedError, as `ClusterMachine.what_if`."""
-        machine = await self.settled()
-        question = machine.what_if(tickets, self.clock.now_s())
+        """GPUs by user and model, had these users so many tickets. Raises RefusedError, as `ClusterMachine.what_if`, and where the policy stays at a decision."""
+        machine, now_s = await self.settled(), self.clock.now_s()
+        question = machine.what_if(tickets, now_s)
+        if machine.stays_at_it(now_s):
+            text = f"the policy {machine.policy.name} has been deciding for {machine.deciding_s(now_s):.0f} s, and previews wait for it"
+            raise RefusedError(text, Kind.UNAVAILABLE)
         if question is None:
             return {}
         verdict = await self._thinker.answer(partial(self.mind.watched.aside, question))
         return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
+
+    @property
+    def given_up(self) -> int:
+        """Decisions that are still being made, and that nobody waits for any more."""
+        return self._thinker.given_up
 
     async def _prune(self) -> None:
         now_s = self.clock.now_s()

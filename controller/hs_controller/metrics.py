@@ -69,7 +69,7 @@ async def gather(loop: Loop, hub: Hub) -> list[Metric]:
     await loop.settled()
     mind, now_s, pieces = loop.mind, loop.clock.now_s(), Pieces(loop.settled, rest_s=REST_S)
     return [
-        *_controller(mind, now_s, read_only=bool(loop.read_only)),
+        *_controller(mind, now_s, read_only=bool(loop.read_only), given_up=loop.given_up),
         *await _users(mind, now_s, pieces),
         *await _nodes(mind.machine, hub, now_s, pieces),
         await _queue(mind.machine, now_s, pieces),
@@ -77,7 +77,7 @@ async def gather(loop: Loop, hub: Hub) -> list[Metric]:
     ]
 
 
-def _controller(mind: Mind, now_s: float, *, read_only: bool) -> list[Metric]:
+def _controller(mind: Mind, now_s: float, *, read_only: bool, given_up: int) -> list[Metric]:
     info = GaugeMetricFamily("hs_info", "1, with what runs here.", labels=["version", "policy"])
     info.add_metric([version(), mind.machine.policy.name], 1.0)
     return [
@@ -99,6 +99,11 @@ def _controller(mind: Mind, now_s: float, *, read_only: bool) -> list[Metric]:
             "hs_policy_deciding_seconds",
             "For how long the policy has been at its decision; 0 while it is at none.",
             value=mind.machine.deciding_s(now_s),
+        ),
+        GaugeMetricFamily(
+            "hs_policy_given_up_decisions",
+            "Decisions that were given up, and have not come to their end.",
+            value=float(given_up),
         ),
     ]
 

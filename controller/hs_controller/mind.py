@@ -20,6 +20,7 @@ from hs_core.events import (
     Consult,
     Direct,
     Fact,
+    GiveUp,
     HostJoined,
     HostLeft,
     HostReported,
@@ -106,6 +107,7 @@ class Draft:
     gone_credentials: list[Credential] = field(default_factory=list)
     directs: dict[HostName, tuple[Wanted, float]] = field(default_factory=dict)  # and when that was said
     wake_in_s: float | None = None
+    gives_up: bool = False  # what the policy was asked before
     question: Question | None = None  # for the policy
     touched: set[JobId] = field(default_factory=set)
     weighty: bool = False  # has to be committed before anything comes of it
@@ -199,6 +201,9 @@ class Mind:
                 draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
+            elif isinstance(command, GiveUp):
+                self.watched.give_up()
+                draft.gives_up, draft.question = True, None
             elif isinstance(command, Consult):
                 draft.question = command.question
         late = self._late(event)

@@ -79,6 +79,7 @@ async def _office(loop: Loop, hub: Hub, started_s: float) -> dict[str, Any]:
         "decided_at_s": watched.decided_s,
         "decision_s": watched.took_s,
         "deciding_s": machine.deciding_s(loop.clock.now_s()),
+        "decisions_given_up": loop.given_up,
         "jobs": dict(sorted(states.items())),
         "servers": len(machine.hosts()),
         "servers_connected": len(hub.names()),

@@ -18,28 +18,31 @@ class Watched:
         self.decided_s = 0.0  # wall clock; 0: not yet
         self.took_s = 0.0
         self.text = ""  # what it does, in a sentence
-        self._office = (
-            0  # which of the policies that have been in office is: the one before may be at a question still
-        )
+        self._office = 0  # grows with each policy, and where one is given up: it may be at a question still
         self._failed = ""  # how, the last time
 
     def aside(self, question: Question) -> Verdict:
         """Nobody's decision: somebody asks what would be. On the thread on which decisions are made."""
-        kept = self.decided_s, self.took_s
+        kept, office = (self.decided_s, self.took_s), self._office
         try:
             return question.verdict()
         finally:
-            self.decided_s, self.took_s = kept
+            if office == self._office:
+                self.decided_s, self.took_s = kept
+
+    def give_up(self) -> None:
+        """What the policy is at: that it ends some time is no matter."""
+        self._office += 1
 
     def dress(self, policy: Policy) -> Policy:
         """The same policy, watched from here: it takes office."""
 
         def timed(snapshot: Snapshot, memory: Memory) -> Verdict:
-            began_s = time.perf_counter()
+            office, began_s = self._office, time.perf_counter()
             try:
                 verdict = policy.decide(snapshot, memory)
             except Exception as error:
-                if repr(error) != self._failed:  # it is asked again and again
+                if office == self._office and repr(error) != self._failed:  # it is asked again and again
                     self._failed = repr(error)
                     log.exception("policy-failed", policy=policy.name)
                 raise
@@ -49,7 +52,6 @@ class Watched:
             return verdict
 
         self._office += 1
-        office = self._office
         self.decided_s = self.took_s = 0.0
         self.text = _text(policy)
         return replace(policy, decide=timed)

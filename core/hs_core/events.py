@@ -70,7 +70,7 @@ class UserRemoved(At):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet(At):
-    """An administrator puts another policy of the table in office."""
+    """An administrator puts another policy of the table in office, or has the same one give up a decision at which it stays."""
 
     name: str
     by: UserName
@@ -206,7 +206,12 @@ class Consult:
     question: Question
 
 
-ClusterCommand = Direct | Wake | Consult
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Whatever the policy was asked before, somebody's preview too, is given up, and nothing that comes is to wait for it."""
+
+
+ClusterCommand = Direct | Wake | Consult | GiveUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

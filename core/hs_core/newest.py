@@ -1,6 +1,11 @@
-"""Answers remembered: from one decision, or look, to the next much of what is asked is the same."""
+"""Answers remembered: from one decision, or look, to the next much of what is asked is the same.
+
+What could be torn is kept by each thread for itself: of one thread decisions are made one after another, and one that was given up may be at
+its own still while the next is made on another.
+"""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
@@ -11,21 +16,35 @@ V = TypeVar("V")
 class Newest(Generic[Q, A]):
     """Answers as `answer` does, and again with the very same while questions are equal to the one before.
 
-    Nothing comes of it but time. Neither questions nor answers may be changed afterwards. Decisions of a process are taken one after another.
+    Nothing comes of it but time. Neither questions nor answers may be changed afterwards.
     """
 
     def __init__(self, answer: Callable[[Q], A]) -> None:
         self._answer = answer
-        self._kept: tuple[Q, A] | None = None
+        self._kept: ContextVar[tuple[Q, A] | None] = ContextVar("newest", default=None)
 
     def __call__(self, question: Q) -> A:
-        if self._kept is not None and self._kept[0] == question:
-            answer = self._kept[1]
-        else:
-            answer = self._answer(question)
+        kept = self._kept.get()
+        answer = kept[1] if kept is not None and kept[0] == question else self._answer(question)
         # The newest of equals: it is likely to be asked again, and what is the very same is soon compared.
-        self._kept = question, answer
+        self._kept.set((question, answer))
         return answer
+
+
+class Own(Generic[V]):
+    """What `make` makes, once for each thread: for what is changed from decision to decision."""
+
+    def __init__(self, make: Callable[[], V]) -> None:
+        self._make = make
+        self._made: ContextVar[V] = ContextVar("own")
+
+    def __call__(self) -> V:
+        try:
+            return self._made.get()
+        except LookupError:
+            made = self._make()
+            self._made.set(made)
+            return made
 
 
 class Kept(Generic[V, A]):

@@ -217,6 +217,17 @@ def test_a_policy_that_is_at_one_decision_for_longer_than_a_quantum_is_shown_so(
     assert "deciding:   for 75 s now" in hsctl("policy", "show").out
     ran = hsctl("doctor")
     assert (ran.code, "fail  policy: it has been deciding for 75 s" in ran.out) == (1, True)
+    assert hsctl("policy", "set", "gandiva-fair").out.splitlines() == [
+        "gandiva-fair is in office as before",
+        "the decision at which gandiva-fair has been for 75 s is given up",
+    ]
+
+
+def test_decisions_that_were_given_up_and_do_not_end_are_counted_and_doctor_warns_of_them(hsctl, fake):
+    assert "given up" not in hsctl("policy", "show").out
+    fake.policy.given_up = 2
+    assert "given up:   2 decisions have not come to their end" in hsctl("policy", "show").out
+    assert "warn  policy: 2 of the decisions that were given up" in hsctl("doctor").out
 
 
 def test_policy_is_shown_checked_and_set(hsctl, fake):

@@ -62,6 +62,23 @@ class Daemon:
         return self.process.wait(20)
 
 
+class Hanging(Daemon):
+    """With a policy in office that never answers."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        super().__init__(folder, more='policy = "las"\n')
+        self.how = how
+
+    def argv(self) -> list[str]:
+        return [
+            sys.executable,
+            str(Path(__file__).with_name("hanging.py")),
+            self.how,
+            "--config",
+            str(self.file),
+        ]
+
+
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     yield from _ended(Daemon(tmp_path))
@@ -160,6 +177,66 @@ def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:
         assert not daemon.socket.exists()
 
     asyncio.run(story())
+
+
+async def _stuck(daemon: Daemon, channel: grpc.aio.Channel) -> FakeAgent:
+    """Somebody's job waits, and the policy is at a decision that never ends."""
+    agent = await FakeAgent(channel).join()
+    await Client(channel).submit(spec("waits"))
+    await until(lambda: "hangs\n" in daemon.log.read_text())
+    return agent
+
+
+@pytest.mark.parametrize("how", ["wait", "loop"])
+def test_a_controller_whose_policy_never_answers_ends_as_any_other(tmp_path: Path, how: str) -> None:
+    daemon = Hanging(tmp_path, how).start()
+
+    async def story() -> None:
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            await (await _stuck(daemon, channel)).leave()
+
+    try:
+        asyncio.run(story())
+        assert daemon.end() == 0
+        assert '"event": "stopped"' in daemon.log.read_text().splitlines()[-1]
+        assert not daemon.socket.exists()
+    finally:
+        daemon.kill()
+
+
+def test_a_policy_that_never_answers_is_given_up_for_another_which_is_in_office_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    daemon = Hanging(tmp_path, "wait").start()
+
+    async def given_up() -> None:
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client, agent = Client(channel), await _stuck(daemon, channel)
+            assert (await client.stub.GetPolicy(pb.PolicyRequest())).deciding_s > 0
+            said = await client.stub.SetPolicy(pb.SetPolicyRequest(key="p", name="fifo"))
+            assert (said.name, said.failure) == ("fifo", "")
+            await agent.until(lambda: agent.wants(1) is not None)
+            assert (await client.stub.GetPolicy(pb.PolicyRequest())).given_up == 1
+            await agent.leave()
+
+    async def after() -> None:
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client = Client(channel)
+            view = await client.stub.GetPolicy(pb.PolicyRequest())
+            assert (view.name, view.given_up) == ("fifo", 0)
+            agent = await FakeAgent(channel).join()
+            await client.submit(spec("another"))
+            await agent.until(lambda: agent.wants(2) is not None)
+            await agent.leave()
+
+    try:
+        asyncio.run(given_up())
+        assert daemon.end() == 0
+        daemon.start()
+        asyncio.run(after())
+        assert daemon.end() == 0
+    finally:
+        daemon.kill()
 
 
 def test_a_log_on_a_full_disk_stops_nothing(daemon: Daemon) -> None:

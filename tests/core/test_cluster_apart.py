@@ -8,7 +8,7 @@ from clusters import SETTINGS, world
 from hs_core.cluster import Reason
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.events import Consult
+from hs_core.events import Consult, GiveUp, PolicyAnswered
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Snapshot, Verdict
@@ -107,6 +107,103 @@ def test_what_a_policy_answers_that_is_not_in_office_any_more_is_no_matter() -> 
     assert home(at, J1) == ()
     at.do("answer")
     assert home(at, J1) == ("n1",)
+
+
+def gives_up(at: World) -> bool:
+    return any(isinstance(command, GiveUp) for command in at.outcome.commands)
+
+
+def test_another_policy_decides_at_once_however_long_the_one_before_stays_at_its_decision() -> None:
+    at = world("@10", "submit alice a", settings=replace(APART, settle_s=2.0))
+    at.do("answer")
+    at.do("submit alice b")
+    at.play(f"@{at.wake_s:g}\ntick")
+    given_up = at.machine.question
+    assert given_up is not None
+    at.now_s += 312.0
+    told = at.do("policy las")
+    assert gives_up(at)
+    asked = at.machine.question
+    assert asked is not None
+    assert (asked.policy.name, asked.memory, asked.snapshot.now_s) == ("las", {}, at.now_s)
+    assert (
+        told[0] == "policy-given-up: root gives up the decision at which the policy plain has been for 312 s"
+    )
+    fact = at.outcome.facts[0]
+    assert (fact.user, fact.deed, fact.data) == (
+        "root",
+        True,
+        {"by": "root", "policy": "plain", "after_s": 312.0},
+    )
+    assert at.machine.deciding_s(at.now_s) == 0.0
+    assert at.handle(PolicyAnswered(now_s=at.now_s, question=given_up, answer=given_up.answer())).facts == ()
+    assert (home(at, J2), at.machine.memory, at.machine.question) == ((), {}, asked)
+    at.do("answer")
+    assert home(at, J2) == ("n1",)
+
+
+def test_what_the_policy_is_at_for_less_than_a_quantum_is_given_up_without_a_word() -> None:
+    at = asked("submit alice a")
+    at.now_s += 9.0
+    assert at.do("policy las")[0].startswith("policy-set: root puts the policy las in place of plain")
+    assert gives_up(at)
+
+
+def test_the_same_policy_again_is_asked_anew_with_what_it_remembers_if_it_has_been_at_it_for_longer_than_a_quantum() -> (
+    None
+):
+    at = world("policy las", "submit alice a", settings=APART)
+    at.do("answer")
+    memory = at.machine.memory
+    assert memory
+    at.do("submit alice b")
+    given_up = at.machine.question
+    assert given_up is not None
+    at.now_s += 9.0
+    assert at.do("policy las") == []
+    assert at.machine.question is given_up
+    at.now_s += 9.0
+    told = at.do("policy las")
+    assert told[0] == "policy-given-up: root gives up the decision at which the policy las has been for 18 s"
+    assert not any("policy-set" in line for line in told)
+    assert gives_up(at)
+    asked = at.machine.question
+    assert asked is not None
+    assert asked is not given_up
+    assert (asked.policy, asked.memory, asked.snapshot.now_s) == (given_up.policy, memory, at.now_s)
+    at.handle(PolicyAnswered(now_s=at.now_s, question=given_up, answer=given_up.answer()))
+    assert (home(at, J2), at.machine.memory, at.machine.question) == ((), memory, asked)
+    at.do("answer")
+    assert home(at, J2) == ("n1",)
+
+
+def test_a_policy_is_not_asked_the_later_for_how_long_the_one_before_took() -> None:
+    at = world("@10", "submit alice a", settings=replace(APART, settle_s=0.5))
+    at.now_s += 5.0
+    at.do("answer")
+    at.do("cancel alice 1")
+    at.do("report n1 1:0=exited")
+    at.do("policy las")
+    at.do("submit alice b")
+    assert at.wake_s == pytest.approx(at.now_s + 0.5)
+
+
+def test_the_policy_that_took_office_over_one_that_hangs_is_in_office_after_a_restart() -> None:
+    at = asked("submit alice a")
+    at.now_s += 100.0
+    at.do("policy las")
+    assert at.outcome.touched.meta
+    at.do("restart")
+    at.do("host n1 V100:4")
+    question = at.machine.question
+    assert question is not None
+    assert question.policy.name == "las"
+
+
+def test_where_the_policy_is_asked_in_the_event_there_is_nothing_to_give_up() -> None:
+    at = world("submit alice a")
+    at.do("policy las")
+    assert not gives_up(at)
 
 
 def test_what_was_asked_before_a_restart_is_no_matter() -> None:

@@ -24,6 +24,7 @@ from hs_core.cluster.plain import Wishes
 from hs_core.errors import RefusedError
 from hs_core.events import (
     ClusterEvent,
+    GiveUp,
     GpusDrained,
     HostDrained,
     HostJoined,
@@ -36,6 +37,7 @@ from hs_core.events import (
     JobsSubmitted,
     JobsUnpaused,
     PolicyAnswered,
+    PolicySet,
     QuantumEnded,
     UserRemoved,
     UserSet,
@@ -44,6 +46,7 @@ from hs_core.model import After, AfterCondition, Job, JobState, MoveReason, OnPa
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy
+from hs_core.question import Question
 from hs_core.reports import CANNOT_START, Exit, JobReport, Phase
 
 HOSTS = {HostName("n1"): 4, HostName("n2"): 2, HostName("n3"): 4}
@@ -72,6 +75,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.acknowledged: dict[JobId, UserName] = {}
         self.boots = dict.fromkeys(HOSTS, 1)
         self.seen: Mapping[JobId, Job] = {}
+        self.given_up: list[Question] = []
         self.sent: dict[HostName, tuple[int, int]] = {}
         for user in USERS:
             self.happens(UserSet(now_s=0.0, name=user))
@@ -92,6 +96,30 @@ class AnyOrder(RuleBasedStateMachine):
         answer = question.verdict()
         self.happens(PolicyAnswered(now_s=self.world.now_s, question=question, answer=answer))
         assert question is not self.world.machine.question
+
+    @rule(name=st.sampled_from(["fifo", "las"]))
+    def an_administrator_sets_the_policy(self, name: str) -> None:
+        machine, now_s = self.world.machine, self.world.now_s
+        asked, old = machine.question, machine.policy.name
+        changes = name != old or machine.stays_at_it(now_s)
+        assert self.happens(PolicySet(now_s=now_s, name=name, by=USERS[0]))
+        assert machine.policy.name == name
+        given_up = any(isinstance(command, GiveUp) for command in self.world.outcome.commands)
+        assert given_up == (changes and machine.settings.decides_apart)
+        assert asked is None or (machine.question is asked) != changes
+        if changes and asked is not None:
+            self.given_up.append(asked)
+
+    @precondition(lambda self: self.given_up)
+    @rule()
+    def what_was_given_up_is_answered_late(self) -> None:
+        machine, question = self.world.machine, self.given_up.pop()
+        asked, memory = machine.question, machine.memory
+        answered = PolicyAnswered(now_s=self.world.now_s, question=question, answer=question.verdict())
+        self.happens(answered)
+        assert machine.memory is memory
+        assert asked is None or machine.question is asked
+        assert not any(fact.kind == "placed" for fact in self.world.outcome.facts)
 
     def happens(self, event: ClusterEvent) -> bool:
         machine = self.world.machine

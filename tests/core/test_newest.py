@@ -1,6 +1,8 @@
 """Answers are remembered, and nothing comes of it but time."""
 
-from hs_core.newest import Kept, Newest
+from concurrent.futures import ThreadPoolExecutor
+
+from hs_core.newest import Kept, Newest, Own
 
 
 def test_an_equal_question_gets_the_very_same_answer_and_another_one_takes_its_place() -> None:
@@ -16,6 +18,16 @@ def test_an_equal_question_gets_the_very_same_answer_and_another_one_takes_its_p
     assert newest((3,)) == [3]
     assert newest((1, 2)) == [1, 2], "only the newest is kept"
     assert asked == [(1, 2), (3,), (1, 2)]
+
+
+def test_each_thread_keeps_its_own() -> None:
+    newest, own = Newest[int, list[int]](lambda asked: [asked]), Own[list[int]](list)
+    with ThreadPoolExecutor(1) as other:
+        here, there = newest(1), other.submit(newest, 1).result()
+        assert here is not there
+        assert (newest(1) is here, other.submit(newest, 1).result() is there) == (True, True)
+        own().append(1)
+        assert (own(), other.submit(own).result()) == ([1], [])
 
 
 def test_the_very_same_values_are_answered_once_and_equal_ones_anew():

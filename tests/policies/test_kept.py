@@ -1,11 +1,14 @@
 """What is kept from one decision to the next (who lives where, offers of moves, levels) saves time, and changes nothing."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from random import Random
 
 import pytest
 
-from hs_core.mechanism import level, loads, moves
+from hs_core.mechanism import level
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 
@@ -15,19 +18,9 @@ FAIR = find("gandiva-fair")
 RATES = {(f"{user}/x", model): rate for user in "ABC" for model, rate in (("V100", 2.0), ("K80", 1.0))}
 
 
-def forget() -> None:
-    moves._offered.clear()
-    loads._rows.clear()
-    level._find.cache_clear()
-
-
 def decided_afresh(asked: Snapshot, memory: Memory) -> Verdict:
-    kept = [*moves._offered], {**loads._rows}
-    forget()
-    verdict = FAIR.decide(asked, memory)
-    moves._offered[:] = kept[0]
-    loads._rows.update(kept[1])
-    return verdict
+    level._find.cache_clear()
+    return Context().run(FAIR.decide, asked, memory)
 
 
 def newcomer(dice: Random, at: int) -> JobFacts:
@@ -49,7 +42,6 @@ def test_a_decision_with_what_is_kept_is_the_one_without(seed: int) -> None:
         rates=RATES,
     )
     strides, memory, moved = Strides(), {}, 0
-    forget()
     for quantum in range(40):
         verdict = FAIR.decide(asked, memory)
         afresh = decided_afresh(asked, memory)
@@ -65,3 +57,34 @@ def test_a_decision_with_what_is_kept_is_the_one_without(seed: int) -> None:
             tickets = {user: asked.tickets.get(user, 100) for user in users}
             asked = having(asked, jobs=(*stay, *come), tickets=tickets)
     assert moved, "there was something to find"
+
+
+class Stuck(JobFacts):
+    """Who looks up its class stays at that until it is let go, the first time."""
+
+    found, may = threading.Event(), threading.Event()
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "job_class" and not Stuck.found.is_set():
+            Stuck.found.set()
+            assert Stuck.may.wait(60)
+        return super().__getattribute__(name)
+
+
+def test_a_decision_that_stays_half_made_is_no_matter_to_those_that_are_made_on_another_thread() -> None:
+    """It was given up, say."""
+    known = [job(at, hosts=("v1",), started=True, job_class="A/x") for at in range(1, 9)]
+    come = job(9, hosts=("v1",), started=True, job_class="A/x")
+    stuck = Stuck(**{name: getattr(come, name) for name in JobFacts.__slots__})
+    before, then = (snapshot([host("v1"), host("v2")], jobs, {"A": 100}) for jobs in (known, [*known, stuck]))
+    with ThreadPoolExecutor(1) as thread:
+        warm = FAIR.decide(before, {})
+        assert thread.submit(FAIR.decide, before, {}).result() == warm
+        given_up = thread.submit(FAIR.decide, then, {})
+        try:
+            assert Stuck.found.wait(60)
+            assert FAIR.decide(then, {}) == decided_afresh(then, {})
+            assert FAIR.decide(before, {}) == warm
+        finally:
+            Stuck.may.set()
+        assert given_up.result() == FAIR.decide(then, {})

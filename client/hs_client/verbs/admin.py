@@ -272,7 +272,11 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
     if view.decided_at:
         out(f"decided:    {screen.clock(view.decided_at)}, in {view.decision_s * 1000:.1f} ms")
     if view.deciding_s > view.quantum_s:
-        out(f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last")
+        out(
+            f"deciding:   for {view.deciding_s:.0f} s now; jobs go on in the turns that it gave last: hsctl policy set NAME"
+        )
+    if view.given_up:
+        out(f"given up:   {view.given_up} decisions have not come to their end: they do with the controller")
     if view.failure:
         out(f"it fails:   {screen.printable(view.failure)}")
         out("            what it said last stands, and nobody is given a home: hsctl policy set NAME")
@@ -296,9 +300,10 @@ def check_policy(ctx: click.Context, /, *, name: str) -> None:
 @click.argument("name")
 @click.pass_context
 def set_policy(ctx: click.Context, /, *, name: str) -> None:
-    """Put the policy NAME in office, from the next decision on; no job is restarted.
+    """Put the policy NAME in office; no job is restarted.
 
-    It stays in office over restarts of the controller, until its configuration names another one.
+    It decides at once: where the one before is at a decision that one is given up. The one that is in office is asked anew where it has been at a
+    decision for longer than a quantum. It stays in office over restarts of the controller, until its configuration names another one.
     """
     with connected(ctx) as client:
         before = client.policy()
@@ -310,6 +315,8 @@ def set_policy(ctx: click.Context, /, *, name: str) -> None:
         f"{view.name} is in office"
         + (" as before" if before.name == name else f", in place of {before.name}")
     )
+    if before.deciding_s > before.quantum_s:
+        out(f"the decision at which {before.name} has been for {before.deciding_s:.0f} s is given up")
 
 
 # --- backup, restore -------------------------------------------------------------------------------------------------

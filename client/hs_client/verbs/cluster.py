@@ -252,7 +252,16 @@ def _checks(client: Client) -> list[dict[str, str]]:
                 "fail",
                 "policy",
                 f"it has been deciding for {policy.deciding_s:.0f} s",
-                "put another one in office (hsctl policy set NAME): it decides once this one is done; if it never is, restart the controller after that",
+                "put another one in office: hsctl policy set NAME (the same one is asked anew)",
+            )
+        )
+    if policy.given_up:
+        found.append(
+            _check(
+                "warn",
+                "policy",
+                f"{policy.given_up} of the decisions that were given up have not come to their end",
+                "they end with the controller: restart it when it suits you",
             )
         )
     found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))

@@ -39,19 +39,40 @@ class Admin(Hosts):
         return host
 
     def _policy_set(self, event: PolicySet) -> None:
-        """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten."""
+        """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten.
+
+        What it is at is given up. The same one again is asked anew, with what it remembers, where it stays at a decision; else nothing changes.
+        """
         policy = policies.find(event.name)
         old = self.policy
+        stays = self.stays_at_it(event.now_s)
+        if policy.name == old.name and not stays:
+            return
+        if stays:
+            self._tell_given_up(event)
+        self._question, self._event.gives_up = None, self.settings.decides_apart
+        self._stale, self._decided_s = True, None  # it is asked at once
         if policy.name == old.name:
             return
         self.policy = self._dress(policy)
         self._memory = {}
-        self._failure = self._question = None
+        self._failure, self._took_s = None, 0.0
         self._sight.serve(policy.needs)
         self._event.meta = True
-        self._stale = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"
         self._deed(event.now_s, "policy-set", text, by=event.by, user=event.by, old=old.name)
+
+    def _tell_given_up(self, event: PolicySet) -> None:
+        name, after_s = self.policy.name, self.deciding_s(event.now_s)
+        text = f"{event.by} gives up the decision at which the policy {name} has been for {after_s:.0f} s"
+        self._fact(
+            event.now_s,
+            "policy-given-up",
+            text,
+            user=event.by,
+            data={"by": event.by, "policy": name, "after_s": round(after_s, 3)},
+            deed=True,
+        )
 
     def _host_drained(self, event: HostDrained) -> None:
         host = self._known_host(event.host)

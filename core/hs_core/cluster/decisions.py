@@ -12,7 +12,7 @@ from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.copier import copier
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Consult, Direct, PolicyAnswered, Wake
+from hs_core.events import Consult, Direct, GiveUp, PolicyAnswered, Wake
 from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
@@ -149,7 +149,7 @@ class Decisions(Requests):
 
     def _policy_answered(self, event: PolicyAnswered) -> None:
         if event.question is not self._question:
-            return  # another policy is in office, or another mind asked
+            return  # it was given up, or another mind asked
         self._question = None
         self._took_s = max(0.0, event.now_s - event.question.snapshot.now_s)
         self._answered(event.question, event.answer, event.now_s)
@@ -331,7 +331,9 @@ class Decisions(Requests):
 
     # --- what is ordered ------------------------------------------------------------------------------------------
 
-    def _consults(self) -> Iterator[Consult]:
+    def _consults(self) -> Iterator[GiveUp | Consult]:
+        if self._event.gives_up:
+            yield GiveUp()
         if self._event.question is not None:
             yield Consult(question=self._event.question)
 

@@ -14,6 +14,7 @@ from hs_core.events import (
     ClusterEvent,
     Consult,
     Direct,
+    GiveUp,
     GpusDrained,
     HostDrained,
     HostJoined,
@@ -90,6 +91,7 @@ class World:
 
     def handle(self, event: ClusterEvent) -> Outcome:
         self.outcome = self.machine.handle(event)
+        self.policy = self.machine.policy  # as the journal has it, over restarts
         for command in self.outcome.commands:
             match command:
                 case Direct():
@@ -235,6 +237,8 @@ def _told(outcome: Outcome) -> list[str]:
                 lines.append(f"→ wake at {command.at_s:g}")
             case Consult():
                 lines.append("→ asks the policy")
+            case GiveUp():
+                lines.append("→ gives up what the policy was asked before")
     return lines
 
 

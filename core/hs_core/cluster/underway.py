@@ -18,6 +18,7 @@ class Underway:
     profile: bool = False
     facts: list[Fact] = field(default_factory=list)
     question: Question | None = None  # that it asks the policy
+    gives_up: bool = False  # what the policy was asked before
 
     @property
     def touched(self) -> Touched:

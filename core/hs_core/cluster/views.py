@@ -263,13 +263,17 @@ class Views(Held):
     def _says_of(self, job: JobId, now_s: float) -> str:
         if self._failure is not None:
             return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
-        if (deciding_s := self.deciding_s(now_s)) > self.settings.quantum_s:
-            return f"the policy {self.policy.name} has been deciding for {deciding_s:.0f} s, and nobody is given a home before it has"
+        if self.stays_at_it(now_s):
+            return f"the policy {self.policy.name} has been deciding for {self.deciding_s(now_s):.0f} s, and nobody is given a home before it has"
         return self._policy_says.get(job, "")
 
     def deciding_s(self, now_s: float) -> float:
         """For how long the policy has been at a question; 0: it is at none."""
         return 0.0 if self._question is None else max(0.0, now_s - self._question.snapshot.now_s)
+
+    def stays_at_it(self, now_s: float) -> bool:
+        """The policy has been at its question for so long that people are told."""
+        return self.deciding_s(now_s) > self.settings.quantum_s
 
     def _open_after(self, row: Job) -> After | None:
         for index, after in enumerate(row.spec.after):

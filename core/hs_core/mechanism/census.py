@@ -19,6 +19,7 @@ from hs_core.mechanism.placing import Home
 from hs_core.mechanism.roll import Roll
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
+from hs_core.newest import Own
 from hs_core.policy import JobFacts
 
 K = TypeVar("K", bound=Hashable)
@@ -305,11 +306,14 @@ def _is_plain(job: JobFacts, floor: Floor) -> bool:
     return all(host is not None and job.per_node <= host.gpus for host in there)
 
 
-# Nothing comes of it but time: it is taken again only for the same jobs. Decisions of a process are taken one after another.
-_newest: list[Census] = []
+# Nothing comes of it but time: it is taken again only for the same jobs.
+_newest = Own[list[Census]](list)
 
 
 def census(floor: Floor, jobs: Sequence[JobFacts]) -> Census:
-    if not _newest or _newest[0].floor is not floor or not _newest[0].update(jobs):
-        _newest[:] = [Census(floor, jobs)]
-    return _newest[0]
+    newest = _newest()
+    taken = newest.pop() if newest else None  # one in which a decision stopped half-way is none to go on from
+    if taken is None or taken.floor is not floor or not taken.update(jobs):
+        taken = Census(floor, jobs)
+    newest.append(taken)
+    return taken

@@ -9,6 +9,7 @@ what is due to them: servers and users in turns, as in iterative proportional fi
 Departure: the paper leaves this to balance alone.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -61,7 +62,7 @@ def fitted(world: World, levels: Mapping[str, Level], entitled: Shares) -> Share
         asked = _ask(world, model, level, entitled)
         if asked is None:
             continue
-        for user, steps in zip(asked.users, _fits.setdefault(model, Newest(_fit))(asked), strict=True):
+        for user, steps in zip(asked.users, _fits[model](asked), strict=True):
             if steps != STEPS and (user, model) in entitled:
                 found[user, model] = entitled[user, model] * Fraction(steps, STEPS)
     return found
@@ -156,5 +157,5 @@ def _beside(
     return np.maximum(room - held, 0.0), np.where(full, 0.0, weight)
 
 
-_fits: dict[str, Newest[_Asked, tuple[int, ...]]] = {}
+_fits = defaultdict[str, Newest[_Asked, tuple[int, ...]]](lambda: Newest(_fit))
 """By model. From one decision to the next hardly anybody lives elsewhere."""

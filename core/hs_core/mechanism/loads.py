@@ -5,6 +5,7 @@ Departure: tickets count for a load up to one per GPU. A user who has few jobs i
 server looked full to everybody else.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,7 +16,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.band import NOBODY, NUMBERS
+from hs_core.mechanism.band import NOBODY, numbers_of_users
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
@@ -88,7 +89,7 @@ class _Rows:
 
     def of_user(self, user: UserName) -> Ints:
         order, spans = self._by_user
-        at = NUMBERS[user]
+        at = numbers_of_users()[user]
         return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
 
 
@@ -96,7 +97,7 @@ def _flat(numbers: Iterable[Iterable[int]]) -> Ints:
     return np.fromiter(chain.from_iterable(numbers), dtype=np.int64)
 
 
-_rows: dict[str, Newest[_Asked, _Rows]] = {}
+_rows = defaultdict[str, Newest[_Asked, _Rows]](lambda: Newest(_Rows))
 """By model. From one decision to the next hardly anybody lives elsewhere."""
 
 
@@ -126,7 +127,7 @@ class Pool:
         """All jobs and parts of jobs, at once."""
         jobs = [world.at[name] for name in self.names]
         several = [world.parts.get(name, NOBODY) for name in self.names] if world.parts else []
-        newest = _rows.setdefault(self.model, Newest(_Rows))
+        newest = _rows[self.model]
         asked = _Asked(
             there=self._there,
             gangs=[band.gangs for band in jobs],
@@ -156,8 +157,9 @@ class Pool:
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
-        users = list(map(NUMBERS.__getitem__, self.per_gpu))
-        known = np.zeros(len(NUMBERS))
+        numbers = numbers_of_users()
+        users = list(map(numbers.__getitem__, self.per_gpu))
+        known = np.zeros(len(numbers))
         known[users] = list(self.per_gpu.values())
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights

@@ -21,6 +21,7 @@ from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.worth import SCOUTS, SLACK, Offer, Worth
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import JobId, UserName
+from hs_core.newest import Own
 from hs_core.policy import JobFacts
 
 
@@ -44,8 +45,8 @@ class Limits:
 
 
 FEW_KINDS = 128  # up to so many, it is not worth it to find the offers of all at once
-# Those of a world in which nobody has moved yet, and what they go by. Nothing comes of it but time. Decisions of a process are taken one after another.
-_offered: list[tuple[tuple[Any, ...], list[Offer]]] = []
+# Those of a world in which nobody has moved yet, and what they go by. Nothing comes of it but time.
+_offered = Own[list[tuple[tuple[Any, ...], list[Offer]]]](list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +209,12 @@ class Mover:
             *(self.board.entitled, world.gpus, world.kind_gpus),
             {kind: band.first.gang for kind, band in world.kinds.items() if band},
         )
-        if not _offered or _offered[0][0] != goes_by:
+        offered = _offered()
+        if not offered or offered[0][0] != goes_by:
             # Copies of what the world has: that is about to change.
             kept = (*goes_by[:4], *map(dict, goes_by[4:]))
-            _offered[:] = [(kept, self._find_offers(worth))]
-        return list(_offered[0][1])
+            offered[:] = [(kept, self._find_offers(worth))]
+        return list(offered[0][1])
 
     def _find_offers(self, worth: Worth) -> list[Offer]:
         if len(self.world.kind_gpus) > FEW_KINDS:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
-from hs_core.newest import Newest
+from hs_core.newest import Newest, Own
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -35,18 +35,18 @@ class Books:
 
     def dump(self) -> dict[str, Any]:
         """JSON-able."""
-        since_reset = next((said for said, books in _dumped if books.fraction is self.fraction), None)
+        since_reset = next((said for said, books in _dumped() if books.fraction is self.fraction), None)
         if since_reset is None:
             units = [list(unit) for unit in self.units]
             tables = {"fraction": self.fraction.tolist(), "deficit_s": self.deficit_s.tolist()}
             since_reset = {"units": units, "reset_s": self.reset_s, **tables}
         dumped = {**since_reset, "received_s": self.received_s.tolist()}
-        _dumped[:] = [(dumped, self)]
+        _dumped()[:] = [(dumped, self)]
         return dumped
 
     @classmethod
     def load(cls, dumped: Mapping[str, Any], types: int) -> "Books":
-        for newest, books in _dumped:
+        for newest, books in _dumped():
             if newest is dumped and books.fraction.shape[1] == types:
                 return books
         units = tuple(tuple(unit) for unit in dumped["units"])
@@ -57,7 +57,7 @@ class Books:
         return cls(units=units, reset_s=dumped["reset_s"], **tables)
 
 
-_dumped: list[tuple[Mapping[str, Any], Books]] = []
+_dumped = Own[list[tuple[Mapping[str, Any], Books]]](list)
 """What was dumped last, and from what: a simulation hands it back as it was."""
 
 

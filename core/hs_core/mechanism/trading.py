@@ -7,9 +7,10 @@ from typing import Any
 from hs_core.mechanism import trade
 from hs_core.mechanism.rates import Bids, Speeds
 from hs_core.mechanism.world import At, World
+from hs_core.newest import Own
 
-# A market that is at rest, and what it goes by. Nothing comes of it but time. Decisions of a process are taken one after another.
-_at_rest: list[tuple[tuple[Any, ...], trade.Outcome]] = []
+# A market that is at rest, and what it goes by. Nothing comes of it but time.
+_at_rest = Own[list[tuple[tuple[Any, ...], trade.Outcome]]](list)
 
 
 def settle(
@@ -18,12 +19,13 @@ def settle(
     """`standing`: trades, as `trade.dump` gave them in the decision before."""
     bids = Bids(world, speeds)
     goes_by = (base, standing, world.demands, bids.classes, speeds, world.models)
-    if _at_rest and _at_rest[0][0] == goes_by:
-        return _at_rest[0][1]
+    at_rest = _at_rest()
+    if at_rest and at_rest[0][0] == goes_by:
+        return at_rest[0][1]
     market = trade.Market(
         base, trade.load(standing), world.needs(), bids, awaited=bids.awaited, steps=bids.steps
     )
     outcome = market.settle(world.models, world.snapshot.now_s)
     if outcome.at_rest:
-        _at_rest[:] = [(goes_by, outcome)]
+        at_rest[:] = [(goes_by, outcome)]
     return outcome

@@ -245,6 +245,7 @@ class PolicyView(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     DECIDING_S_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     quantum_s: _builtins.float
     fair: _builtins.bool
@@ -259,6 +260,8 @@ class PolicyView(_message.Message):
     """how it failed when it was asked last; empty: it did not"""
     deciding_s: _builtins.float
     """for how long it has been at its decision; 0: it is at none"""
+    given_up: _builtins.int
+    """decisions that were given up, and have not come to their end"""
     @_builtins.property
     def available(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -275,10 +278,11 @@ class PolicyView(_message.Message):
         text: _builtins.str = ...,
         failure: _builtins.str = ...,
         deciding_s: _builtins.float = ...,
+        given_up: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "decided_at", b"decided_at", "deciding_s", b"deciding_s", "decision_s", b"decision_s", "failure", b"failure", "fair", b"fair", "name", b"name", "preemptive", b"preemptive", "quantum_s", b"quantum_s", "text", b"text", "work_conserving", b"work_conserving"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "decided_at", b"decided_at", "deciding_s", b"deciding_s", "decision_s", b"decision_s", "failure", b"failure", "fair", b"fair", "given_up", b"given_up", "name", b"name", "preemptive", b"preemptive", "quantum_s", b"quantum_s", "text", b"text", "work_conserving", b"work_conserving"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
