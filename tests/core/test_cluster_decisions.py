@@ -11,7 +11,7 @@ from hs_core.cluster.plain import Wishes
 from hs_core.errors import BrokenError, RefusedError
 from hs_core.events import QuantumEnded
 from hs_core.forms import Form
-from hs_core.model import SuspendMode
+from hs_core.model import MoveReason, SuspendMode
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -50,6 +50,45 @@ def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS
     at.do("pause alice 1")
     assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
+
+
+def test_what_who_is_gone_had_of_a_quantum_is_shared_out_by_the_server_until_it_ends() -> None:
+    """Where a part of a gang over several servers lives quanta are common: what the policy says now is of the next one."""
+    turns = {N1: Turn(gangs=(JobId(2),), local=False)}
+    wishes: Wishes = {JobId(job): ((N1,), MoveReason.BALANCE, "") for job in (2, 3)}
+    plain = plain_policy(wishes=wishes, every_quantum=True)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = plain.decide(snapshot, memory)
+        homes = verdict.plan.homes
+        named = {at: turn.among([job for job in homes if at in homes[job]]) for at, turn in turns.items()}
+        return replace(verdict, plan=replace(verdict.plan, turns=named))
+
+    at = World(replace(plain, decide=decide), Settings(quantum_s=20.0, settle_s=0.0), wishes=wishes)
+    for line in (
+        "host n1 V100:2",
+        "host n2 V100:2",
+        "user alice",
+        "submit alice gang nodes=2",
+        "submit alice first gpus=2",
+        "submit alice second gpus=2",
+        "report n1 2:0=running can_checkpoint=yes 3:0=held can_checkpoint=yes",
+        "@20",
+        "tick",
+    ):
+        at.do(line)
+    assert at.wanted[N1].turn == turns[N1]
+    assert at.wanted[N1].edge_in_s == 20.0
+    at.do("wish 2 n2")
+    at.do("@25")
+    at.do("user alice 90")
+    assert at.wanted[N1].jobs[1].leave
+    assert at.wanted[N1].turn == turns[N1], "it is on its way out, and has its GPUs still"
+    at.do("report n1 2:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes")
+    assert at.wanted[N1].turn == Turn(gangs=(), local=True)
+    at.do("@40")
+    at.do("tick")
+    assert not at.wanted[N1].turn.local, "of a quantum that it knew of the policy has the say"
 
 
 def test_a_burst_of_submits_costs_few_decisions() -> None:

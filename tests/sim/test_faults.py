@@ -57,6 +57,7 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
         pytest.param(191, id="it-does-not-begin-afresh-where-a-folder-has-newer-than-was-known"),
         pytest.param(446, id="a-server-that-has-it-back-looks-into-the-folder-and-not-into-its-memory"),
         pytest.param(232, id="who-begins-afresh-takes-nothing-of-a-copy-that-was-given-up"),
+        pytest.param(667, id="where-all-else-is-out-of-reach-it-goes-on-from-a-copy-that-was-not-waited-for"),
     ],
 )
 def test_what_once_broke_where_links_are_cut_holds(seed: int):

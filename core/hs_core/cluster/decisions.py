@@ -389,11 +389,23 @@ class Decisions(Requests):
         assert self._edges.at_s is not None
         return replace(
             wanted,
-            turn=self._turn(name, self._turns, jobs),
+            turn=self._turn_now(name, jobs),
             quantum=self._edges.quantum,
             edge_in_s=max(0.0, self._edges.at_s - now_s),
             next_turn=planned,
         )
+
+    def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
+        """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.
+
+        Not where GPUs were named, or are shared, nor those that are kept for who is on its way there.
+        """
+        said, turn = self._turns.get(name, _LOCAL), self._turn(name, self._turns, jobs)
+        if turn.local or said.guests or said.seats or len(turn.gangs) == len(said.gangs):
+            return turn
+        rows = (self._book.live.get(job) for job in said.gangs)
+        comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)
+        return turn if comes else replace(turn, local=True)
 
     def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
         """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""

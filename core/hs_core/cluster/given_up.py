@@ -2,13 +2,15 @@
 
 What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has not begun
 elsewhere goes on from what is there, and what it has received meanwhile is its own.
+
+So are copies that were cut off and not waited for: where nothing that came after them can be had, a part of their average is more than to begin afresh.
 """
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import fsum
 
-from hs_core.cluster import reports
+from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import JobReport
@@ -28,6 +30,7 @@ class GivenUp:
 
     def __init__(self) -> None:
         self._last: dict[JobId, Job] = {}
+        self._behind: dict[JobId, Job] = {}  # the last round that ended without a copy which was cut off
 
     def lost(self, row: Job) -> None:
         """`row`: with its reports, before they are forgotten."""
@@ -38,19 +41,38 @@ class GivenUp:
         if not row.unconfirmed:
             self._last[row.id] = row
 
+    def left_behind(self, row: Job) -> None:
+        """`row`: as it was in a round that ended without some of its copies."""
+        self._behind[row.id] = row
+
     def forget(self, job: JobId) -> None:
+        """It has begun elsewhere since."""
         self._last.pop(job, None)
 
-    def heard(self, row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Unheard | None:
-        """None: it is not of the last incarnation, or that cannot be told."""
+    def over(self, job: JobId) -> None:
+        self.forget(job)
+        self._behind.pop(job, None)
+
+    def heard(
+        self, row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId], *, lacks: bool
+    ) -> Unheard | None:
+        """None: it is not of the last incarnation, or that cannot be told. `lacks`: nothing that it could go on from is within reach."""
         if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
             return None
+        for rounds in (self._last, self._behind):
+            was = rounds.get(row.id)
+            if was is not None and was.portions and was.epoch == report.epoch and host in was.hosts:
+                now = _with(was, host, report, gpus)
+                newer = _of_copies(row, now, host, lacks=lacks)
+                if newer is None:
+                    return None
+                rounds[row.id] = now
+                return Unheard(was, now, newer)
         was = self._last.get(row.id)
         known = was or (None if row.hosts else _alone_there(row, host))
         if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
             return None
-        part = reports.merge(known.reports.get(host), report, gpus)
-        now = replace(known, reports={**known.reports, host: part})
+        now = _with(known, host, report, gpus)
         if was is not None:
             self._last[row.id] = now
         return Unheard(was, now, _newer(row, now))
@@ -67,13 +89,22 @@ def accounted(row: Job, said: Unheard) -> Job:
     for model, gpu_s in now.now_gpu_s_by_model.items():
         by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
     goes_on = said.newer or row.stored
-    lost_work_s = reports.lost_work_gpu_s(now, goes_on.step if goes_on is not None else 0)
+    step = goes_on.step if goes_on is not None else 0
+    lost_s = was.past_lost_gpu_s + after.lost_gpu_s + reports.lost_work_gpu_s(now, step)
+    if row.stored is not None and step < row.stored.step:  # that one is out of reach
+        lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))
     return replace(
         row,
         past_gpu_s=fsum(by_model.values()),
         past_gpu_s_by_model=by_model,
         past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
-        past_lost_gpu_s=max(row.past_lost_gpu_s, was.past_lost_gpu_s + after.lost_gpu_s + lost_work_s),
+        past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
+    )
+
+
+def _with(known: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Job:
+    return replace(
+        known, reports={**known.reports, host: reports.merge(known.reports.get(host), report, gpus)}
     )
 
 
@@ -89,8 +120,21 @@ def _alone_there(row: Job, host: HostName) -> Job | None:
 
 def _newer(row: Job, now: Job) -> Stored | None:
     found, stored = reports.kept(now), row.stored
-    if found is None or (stored is not None and found.generation <= stored.generation):
-        return None  # of an average: it may have fetched no more than the parts
+    if found is None:
+        return None
+    if stored is not None and found.generation <= stored.generation:
+        # Of an average it may have fetched no more than the parts. One that was left behind counted on by itself.
+        return found if stored.copies and found.epoch > stored.epoch and found.step > stored.step else None
     # The other servers of a gang keep what they were told to, and that with it: else it may be gone there.
     told = stored is not None and (stored.hosts, stored.epoch) == (found.hosts, found.epoch)
     return found if told or len(found.hosts) == 1 else None
+
+
+def _of_copies(row: Job, now: Job, host: HostName, *, lacks: bool) -> Stored | None:
+    """What the copy there has written, together with those of its round that the job is to go on from anyway; what the others wrote may be gone."""
+    stored = row.stored
+    beside = stored.hosts if stored is not None and stored.epoch == now.epoch else ()
+    if row.hosts or not (lacks or beside):
+        return None
+    found = copies.kept(now, {host, *beside}.__contains__)
+    return found if found != stored else None

@@ -72,7 +72,9 @@ class Hosts(Moves):
         row = self._book.live.get(report.job)
         if row is None:
             return
-        said = self._given_up.heard(row, host, report, self._book.gpus.get(host, frozenset()))
+        lacks = row.stored is None or self._sight.out_of_reach(row)
+        gpus = self._book.gpus.get(host, frozenset())
+        said = self._given_up.heard(row, host, report, gpus, lacks=lacks)
         if said is None:
             return
         if said.was is not None:
@@ -82,7 +84,12 @@ class Hosts(Moves):
         self._put(replace(accounted(row, said), stored=said.newer or row.stored), now_s)
         if said.newer is not None:
             self._stale = True
-            text = f"{host} is back, and wrote on meanwhile: it goes on from step {said.newer.step}"
+            but = (
+                "with its copy, and nothing newer can be had"
+                if said.now.portions
+                else "and wrote on meanwhile"
+            )
+            text = f"{host} is back, {but}: it goes on from step {said.newer.step}"
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 

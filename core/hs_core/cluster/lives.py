@@ -444,7 +444,7 @@ class Lives(Views):
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
-        self._given_up.forget(row.id)
+        self._given_up.over(row.id)
         self._grounded.forget(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)

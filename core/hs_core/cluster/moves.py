@@ -236,6 +236,8 @@ class Moves(Lives):
         self._flights[row.id] = (move, now_s)
         self._grounded.forget(row.id)
         self._given_up.forget(row.id)  # it has begun elsewhere since
+        if row.portions and not self._connected.issuperset(row.hosts):
+            self._given_up.left_behind(row)
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
