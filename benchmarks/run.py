@@ -21,6 +21,7 @@ BENCHMARKS = (
     "hook",
     "fidelity",
     "submit",
+    "commits",
     "agent_idle",
     "hsctl_help",
     "fft_round",
