@@ -88,3 +88,17 @@ def test_a_decision_that_stays_half_made_is_no_matter_to_those_that_are_made_on_
         finally:
             Stuck.may.set()
         assert given_up.result() == FAIR.decide(then, {})
+
+
+def test_what_was_decided_on_one_thread_is_explained_on_another_one() -> None:
+    """Of a decision that is made on a thread of its own people ask while other things go on."""
+    hosts = [host("k0", model="K80"), host("k1", model="K80")]
+    early = [job(at, f"u{at}") for at in range(1, 100)]
+    late = [job(at, f"late-u{at}", hosts=("k0",), started=True) for at in (100, 101)]
+    comes, came = ([*late, job(102, "late-u102", hosts=there)] for there in ((), ("k1",)))
+    with ThreadPoolExecutor(1) as thread:
+        for jobs in (early, comes, came):
+            asked = snapshot(hosts, jobs, {one.user: 100 for one in jobs})
+            verdict = thread.submit(FAIR.decide, asked, {}).result()
+    assert dict(verdict.why) == dict(decided_afresh(asked, {}).why)
+    assert list(verdict.why) == [100, 101, 102], "their processes are not up yet"

@@ -4,13 +4,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hs_core.mechanism.floor import Ints
 from hs_core.names import JobId, UserName
-from hs_core.newest import Own
 from hs_core.policy import JobFacts
 
 K = TypeVar("K", bound=Hashable)
@@ -21,21 +21,25 @@ _per_node_of = attrgetter("per_node")
 
 
 class _Numbers(dict[UserName, int]):
-    """Of users: as long as the thread lives each has the same one."""
+    """Of users, in the order of their numbers: as long as the process lives each has the same one, on all threads. What one has decided others explain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._adding = Lock()
 
     def __missing__(self, user: UserName) -> int:
-        self[user] = number = len(self)
-        return number
+        with self._adding:
+            return self.setdefault(user, len(self))
 
 
-numbers_of_users = Own(_Numbers)
+NUMBERS = _Numbers()
 
 _BY_JOB: Mapping[str, Callable[[JobFacts], Any]] = {
     "ids": _id_of,
     "gangs": _gang_of,
     "users": _user_of,
     "per_node": _per_node_of,
-    "owners": lambda job: numbers_of_users()[job.user],
+    "owners": lambda job: NUMBERS[job.user],
 }
 """Of a band: what is a tuple of something of each job."""
 _STAYS = {*_BY_JOB, "gpus", "widths", "roll"}
@@ -149,7 +153,7 @@ class Band:
     @cached_property
     def owners(self) -> tuple[int, ...]:
         """`users`, each by a number that stays the same: for arrays."""
-        return tuple(map(numbers_of_users().__getitem__, self.users))
+        return tuple(map(NUMBERS.__getitem__, self.users))
 
     @cached_property
     def roll(self) -> Ints:
@@ -189,7 +193,7 @@ class Columns:
     def __init__(self, jobs: Sequence[JobFacts]) -> None:
         """`jobs`: by id."""
         self._jobs = jobs
-        owners = list(map(numbers_of_users().__getitem__, map(_user_of, jobs)))
+        owners = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
         columns = list(map(_id_of, jobs)), list(map(_gang_of, jobs)), owners
         self._roll: Ints = np.array(columns, dtype=np.int64)
 

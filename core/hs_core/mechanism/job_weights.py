@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from hs_core.job_tickets import Ints, JobTickets
-from hs_core.mechanism.band import Band, numbers_of_users
+from hs_core.mechanism.band import NUMBERS, Band
 from hs_core.mechanism.lags import WHOLE
 from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.ticket_sums import add_up, sums
@@ -60,7 +60,7 @@ def tickets_of(
 
 def _at_once(world: World, roll: Roll, entitled: Shares, factors: Factors) -> Weighed:
     """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
-    models, whose, pool = world.models, list(numbers_of_users()), world.pools_of_jobs(roll)
+    models, whose, pool = world.models, list(NUMBERS), world.pools_of_jobs(roll)
     there = pool >= 0
     ids, gang, owner, pool = roll.ids[there], roll.gang[there], roll.owner[there], pool[there]
     widths = np.flatnonzero(np.bincount(gang))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.band import numbers_of_users
+from hs_core.mechanism.band import NUMBERS
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.roll import Roll
@@ -176,7 +176,7 @@ def _had_by_roll(world: World, roll: Roll) -> dict[At, int]:
     """The same among very many jobs."""
     homes = world.homes
     at = roll.places([job for job in world.snapshot.running if job in homes])
-    models, users = world.models, list(numbers_of_users())
+    models, users = world.models, list(NUMBERS)
     gpus = np.bincount(roll.owner[at] * len(models) + roll.pool[at], weights=roll.gang[at])
     had = np.flatnonzero(gpus)
     owner, pool = (numbers.tolist() for numbers in np.divmod(had, len(models)))

@@ -16,7 +16,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.band import NOBODY, numbers_of_users
+from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
@@ -89,7 +89,7 @@ class _Rows:
 
     def of_user(self, user: UserName) -> Ints:
         order, spans = self._by_user
-        at = numbers_of_users()[user]
+        at = NUMBERS[user]
         return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
 
 
@@ -157,9 +157,8 @@ class Pool:
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
-        numbers = numbers_of_users()
-        users = list(map(numbers.__getitem__, self.per_gpu))
-        known = np.zeros(len(numbers))
+        users = list(map(NUMBERS.__getitem__, self.per_gpu))
+        known = np.zeros(len(NUMBERS))
         known[users] = list(self.per_gpu.values())
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hs_core.mechanism.band import numbers_of_users
+from hs_core.mechanism.band import NUMBERS
 from hs_core.mechanism.floor import Floor, Ints
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
@@ -24,12 +24,11 @@ class Roll(NamedTuple):
         """`jobs`: by id."""
         place = {model: at for at, model in enumerate(floor.models)}
         pool: dict[HostName | None, int] = {name: place[host.model] for name, host in floor.hosts.items()}
-        numbers = numbers_of_users()
         homes = [job.hosts[0] if job.hosts else None for job in jobs]
         columns: tuple[Iterable[int], ...] = (
             [job.id for job in jobs],
             [job.gang for job in jobs],
-            [numbers[job.user] for job in jobs],
+            [NUMBERS[job.user] for job in jobs],
             [pool.get(home, -1) for home in homes],
         )
         return cls(*(np.array(column, dtype=np.int64) for column in columns))
