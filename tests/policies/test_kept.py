@@ -9,6 +9,8 @@ from random import Random
 import pytest
 
 from hs_core.mechanism import level
+from hs_core.mechanism.band import _Numbers
+from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 
@@ -102,3 +104,18 @@ def test_what_was_decided_on_one_thread_is_explained_on_another_one() -> None:
             verdict = thread.submit(FAIR.decide, asked, {}).result()
     assert dict(verdict.why) == dict(decided_afresh(asked, {}).why)
     assert list(verdict.why) == [100, 101, 102], "their processes are not up yet"
+
+
+def test_users_have_one_number_on_all_threads_whoever_gives_it() -> None:
+    numbers, meet = _Numbers(), threading.Barrier(4)
+    users = [UserName(f"u{at}") for at in range(2_000)]
+
+    def give(_thread: int) -> list[int]:
+        meet.wait(60)
+        return [numbers[user] for user in users]
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(give, range(4))
+    assert others == [first] * 3
+    assert [numbers.users()[at] for at in first] == users
+    assert max(first) < numbers.end

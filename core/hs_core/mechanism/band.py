@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,15 +20,29 @@ _per_node_of = attrgetter("per_node")
 
 
 class _Numbers(dict[UserName, int]):
-    """Of users, in the order of their numbers: as long as the process lives each has the same one, on all threads. What one has decided others explain."""
+    """Of users: as long as the process lives each has the same one, on all threads. What one has decided others explain.
+
+    It takes no lock: whoever else gives one at the same time, a list grows at its end. Of two threads that give one to the same user one's is never used.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._adding = Lock()
+        self._given: list[tuple[UserName]] = []
 
     def __missing__(self, user: UserName) -> int:
-        with self._adding:
-            return self.setdefault(user, len(self))
+        mine = (user,)
+        given = self._given
+        given.append(mine)
+        return self.setdefault(user, next(at for at in reversed(range(len(given))) if given[at] is mine))
+
+    def users(self) -> list[UserName]:
+        """By number."""
+        return [user for (user,) in self._given]
+
+    @property
+    def end(self) -> int:
+        """All are less."""
+        return len(self._given)
 
 
 NUMBERS = _Numbers()

@@ -60,7 +60,7 @@ def tickets_of(
 
 def _at_once(world: World, roll: Roll, entitled: Shares, factors: Factors) -> Weighed:
     """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
-    models, whose, pool = world.models, list(NUMBERS), world.pools_of_jobs(roll)
+    models, whose, pool = world.models, NUMBERS.users(), world.pools_of_jobs(roll)
     there = pool >= 0
     ids, gang, owner, pool = roll.ids[there], roll.gang[there], roll.owner[there], pool[there]
     widths = np.flatnonzero(np.bincount(gang))

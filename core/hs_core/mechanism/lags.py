@@ -176,7 +176,7 @@ def _had_by_roll(world: World, roll: Roll) -> dict[At, int]:
     """The same among very many jobs."""
     homes = world.homes
     at = roll.places([job for job in world.snapshot.running if job in homes])
-    models, users = world.models, list(NUMBERS)
+    models, users = world.models, NUMBERS.users()
     gpus = np.bincount(roll.owner[at] * len(models) + roll.pool[at], weights=roll.gang[at])
     had = np.flatnonzero(gpus)
     owner, pool = (numbers.tolist() for numbers in np.divmod(had, len(models)))

@@ -158,7 +158,7 @@ class Pool:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
         users = list(map(NUMBERS.__getitem__, self.per_gpu))
-        known = np.zeros(len(NUMBERS))
+        known = np.zeros(NUMBERS.end)
         known[users] = list(self.per_gpu.values())
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights
