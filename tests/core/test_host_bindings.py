@@ -14,6 +14,10 @@ GANG, ONE, TWO = JobId(1), JobId(2), JobId(3)
 ITS, OTHERS = Turn(gangs=(GANG,)), Turn()
 
 
+def bound(sim: HostSim) -> dict[int, set[int]]:
+    return {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+
+
 def clash(**gang: bool) -> HostSim:
     """By number there is room for the part and for job 2, which cannot be moved; but both are bound to GPU 2."""
     sim = HostSim(4)
@@ -24,8 +28,7 @@ def clash(**gang: bool) -> HostSim:
     sim.job(1, 2, nodes=2, rendezvous="a:1", ways=Ways(**QUICK, **gang))
     sim.start_clock([ITS])
     sim.run(25.0)
-    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
-    assert bound == {3: {0, 1}, 2: {2}, 1: {2, 3}}
+    assert bound(sim) == {3: {0, 1}, 2: {2}, 1: {2, 3}}
     return sim
 
 
@@ -39,7 +42,8 @@ def test_a_part_moves_to_idle_gpus_for_one_that_cannot_be_moved() -> None:
     assert [what for _, what in sim.log].count("suspend 1 (checkpoint)") == 1
 
 
-def test_a_part_moves_to_gpus_that_are_its_own_in_part_for_one_that_cannot_be_moved() -> None:
+@pytest.mark.parametrize("start_s", [0.2, 65.0], ids=["ahead-of-its-turn", "longer-than-a-quantum"])
+def test_a_part_moves_to_gpus_that_are_its_own_in_part_for_one_that_cannot_be_moved(start_s: float) -> None:
     """Started anew wherever it fits best it would be bound to GPUs 0 and 1 again, so that job 2 would never have its turn beside an idle GPU."""
     sim = HostSim(4)
     sim.job(2, ways=Ways(**QUICK))
@@ -47,14 +51,15 @@ def test_a_part_moves_to_gpus_that_are_its_own_in_part_for_one_that_cannot_be_mo
     sim.job(5, ways=Ways(**QUICK, work_s=30.0))
     sim.send()
     sim.run(5.0)
-    sim.job(1, 2, nodes=2, rendezvous="a:2", ways=Ways(**QUICK, can_checkpoint=True))
-    both = Turn(gangs=(GANG, JobId(4)))
-    sim.start_clock([both])
+    ways = Ways(**{**QUICK, "ready_s": start_s}, can_checkpoint=True)
+    sim.job(1, 2, nodes=2, rendezvous="a:2", ways=ways)
+    sim.start_clock([Turn(gangs=(GANG, JobId(4)))])
+    sim.run(0.1)
+    assert bound(sim) == {2: {0}, 4: {2}, 5: {1}, 1: {0, 1}}
     sim.run(25.0)
-    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
-    assert bound == {2: {0}, 4: {2}, 5: {1}, 1: {0, 1}}
-    sim.quanta(4)
+    sim.quanta(6)
     assert sim.running() == {GANG, ONE, JobId(4)}
+    assert bound(sim) == {2: {0}, 4: {2}, 5: set(), 1: {1, 3}}
     assert [what for _, what in sim.log].count("suspend 1 (checkpoint)") == 1
 
 
@@ -74,8 +79,7 @@ def test_gangs_of_one_turn_are_bound_to_different_gpus_whatever_lies_on_these() 
     sim.job(2, 2, tickets=50.0, ways=Ways(**QUICK))
     sim.send()
     sim.run(10.0)
-    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
-    assert bound == {1: {2, 3}, 2: {0, 1}}
+    assert bound(sim) == {1: {2, 3}, 2: {0, 1}}
     assert sim.phases()[1] == "starting"
     sim.job(3, ways=Ways(**QUICK))
     sim.start_clock([Turn(gangs=(GANG, TWO), local=False)])
@@ -92,8 +96,7 @@ def test_one_that_starts_ahead_is_bound_apart_from_those_that_the_controller_alo
     sim.job(1, 3, nodes=2, rendezvous="a:1", ways=Ways(**QUICK))
     sim.send()
     sim.run(10.0)
-    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
-    assert bound == {1: {1, 2, 3}, 2: {0}}
+    assert bound(sim) == {1: {1, 2, 3}, 2: {0}}
     sim.start_clock([Turn(gangs=(GANG, ONE), local=False)])
     sim.run(60.0)
     assert sim.running() == {GANG, ONE}
@@ -110,8 +113,7 @@ def test_one_that_starts_ahead_is_bound_apart_from_those_that_could_not_be_moved
     sim.job(1, 3, nodes=2, rendezvous="a:1", ways=Ways(**QUICK))
     sim.send()
     sim.run(10.0)
-    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
-    assert bound == {1: {1, 2, 3}, 2: {0}}
+    assert bound(sim) == {1: {1, 2, 3}, 2: {0}}
 
 
 def test_one_that_could_not_write_a_checkpoint_is_moved_for_another_once_it_has_written_one() -> None:

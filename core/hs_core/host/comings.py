@@ -11,6 +11,7 @@ FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
 HOPELESS = 5  # fetches, the last of them without hope: then its owner is to know
 RESERVE_AGAIN_S = 30.0
+WORD_S = 3.0  # that the controller's word may be on its way to one server of a gang longer than to another
 STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
 
 
@@ -20,6 +21,8 @@ def prepare(board: Board, job: HostedJob) -> None:
         return
     if job.start_why and board.now_s >= job.start_at_s:
         job.start_why = ""
+    if job.back_at_s is not None and board.now_s >= job.back_at_s:
+        job.back_at_s, job.passed_over = None, False
     if job.reserves and board.now_s >= job.reserve_at_s:
         job.reserve_at_s = board.now_s + RESERVE_AGAIN_S
         board.out.append(Reserve(job=job.id, epoch=job.wanted.epoch))
@@ -52,6 +55,14 @@ def give_up(board: Board, job: HostedJob) -> None:
     board.kill(job, why)
 
 
+def wait_for_word(board: Board, job: HostedJob, asked: Tier | None) -> None:
+    """It left through a checkpoint. Where not this host asked for that another did, for GPUs of its own, or because it was told first that
+    all of the gang move away: that one is not to be started here again.
+    """
+    job.passed_over = asked is not Tier.CHECKPOINT
+    job.back_at_s = board.now_s + WORD_S if job.passed_over else None
+
+
 def leaves_now(board: Board, job: HostedJob) -> bool:
     return _could_leave(job) and board.now_s >= job.checkpoint_after_s
 
@@ -71,6 +82,8 @@ def due_s(job: HostedJob) -> float:
     due = job.reserve_at_s if job.reserves else inf
     if job.start_why:
         due = min(due, job.start_at_s)
+    if job.back_at_s is not None:
+        due = min(due, job.back_at_s)
     if job.needs_fetch and job.fetching is None and not job.wanted.leave:
         due = min(due, job.fetch_at_s)
     return due

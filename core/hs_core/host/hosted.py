@@ -24,7 +24,8 @@ class HostedJob:
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     aim: tuple[GpuId, ...] = ()  # it moves there, if it can
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
-    passed_over: bool = False  # left out of this quantum
+    passed_over: bool = False  # left out of this quantum …
+    back_at_s: float | None = None  # … or for no longer than until then
     waited_quanta: int = 0  # missed since its last turn; a part: all that it missed since its start
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here

@@ -47,7 +47,18 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
-from hs_core.host import away, comings, deadlines, host_memory, letting_go, memory, said, turns, wants
+from hs_core.host import (
+    away,
+    comings,
+    deadlines,
+    foresight,
+    host_memory,
+    letting_go,
+    memory,
+    said,
+    turns,
+    wants,
+)
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
@@ -280,6 +291,7 @@ class HostMachine:
         while turns.advance(board):
             turns.fill(board)
         board.enqueue()
+        foresight.look_ahead(board)
         turns.preload(board)
         letting_go.let_go(board)
 

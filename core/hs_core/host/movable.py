@@ -17,10 +17,16 @@ def movable(board: Board, this: Walk, job: HostedJob) -> bool:
 
 def may_move(board: Board, job: HostedJob) -> bool:
     """It could be told to write a checkpoint now, and take a turn afterwards."""
+    has_turns = local(board, job) or (job.id in board.turn.gangs and able(board, job))
+    return has_turns and could_leave(board, job)
+
+
+def could_leave(board: Board, job: HostedJob) -> bool:
+    """Through a checkpoint, for GPUs of this host."""
     return (
-        (local(board, job) or (job.id in board.turn.gangs and able(board, job)))
-        and job.alive
+        job.alive
         and job.ready
+        and job.asked is None
         and not job.wanted.leave
         and job.can_checkpoint
         and board.now_s >= job.checkpoint_after_s

@@ -144,8 +144,7 @@ def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
     job.in_turn = job.in_turn and not job.portion_done
     if event.tier is Tier.CHECKPOINT:
         job.in_turn = False
-        # Perhaps its move was told to its other hosts first: no start before the next edge.
-        job.passed_over = asked is not Tier.CHECKPOINT
+        comings.wait_for_word(board, job, asked)
 
 
 def _went_on(board: Board, job: HostedJob, step: int) -> None:
@@ -217,7 +216,7 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
     parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
     if job.phase is Phase.CHECKPOINTED or parked:
         if job.phase is not Phase.CHECKPOINTED:
-            job.passed_over = job.asked is not Tier.CHECKPOINT  # as in `_held`
+            comings.wait_for_word(board, job, job.asked)
             # Durable, or it would not have left like this. The word of it is lost with an agent, or on its way from node 0,
             # which alone knows how many there were: until it comes a part goes by the newest that it was told of.
             if not job.part:

@@ -42,7 +42,7 @@ def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
 def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
-        job.passed_over = False
+        job.passed_over, job.back_at_s = False, None
         if not has_turn(board, job):
             job.held_up = ""
         if not job.alive:
