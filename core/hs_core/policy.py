@@ -345,6 +345,9 @@ class Needs:
 
     every_quantum: bool = False  # decide at each quantum, not only when something changed
     work_conserving: bool = True
+    moves: bool = (
+        True  # jobs go where GPUs idle, those that have started, too; False: whoever has a home stays there
+    )
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it

@@ -9,16 +9,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hs_core.host.binding import choose
-from hs_core.host.board import Board
+from hs_core.host.board import Board, tickets_per_gpu
 from hs_core.host.demand import load
 from hs_core.host.hosted import HostedJob
 from hs_core.host.movable import could_leave
 from hs_core.host.moving import beside, under_way
 from hs_core.host.room import spare_for_preload
-from hs_core.host.turns import PATIENCE_TURNS
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 from hs_core.wanted import Turn
+
+BEHIND_QUANTA = 2  # so far one is allowed to be before it goes where others would have had their turn
 
 Moves = Mapping[JobId, tuple[GpuId, ...]]
 
@@ -78,9 +79,9 @@ def _take(
 ) -> list[tuple[HostedJob, list[GpuId]]]:
     """GPUs for each of them, first for those that are bound; the answer is who could have others than its own, and of which.
 
-    Of those that are left in the end; who has waited for several turns, of those that are left when its own comes.
+    Of those that are left in the end; who is several quanta behind its due, of those that are left when its turn to choose comes.
     """
-    leaving = under_way(board)
+    leaving, lags = under_way(board), board.queue.passes()
     misfits: list[tuple[HostedJob, list[GpuId]]] = []
     for job in line:
         if not job.alive or job in leaving:
@@ -88,7 +89,8 @@ def _take(
         if set(job.gpus).issubset(foreseen.free):
             foreseen.claim(job, job.gpus)
         else:
-            misfits.append((job, foreseen.free if job.waited_quanta >= PATIENCE_TURNS else []))
+            behind = -lags[job.id] * tickets_per_gpu(job)
+            misfits.append((job, foreseen.free if behind >= BEHIND_QUANTA else []))
     for job in line:
         if job.alive and job not in leaving:
             continue

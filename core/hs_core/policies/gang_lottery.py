@@ -69,4 +69,4 @@ def _open(slots: Slots, jobs: list[JobFacts]) -> list[JobFacts]:
     return jobs
 
 
-GANG_LOTTERY = Policy(name="gang-lottery", needs=Needs(every_quantum=True), decide=decide)
+GANG_LOTTERY = Policy(name="gang-lottery", needs=Needs(every_quantum=True, moves=False), decide=decide)

@@ -33,4 +33,4 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return slots.verdict({"quantum": snapshot.quantum, "won": won}, why)
 
 
-LOTTERY = Policy(name="lottery", needs=Needs(every_quantum=True), decide=decide)
+LOTTERY = Policy(name="lottery", needs=Needs(every_quantum=True, moves=False), decide=decide)

@@ -3,11 +3,13 @@
 What must hold at every single event (a GPU used by one, a job trained once, no safe step lost) is refused by `Truth` itself.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from math import ceil
 
-from hs_core.model import JobState
-from hs_core.names import GpuId, HostName
+from hs_core.mechanism.moves import Limits
+from hs_core.model import Job, JobState
+from hs_core.names import GpuId, HostName, JobId
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError
@@ -25,6 +27,7 @@ class Laws:
     def __init__(self, world: World) -> None:
         self._world = world
         self._idle: dict[tuple[HostName, int], int] = {}
+        self._elsewhere: dict[JobId, int] = {}  # samples for which it has waited so
         quantum_s, deciding_s = world.experiment.quantum_s, world.timing.decision_s
         # The policy may be at a question about how things were, and then has to be asked again.
         self._allowed = IDLE_SAMPLES + ceil(2 * deciding_s / (world.experiment.sample_s or quantum_s))
@@ -35,8 +38,12 @@ class Laws:
         quiet_s = world.clock.now_s - world.trouble.quiet_from_s
         if not self._in_time() or not world.trouble.over or quiet_s < self._settled_s:
             self._idle.clear()
+            self._elsewhere.clear()
             return
         self._work_conserving()
+        needs = world.controller.machine.policy.needs
+        if needs.moves and needs.work_conserving:
+            self._work_conserving_over_servers()
 
     def _in_time(self) -> bool:
         """Of quanta that are over, or well begun, before it is said who runs in them nothing is expected but safety; of servers that share out their own all is."""
@@ -67,6 +74,49 @@ class Laws:
                         f"({waiting.way.value}, {len(waiting.gpus)} GPUs) waits there"
                     )
         self._idle = still
+
+    def _work_conserving_over_servers(self) -> None:
+        """Nobody waits for its turn, or for a home, while servers to which it could go have idle GPUs for all of it."""
+        agents = [agent for agent in self._world.agents.values() if agent.up and agent.connected]
+        idle = {agent.name: _idle_gpus(agent) for agent in agents}
+        there: dict[int, list[Part]] = {}
+        for agent in self._world.agents.values():
+            for part in agent.parts.values():
+                there.setdefault(part.gang.job.sim.id, []).append(part)
+        still: dict[JobId, int] = {}
+        for job in self._world.truth.jobs.values():
+            row = self._row_of(job)
+            if row is None or not self._could_move(row, there.get(job.sim.id, ())):
+                continue
+            room = Counter(
+                agent.model for agent in agents if idle[agent.name] >= row.gpus and _suits(row, agent.model)
+            )
+            if max(room.values(), default=0) < row.nodes:
+                continue
+            still[row.id] = self._elsewhere.get(row.id, 0) + 1
+            if still[row.id] >= self._allowed:
+                at = ", ".join(f"{free} of {name}" for name, free in idle.items() if free)
+                self._world.broken(
+                    f"job {row.id} ({row.nodes} x {row.gpus} GPUs) waits at {', '.join(row.hosts) or 'no server'}; idle: {at}"
+                )
+        self._elsewhere = still
+
+    def _row_of(self, job: JobTruth) -> Job | None:
+        """None: it wants nothing."""
+        if job.id is None or job.ended_s is not None or job.cancelled:
+            return None
+        return self._world.controller.machine.find(job.id)
+
+    def _could_move(self, row: Job, parts: Collection[Part]) -> bool:
+        """It waits, and nothing is in the way: nor that it has just come to where it is."""
+        if row.paused or row.state not in (JobState.QUEUED, JobState.SUSPENDED) or row.move is not None:
+            return False
+        if row.forked or row.spec.elastic is not None:  # the GPUs that they have are as many as were decided
+            return False
+        stay_s = Limits().cool_down_quanta * self._world.experiment.quantum_s
+        if row.hosts and self._world.controller.now_s() - row.settled_s < stay_s:
+            return False
+        return all(part.way is Way.STANDING and part.occupied_s is None and _movable(part) for part in parts)
 
     # --- at the end -------------------------------------------------------------------------------------------------
 
@@ -118,6 +168,10 @@ class Laws:
             world.broken(
                 f"job {job.id} was taken to have failed {row.retries} times, and did {job.kills} times"
             )
+
+
+def _suits(row: Job, model: str) -> bool:
+    return not row.spec.gpu_types or model in row.spec.gpu_types
 
 
 def _idle_gpus(agent: Agent) -> int:

@@ -1,0 +1,66 @@
+"""While GPUs of one server idle, nobody who could go there waits on another for longer than it has to stay where it came."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.names import UserName
+from hs_core.policies import find
+from hs_core.policy import Policy
+from hs_sim.faults import TIMING, UNTIL_S, case_of
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.truth import LawBrokenError
+from hs_sim.machines.world import World
+from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+
+TIMES = 6  # as long as the jobs of a seed of `hs_sim.faults`, which have ended before long
+
+
+def two_servers(policy: Policy) -> World:
+    """Of two jobs each, those of one of them have ended after two minutes."""
+    ann = UserName("ann")
+    jobs = tuple(
+        SimJob(id=at, user=ann, arrival_s=float(at), steps=100 if at % 2 else 10_000, job_class="c")
+        for at in range(1, 5)
+    )
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=2, gpus_per_server=1),)),
+        workload=Workload(name="two", jobs=jobs, tickets={ann: 100.0}, rates={("c", "V100"): 10.0}),
+        policy=policy.name,
+        quantum_s=10.0,
+        sample_s=5.0,
+    )
+    world = World(experiment, timing=TIMING, policy=policy, watched=True)
+    world.watch = Laws(world)
+    world.horizon_s = UNTIL_S
+    return world
+
+
+def test_it_is_seen_where_a_policy_leaves_them_there() -> None:
+    stays = find("gang-lottery")
+    claims = replace(stays, needs=replace(stays.needs, moves=True))
+    with pytest.raises(
+        LawBrokenError, match=r"job \d \(1 x 1 GPUs\) waits at v100-000\d; idle: 1 of v100-000\d"
+    ):
+        two_servers(claims).run()
+    two_servers(stays).run()
+    two_servers(find("gandiva-fair")).run()
+
+
+@pytest.mark.parametrize("policy", ["gandiva-fair", "las", "tesserae-las"])
+def test_nobody_waits_beside_them_whatever_the_jobs(policy: str) -> None:
+    for seed in range(11, 18):
+        case = case_of(seed)
+        jobs = tuple(replace(job, steps=TIMES * job.steps) for job in case.experiment.workload.jobs)
+        workload = replace(case.experiment.workload, jobs=jobs)
+        world = World(
+            replace(case.experiment, workload=workload, policy=policy),
+            timing=TIMING,
+            specs=lambda job, case=case: replace(case.specs[job.id], steps=TIMES * case.specs[job.id].steps),
+            watched=True,
+        )
+        world.cannot_checkpoint = case.cannot_checkpoint
+        world.watch = laws = Laws(world)
+        world.horizon_s = TIMES * UNTIL_S
+        world.run()
+        laws.at_the_end()
