@@ -96,6 +96,16 @@ def test_the_same_experiment_gives_the_same_result():
     assert bare(run_machines(experiment, faults=plan)) == bare(run_machines(experiment, faults=plan))
 
 
+def test_who_is_on_its_way_to_another_server_when_a_sample_is_taken_has_its_steps_counted_once():
+    costs = Costs(network_bytes_per_s=1e8, start_s=2.0)
+    asked = an_experiment(a_job(1, steps=3_000, state_bytes=10**9), servers=2, costs=costs, sample_s=1.0)
+    host = HostName("v100-0001")
+    drained = Fault(kind=Kind.HOST_DRAINED, at_s=100.0, for_s=1_000.0, host=host)
+    result = run_machines(asked, faults=FaultPlan(faults=(drained,)))
+    assert result.jobs[0].migrations == 1
+    assert sum(sample.steps_per_s.get(A, 0.0) for sample in result.samples) == pytest.approx(3_000, rel=0.02)
+
+
 def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
     def spec(job: SimJob):
         return replace(job.spec(), checkpoint_interval_s=20.0)

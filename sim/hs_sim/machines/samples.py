@@ -15,6 +15,7 @@ class Samples:
         self.at_s = 0.0  # the last one
         self._gpu_s: dict[tuple[UserName, str], float] = {}  # received until then
         self._steps: dict[UserName, float] = {}  # and done
+        self._done: dict[int, int] = {}  # the same by job
         self._shares: Mapping[tuple[UserName, str], Fraction] = {}  # as decided last
         self._shares_from_s = 0.0
         self._entitled_s: dict[tuple[UserName, str], float] = {}  # since the last one
@@ -35,7 +36,11 @@ class Samples:
         """All GPU-time is charged up to `now_s`."""
         took_s = now_s - self.at_s
         self._accrue(now_s)
-        received, steps = _received(truth), _steps(truth, gangs)
+        received = _received(truth)
+        self._done = _done(truth, gangs, self._done)
+        steps: dict[UserName, float] = {}
+        for at, job in truth.jobs.items():
+            steps[job.sim.user] = steps.get(job.sim.user, 0.0) + self._done[at]
         self.taken.append(
             Sample(
                 at_s=now_s,
@@ -60,17 +65,15 @@ def _received(truth: Truth) -> dict[tuple[UserName, str], float]:
     return received
 
 
-def _steps(truth: Truth, gangs: Iterable[Gang]) -> dict[UserName, float]:
-    """With those of copies: what each did since it began adds up."""
-    steps: dict[UserName, float] = {}
-    for job in truth.jobs.values():
-        steps[job.sim.user] = steps.get(job.sim.user, 0.0) + job.steps
+def _done(truth: Truth, gangs: Iterable[Gang], before: Mapping[int, int]) -> dict[int, int]:
+    """Mini-batches by job. Those of copies add up: what each did since it began. Who has none that knows where it goes on has done what it had `before`."""
+    done = {at: max(job.steps, before.get(at, 0)) for at, job in truth.jobs.items()}
+    trains: dict[int, int] = {}
     bases: dict[int, int] = {}
     for gang in gangs:
-        if gang.job.steps < gang.job.sim.steps:
-            base = (gang.restored or 0) if gang.copy >= 0 else 0
-            steps[gang.job.sim.user] += gang.step - base
-            bases[gang.job.sim.id] = max(base, bases.get(gang.job.sim.id, 0))
-    for sim_id, base in bases.items():
-        steps[truth.jobs[sim_id].sim.user] += base
-    return steps
+        at = gang.job.sim.id
+        if gang.restored is not None and gang.job.steps < gang.job.sim.steps:
+            base = gang.restored if gang.copy >= 0 else 0
+            trains[at] = trains.get(at, 0) + gang.step - base
+            bases[at] = max(base, bases.get(at, 0))
+    return done | {at: steps + bases[at] for at, steps in trains.items()}
