@@ -248,10 +248,12 @@ def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(ser
             return super().is_set()
 
     ended = Ended()
-    ended.set()
     with Client(f"unix:{serving.socket}") as client:
         output = client.logs(1, follow=True, stop=ended)
-        got = [next(output)]
+        got = [next(output)]  # while it has not ended: on a busy machine the first takes longer than a moment
+        ended.set()
+        while looks.acquire(blocking=False):
+            pass
         for _ in range(5):
             assert looks.acquire(timeout=20)
         monkeypatch.setattr(api, "QUIET_S", 60.0)

@@ -393,6 +393,27 @@ def test_a_narrow_job_gives_its_place_to_a_wider_one_where_it_keeps_a_gpu_idle_a
     assert len(world.moved) == 3
 
 
+def test_one_of_its_narrow_jobs_fills_another_server_so_that_wider_ones_can_come_beside_parts_of_gangs() -> (
+    None
+):
+    """Two servers idle a GPU each beside two jobs of one and a part, and nobody can have it while the third has seven jobs of two and the other parts."""
+    jobs = [
+        *at("a", *sweep(1, 7, "A", 2)),
+        *at("b", *sweep(8, 2, "B")),
+        *at("c", *sweep(10, 2, "B")),
+        *at("a+b", job(12, "C", 2, nodes=2)),
+        *at("a+c", job(13, "D", 2, nodes=2)),
+    ]
+    tickets = {"A": Fraction(2), "B": Fraction(2), "C": Fraction(1), "D": Fraction(1)}
+    world = run([host(name) for name in "abc"], jobs, tickets=tickets)
+    world.go(5)
+    world.gpus.clear()
+    world.go(100)
+    due = {"A": 400, "B": 400, "C": 200, "D": 200}
+    assert all(world.by_user()[user] >= 0.9 * gpus for user, gpus in due.items())
+    assert sum(world.by_user().values()) >= 0.95 * 1200
+
+
 def test_gangs_over_several_servers_leave_one_whose_small_jobs_are_due_all_the_time() -> None:
     """Each stays where it can, in its place among the gang's nodes."""
     stay = at("a", *sweep(1, 4, "A", migrate=Migrate.NEVER))

@@ -341,16 +341,18 @@ class Evening:
         return self._worth(self._replaced(target, here, gpus // 2 + 1, some, waits))
 
     def _widen(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
-        """A server on which nobody waits and some GPUs idle: its narrowest jobs go where they are least in the way, and wider ones that wait elsewhere come instead."""
+        """A server on which nobody waits and some GPUs idle: its narrowest jobs go where they are least in the way, all or as few as will do, and wider ones that wait elsewhere come instead."""
         here = self.jobs(target)
-        if not here or self.parts(target) or sum(self._band(target).gangs) >= self._gpus[target]:
+        beside = sum([job.per_node for job in self.parts(target)])
+        if not here or sum(self._band(target).gangs) + beside >= self._gpus[target]:
             return ()
         narrowest = min(job.gang for job in here)
         leave = [job for job in here if job.gang == narrowest]
-        if len(leave) == len(here):
-            return ()
-        draft = self._replaced(target, leave, narrowest + 1, some, waits)
-        return self._worth(draft) if len(draft.changes) > len(leave) else ()
+        for few in dict.fromkeys([len(leave), *range(1, min(len(leave), TOGETHER))]):
+            draft = self._replaced(target, leave[:few], narrowest + 1, some, waits)
+            if len(draft.changes) > few and (changes := self._worth(draft)):
+                return changes
+        return ()
 
     def _replaced(
         self, target: int, leave: Sequence[JobFacts], least: int, some: Sequence[int], waits: Sequence[int]

@@ -16,6 +16,7 @@ from hs_sim.machines.truth import JobTruth, LawBrokenError
 from hs_sim.machines.world import World
 
 IDLE_SAMPLES = 6  # of half a quantum: two quanta, and what bringing one job of another binding here takes
+MOVE_QUANTA = 3.0  # two, and what it takes to be sent
 SETTLE_QUANTA = 3.0  # after trouble, before anything is expected
 SLACK_S = 3.0  # of one incarnation: a heartbeat, a commit, a word of progress
 QUEUE_PER_ONE = 4  # events that wait for the controller, for each job and host
@@ -24,13 +25,17 @@ QUEUE_PER_ONE = 4  # events that wait for the controller, for each job and host
 class Laws:
     """`world.watch` of a run that is looked at."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, over_servers: bool = False) -> None:
+        """`over_servers`: also of jobs that wait on one while another idles."""
         self._world = world
+        self._over_servers = over_servers
         self._idle: dict[tuple[HostName, int], int] = {}
         self._elsewhere: dict[JobId, int] = {}  # samples for which it has waited so
         quantum_s, deciding_s = world.experiment.quantum_s, world.timing.decision_s
         # The policy may be at a question about how things were, and then has to be asked again.
-        self._allowed = IDLE_SAMPLES + ceil(2 * deciding_s / (world.experiment.sample_s or quantum_s))
+        sample_s = world.experiment.sample_s or quantum_s
+        self._allowed = IDLE_SAMPLES + ceil(2 * deciding_s / sample_s)
+        self._allowed_elsewhere = ceil((MOVE_QUANTA * quantum_s + 2 * deciding_s) / sample_s)
         self._settled_s = SETTLE_QUANTA * quantum_s + 2 * deciding_s
 
     def __call__(self, world: World) -> None:
@@ -42,7 +47,7 @@ class Laws:
             return
         self._work_conserving()
         needs = world.controller.machine.policy.needs
-        if needs.moves and needs.work_conserving:
+        if self._over_servers and needs.moves and needs.work_conserving:
             self._work_conserving_over_servers()
 
     def _in_time(self) -> bool:
@@ -94,7 +99,7 @@ class Laws:
             if max(room.values(), default=0) < row.nodes:
                 continue
             still[row.id] = self._elsewhere.get(row.id, 0) + 1
-            if still[row.id] >= self._allowed:
+            if still[row.id] >= self._allowed_elsewhere:
                 at = ", ".join(f"{free} of {name}" for name, free in idle.items() if free)
                 self._world.broken(
                     f"job {row.id} ({row.nodes} x {row.gpus} GPUs) waits at {', '.join(row.hosts) or 'no server'}; idle: {at}"
