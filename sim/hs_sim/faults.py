@@ -434,7 +434,7 @@ def run_seed(
         host_config=HostConfig(host_memory_reserve_bytes=PROCESS_BYTES),
     )
     world.cannot_checkpoint = case.cannot_checkpoint
-    laws = Laws(world, over_servers=True)
+    laws = Laws(world)
     world.watch = laws
     world.horizon_s = UNTIL_S
     world.clock.at(TROUBLE_S + QUANTUM_S, world.trouble.forget)

@@ -31,7 +31,7 @@ def two_servers(policy: Policy) -> World:
         sample_s=5.0,
     )
     world = World(experiment, timing=TIMING, policy=policy, watched=True)
-    world.watch = Laws(world, over_servers=True)
+    world.watch = Laws(world)
     world.horizon_s = UNTIL_S
     return world
 
@@ -60,7 +60,7 @@ def test_nobody_waits_beside_them_whatever_the_jobs(policy: str) -> None:
             watched=True,
         )
         world.cannot_checkpoint = case.cannot_checkpoint
-        world.watch = laws = Laws(world, over_servers=True)
+        world.watch = laws = Laws(world)
         world.horizon_s = TIMES * UNTIL_S
         world.run()
         laws.at_the_end()

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.band import Band
+from hs_core.mechanism.filling import Filling
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
 from hs_core.mechanism.lasting import Lasting, Step
@@ -142,6 +143,10 @@ class Evening:
         rest = without(self._there(at)[1], self.parts(at), gang)
         return time_load(self._gpus[at], self.weigh(at) + rest)
 
+    def relief(self, at: int, job: JobFacts) -> float:
+        """Squares of the server without it."""
+        return self.squares(at, self.time_of(at, without(self.weigh(at), self.jobs(at), job)))
+
     def squares(self, at: int, load: float) -> float:
         """More than before, with that load: of the mean one's."""
         return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
@@ -225,6 +230,8 @@ class Evening:
             if home := gang_homes.best(source, targets):
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
+        if fill := Filling(self, self._mover, pool).best(waits):
+            yield (_Change(fill.squares, fill.cost, fill.target, fill.source, fill.job, packs=True),)
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers that have parts of gangs."""
@@ -422,7 +429,7 @@ class Evening:
     def _movable(self, at: int) -> list[JobFacts]:
         """Of those that could go: a small job that should run all the time is the last, for a move costs it most, and elsewhere it is in the way as much."""
         if at not in self._lighter:
-            found, weight, gpus = self._one_of_each(at), self._pool.per_gpu, self._gpus[at]
+            found, weight, gpus = self.one_of_each(at), self._pool.per_gpu, self._gpus[at]
             lighter = [job for job in found if 2 * job.gang > gpus or weight.get(job.user, 0.0) < 1.0]
             spared = any(2 * job.gang <= gpus for job in lighter)
             self._lighter[at] = lighter if spared else found
@@ -430,7 +437,7 @@ class Evening:
 
     def _spared(self, at: int) -> list[JobFacts]:
         """Of those that could go the ones that are not `_movable`."""
-        found, lighter = self._one_of_each(at), self._movable(at)
+        found, lighter = self.one_of_each(at), self._movable(at)
         seen = {job.id for job in lighter}
         return [job for job in found if job.id not in seen]
 
@@ -438,7 +445,7 @@ class Evening:
         """So unequal that its jobs need not stay for long."""
         return self.load(at) - self._least > self._limits.urgent_gap * self._mean
 
-    def _one_of_each(self, at: int) -> list[JobFacts]:
+    def one_of_each(self, at: int) -> list[JobFacts]:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}

@@ -25,10 +25,8 @@ QUEUE_PER_ONE = 4  # events that wait for the controller, for each job and host
 class Laws:
     """`world.watch` of a run that is looked at."""
 
-    def __init__(self, world: World, *, over_servers: bool = False) -> None:
-        """`over_servers`: also of jobs that wait on one while another idles."""
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._over_servers = over_servers
         self._idle: dict[tuple[HostName, int], int] = {}
         self._elsewhere: dict[JobId, int] = {}  # samples for which it has waited so
         quantum_s, deciding_s = world.experiment.quantum_s, world.timing.decision_s
@@ -47,7 +45,7 @@ class Laws:
             return
         self._work_conserving()
         needs = world.controller.machine.policy.needs
-        if self._over_servers and needs.moves and needs.work_conserving:
+        if needs.moves and needs.work_conserving:
             self._work_conserving_over_servers()
 
     def _in_time(self) -> bool:
