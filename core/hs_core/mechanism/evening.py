@@ -9,10 +9,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.band import Band
+from hs_core.mechanism.coupled import Coupled, Step
 from hs_core.mechanism.filling import Filling
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
-from hs_core.mechanism.lasting import Lasting, Step
+from hs_core.mechanism.lasting import Lasting
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
@@ -68,7 +69,9 @@ class Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
+        self._coupled = Coupled(mover.world, pool, pool.per_gpu, mean)
         self._lasting = Lasting(mover.board, pool)
+        self._gangs_shared = any(name in pool.index for name in mover.world.parts)
         self._gpus: list[int] = pool.gpus.tolist()
         self._accepts: list[bool] = pool.accepts.tolist()
         self._fits: dict[Shape, list[bool]] = {}
@@ -143,17 +146,25 @@ class Evening:
         rest = without(self._there(at)[1], self.parts(at), gang)
         return time_load(self._gpus[at], self.weigh(at) + rest)
 
-    def relief(self, at: int, job: JobFacts) -> float:
-        """Squares of the server without it."""
-        return self.squares(at, self.time_of(at, without(self.weigh(at), self.jobs(at), job)))
-
     def squares(self, at: int, load: float) -> float:
         """More than before, with that load: of the mean one's."""
         return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
 
-    def lasts(self, squares: float, steps: Sequence[Step]) -> bool:
-        """What it saves now is not lost once nobody lacks anything any more."""
-        return self._lasting.alike or self._lasting.squares(steps) <= -squares
+    def holds(self, squares: float, least: float, steps: Sequence[Step]) -> bool:
+        """What it saves server by server, `least` or more, it saves though these share gangs, and once nobody lacks anything any more."""
+        if self._gangs_shared:
+            squares = self._coupled.squares(steps)
+        return squares <= -least and self._lasts(squares, steps)
+
+    def harmless(self, steps: Sequence[Step]) -> bool:
+        """It costs nothing, now or later."""
+        squares = round(self._coupled.squares(steps), 9)
+        return squares <= 0.0 and self._lasts(squares, steps)
+
+    def _lasts(self, squares: float, steps: Sequence[Step]) -> bool:
+        """Later no more is lost than these squares save now. Where servers share gangs nothing is: who is short on one counts on all of them, and jobs went to and fro for it."""
+        lost = 0.0 if self._gangs_shared else -squares
+        return self._lasting.alike or round(self._lasting.squares(steps), 9) <= lost
 
     def least(self, tickets: float) -> float:
         """Squares that a move of so many tickets has to save."""
@@ -231,7 +242,7 @@ class Evening:
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
         if fill := Filling(self, self._mover, pool).best(waits):
-            yield (_Change(fill.squares, fill.cost, fill.target, fill.source, fill.job, packs=True),)
+            yield (_Change(0.0, fill.cost, fill.target, fill.source, fill.job, packs=True),)
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers that have parts of gangs."""
@@ -283,7 +294,8 @@ class Evening:
         for target in targets:
             if target != source and self._accepts[target]:
                 for change in self._changes(going, source, target):
-                    if (best is None or change < best) and self.lasts(change.squares, [change.step]):
+                    least = self.least(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0))
+                    if (best is None or change < best) and self.holds(change.squares, least, [change.step]):
                         best = change
         return () if best is None else (best,)
 
@@ -423,8 +435,9 @@ class Evening:
             return ()
         tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
         squares = draft.squares / self._mean**2
-        good = squares <= -self.least(tickets) and self._mover.affords([change.job for change in changes])
-        return changes if good and self.lasts(squares, [change.step for change in changes]) else ()
+        least = self.least(tickets)
+        good = squares <= -least and self._mover.affords([change.job for change in changes])
+        return changes if good and self.holds(squares, least, [change.step for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
         """Of those that could go: a small job that should run all the time is the last, for a move costs it most, and elsewhere it is in the way as much."""

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from hs_core.mechanism.loads import Pool
     from hs_core.mechanism.moves import Mover
 
-SLACK = 1e-9
-
 
 class Fill(NamedTuple):
-    squares: float  # as a change has them
     lost: float  # GPUs, negative: of those that idled
     cost: "Cost"
     target: int
@@ -67,17 +64,15 @@ class Filling:
     def _from(self, source: int, targets: Sequence[int]) -> Iterator[Fill]:
         evening, limits, asked = self._evening, self._mover.limits, -self._free(source)
         for job in evening.one_of_each(source):
-            fits, relief = evening.fits(job), evening.relief(source, job)
+            fits = evening.fits(job)
             for target in targets:
                 if target == source or not fits[target] or self._free(target) < job.gang:
                     continue
                 gains = min(job.gang, asked) * (1.0 - self._gangs(target))
                 if gains <= limits.load_gap * job.gang:
                     continue
-                waits = self._waits_with(target, job)
-                squares = round(relief + (self._more(target, job) if waits else 0.0), 9)
-                if squares <= SLACK and (not waits or evening.lasts(squares, [(job, source, target)])):
-                    yield Fill(squares, -gains, self._mover.cost_of(job), target, source, job)
+                if not self._waits_with(target, job) or evening.harmless([(job, source, target)]):
+                    yield Fill(-gains, self._mover.cost_of(job), target, source, job)
 
     def _gangs(self, at: int) -> float:
         """Of the time in which gangs over several servers have their turn there."""
@@ -87,7 +82,3 @@ class Filling:
     def _waits_with(self, at: int, job: JobFacts) -> bool:
         """Somebody does, with that job there."""
         return self._free(at) < job.gang + sum([part.per_node for part in self._evening.parts(at)])
-
-    def _more(self, at: int, job: JobFacts) -> float:
-        """Squares of the server with it."""
-        return self._evening.squares(at, self._evening.time_with(at, self._evening.one(job)))

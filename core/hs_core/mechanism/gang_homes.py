@@ -60,7 +60,8 @@ class GangHomes:
         if not swaps:
             return None
         squares = round(sum([more for more, _ in swaps]), 9)
-        if not self._evening.lasts(squares, [(job, left, taken) for _, (left, taken) in swaps]):
+        steps = [(job, left, taken) for _, (left, taken) in swaps]
+        if not self._evening.holds(squares, self._least(job), steps):
             return None
         return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
 
@@ -68,7 +69,7 @@ class GangHomes:
         """Squares and servers, the best first: what one server gains goes by nothing that happens to another."""
         evening, names = self._evening, self._mover.world.homes[job.id]
         home = [self._pool.index[name] for name in names]
-        least = evening.least(job.per_node * self._pool.per_gpu.get(job.user, 0.0))
+        least = self._least(job)
         relief = [(evening.squares(at, evening.time_without(at, job)), at) for at in home]
         relief = sorted([(less, at) for less, at in relief if less <= -least])
         if not relief:
@@ -78,3 +79,7 @@ class GangHomes:
         rooms = sorted([(evening.squares(at, evening.time_with(at, one)), at) for at in free])
         pairs = zip(relief, rooms, strict=False)
         return [(less + more, (at, to)) for (less, at), (more, to) in pairs if less + more <= -least]
+
+    def _least(self, job: JobFacts) -> float:
+        """Squares that each of the swaps has to save."""
+        return self._evening.least(job.per_node * self._pool.per_gpu.get(job.user, 0.0))
