@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Laws are checked on the same examples on every machine; the shared machines are slow and noisy, so no deadline.
@@ -10,3 +11,28 @@ settings.load_profile("ci")
 
 # A run in the background of a script ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONGEST = (
+    "tests/job/test_exact.py",
+    "tests/e2e/test_servers.py",
+    "tests/job/test_trainers.py",
+    "tests/e2e/test_copies.py",
+    "tests/e2e/test_elastic.py",
+    "tests/e2e/test_links.py",
+    "tests/e2e/test_strategies.py",
+    "tests/e2e/test_sharing.py",
+    "tests/job/test_processes.py",
+    "tests/controller/test_daemon.py",
+    "tests/controller/test_identity.py",
+    "tests/e2e/test_faults.py",
+    "tests/e2e/test_lost_server.py",
+    "tests/e2e/test_policies.py",
+    "tests/e2e/test_restore.py",
+    "tests/e2e/test_chaos.py",
+)
+"""Files that take a minute or more, the longest first: begun last, each would keep one worker busy while the others have nothing left."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first = {config.rootpath / name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))

@@ -353,7 +353,7 @@ class Needs:
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
     sharing: bool = False  # puts two jobs on one GPU
     starts: bool = True  # has to be asked when a process that may go anywhere has come up, or is gone to move
-    ends: bool = True  # has to be asked at once when a job has ended; else at the next edge, and servers fill its GPUs by themselves until then
+    ends: bool = True  # has to be asked at once when a job has ended; else at the next edge, and servers fill its GPUs by themselves until then, but for gangs over several of them
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
     rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models

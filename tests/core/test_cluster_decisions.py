@@ -282,3 +282,44 @@ def test_who_ended_is_decided_about_at_once_or_at_the_next_edge_as_the_policy_sa
     at.do("@30")
     at.do("tick")
     assert asked[-1] == (30.0, (3,)), "the edge"
+
+
+@pytest.mark.parametrize(
+    ("ended", "beside", "at_once"),
+    [
+        ("2", "", True),
+        ("2", "submit alice d gpus=4", False),  # which has all GPUs that nobody else has
+        ("2", "submit alice d gpus=3", True),
+        ("3", "", False),  # on a server without a part of a gang
+    ],
+)
+def test_who_leaves_gpus_idle_beside_gangs_over_several_servers_is_decided_about_at_once(
+    ended: str, beside: str, at_once: bool
+) -> None:
+    """Servers fill GPUs by themselves, but for gangs over several of them."""
+    asked: list[float] = []
+    homes = {2: N1, 3: HostName("n3"), 4: N1}
+    wishes: Wishes = {JobId(job): ((name,), MoveReason.BALANCE, "") for job, name in homes.items()}
+    plain = plain_policy(every_quantum=True, wishes=wishes)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        asked.append(snapshot.now_s)
+        return plain.decide(snapshot, memory)
+
+    policy = replace(plain, needs=replace(plain.needs, ends=False), decide=decide)
+    at = World(policy, SETTINGS, wishes=wishes)
+    lines = (
+        "user alice",
+        *(f"host n{number} V100:4" for number in (1, 2, 3)),
+        "submit alice g gpus=4 nodes=2",
+    )
+    for line in (*lines, "submit alice b gpus=4", "submit alice c gpus=4", *[beside][: len(beside)]):
+        at.do(line)
+    hosts = {job.id: job.hosts for job in at.machine.state.jobs.values()}
+    assert hosts[JobId(1)] == (N1, HostName("n2"))
+    assert (hosts[JobId(2)], hosts[JobId(3)]) == ((N1,), (HostName("n3"),))
+    for line in ("@1", "report n1 2:0=running", "report n3 3:0=running", "@13"):
+        at.do(line)
+    asked.clear()
+    at.do(f"report {'n1' if ended == '2' else 'n3'} {ended}:0=exited code=0")
+    assert bool(asked) is at_once

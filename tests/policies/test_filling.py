@@ -40,17 +40,6 @@ def test_idle_gpus_are_filled_from_beside_a_job_that_is_due_all_the_time(first: 
     assert gpus["A"] + gpus["B"] == 8 * (100 - turns), "nothing idles beside the gang's turns"
 
 
-def test_they_are_filled_though_they_are_on_a_server_on_which_nobody_waits() -> None:
-    """A gang that stays and a job that is due all the time keep three light ones waiting; next to two jobs that run all the time two GPUs idle."""
-    stays = [job(1, "G", 4, migrate=Migrate.NEVER), job(2, "B", migrate=Migrate.NEVER)]
-    jobs = [*at("a", *stays, *sweep(3, 3, "A")), *at("b", *sweep(6, 2, "C", migrate=Migrate.NEVER))]
-    homes, moved, gpus = run_of(jobs, G=30, A=10, B=20, C=20)
-    assert homes == {"a": 3, "b": 4}
-    assert len(moved) == 2
-    assert gpus["C"] == 200, "who was there runs all the time as before"
-    assert gpus["A"] > 200, "and so do those that came"
-
-
 def test_the_move_says_what_it_is_for() -> None:
     jobs = beside_a_gang_over_both("a", "b")
     verdict = decide([host(name) for name in AB], jobs, tickets={"G": 35, "A": 35, "B": 10})

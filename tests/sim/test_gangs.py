@@ -1,5 +1,6 @@
 """Gangs over several servers: what it costs them to be bound to GPUs, and to have their turns decided ahead."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -11,9 +12,11 @@ from hs_core.model import Job
 from hs_core.names import JobId, UserName
 from hs_core.reports import Phase
 from hs_sim import faults
+from hs_sim.machines import run_machines
 from hs_sim.machines.restless import restless
 from hs_sim.machines.world import World
-from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
 
 START_S = 28.0
 LOOK_S = 0.5
@@ -103,3 +106,26 @@ def test_a_gang_does_not_stand_for_long_beside_gpus_that_others_have_left(seed: 
     world.watch = standing = Standing()
     world.run()
     assert standing.longest_s <= 1.5 * faults.QUANTUM_S
+
+
+@pytest.mark.parametrize("depth", [run_quanta, run_machines])
+def test_gpus_of_a_gang_that_ended_go_to_another_at_the_next_edge(
+    depth: Callable[[Experiment], Result],
+) -> None:
+    """Two gangs take turns on all of two servers, three of the one to one of the other: most often its next turn is decided when it ends."""
+    for length_s in range(500, 740, 30):
+        steps = {1: 10 * length_s, 2: 100_000}
+        jobs = tuple(
+            SimJob(id=at, user=UserName("BA"[at % 2]), arrival_s=0.0, steps=steps[at], job_class="c", gpus=4, nodes=2)
+            for at in steps
+        )  # fmt: skip
+        tickets = {UserName("A"): 300.0, UserName("B"): 100.0}
+        load = Workload(name="two", jobs=jobs, tickets=tickets, rates={("c", "V100"): 10.0})
+        pools = (Pool(model="V100", servers=2, gpus_per_server=4),)
+        result = depth(Experiment(cluster=ClusterSpec(pools=pools), workload=load, until_s=1_800.0))
+        ended_s = result.jobs[0].ended_s
+        assert ended_s is not None
+        later = [sample for sample in result.samples if sample.at_s > 60.0 * (ended_s // 60.0 + 2) - 1.0]
+        assert len(later) > 5
+        for sample in later:
+            assert sum(sample.gpus.values()) == pytest.approx(8.0, abs=0.4), (length_s, ended_s, sample.at_s)

@@ -431,14 +431,22 @@ class Lives(Views):
 
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
         state = states.after(row, happening)
-        self._stale = self._stale or self.policy.needs.ends
         self._told.over(row, row.hosts)  # the next Wanted says so anyway
         self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
+        self._stale = self._stale or self.policy.needs.ends or any(map(self._idles_beside_gangs, row.hosts))
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
         for gone in self._book.evict(spare=self._event.before):  # the driver is yet to look at these
             self._stories.pop(gone, None)
+
+    def _idles_beside_gangs(self, name: HostName) -> bool:
+        """It has parts of gangs over several servers, and GPUs that no other job there asks for: no server's own stride hands them to a gang."""
+        if self._book.spanned.get(name, 0) <= 0:
+            return False
+        rows = [self._book.live[job] for job in self._book.at_host.get(name, ())]
+        asked = sum([row.gpus for row in rows if row.nodes == 1 and not row.paused])
+        return asked < len(self._book.gpus.get(name, ()))
 
     def _forget_job(self, row: Job, now_s: float) -> None:
         self._tickets.pop(row.id, None)

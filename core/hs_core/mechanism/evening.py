@@ -9,12 +9,12 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.band import Band
-from hs_core.mechanism.coupled import Coupled, Step
 from hs_core.mechanism.filling import Filling
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
 from hs_core.mechanism.lasting import Lasting
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.squares import Squares, Step
 from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
 from hs_core.names import JobId, UserName
@@ -69,7 +69,7 @@ class Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
-        self._coupled = Coupled(mover.world, pool, pool.per_gpu, mean)
+        self._squares = Squares(mover.world, pool, pool.per_gpu, mean)
         self._lasting = Lasting(mover.board, pool)
         self._gangs_shared = any(name in pool.index for name in mover.world.parts)
         self._gpus: list[int] = pool.gpus.tolist()
@@ -151,20 +151,13 @@ class Evening:
         return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
 
     def holds(self, squares: float, least: float, steps: Sequence[Step]) -> bool:
-        """What it saves server by server, `least` or more, it saves though these share gangs, and once nobody lacks anything any more."""
-        if self._gangs_shared:
-            squares = self._coupled.squares(steps)
-        return squares <= -least and self._lasts(squares, steps)
+        """What is saved server by server is `least` or more though some share gangs, and is not lost again once nobody lacks anything any more."""
+        together = self._squares.together(steps) if self._gangs_shared else squares
+        return together <= -least and self._lasting.allows(steps, -squares)
 
     def harmless(self, steps: Sequence[Step]) -> bool:
-        """It costs nothing, now or later."""
-        squares = round(self._coupled.squares(steps), 9)
-        return squares <= 0.0 and self._lasts(squares, steps)
-
-    def _lasts(self, squares: float, steps: Sequence[Step]) -> bool:
-        """Later no more is lost than these squares save now. Where servers share gangs nothing is: who is short on one counts on all of them, and jobs went to and fro for it."""
-        lost = 0.0 if self._gangs_shared else -squares
-        return self._lasting.alike or round(self._lasting.squares(steps), 9) <= lost
+        """No server, and none with which it shares gangs, is fuller by it, now or later."""
+        return round(self._squares.together(steps), 9) <= 0.0 and self._lasting.harmless(steps)
 
     def least(self, tickets: float) -> float:
         """Squares that a move of so many tickets has to save."""
@@ -241,7 +234,7 @@ class Evening:
             if home := gang_homes.best(source, targets):
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
-        if fill := Filling(self, self._mover, pool).best(waits):
+        if self._gangs_shared and (fill := Filling(self, self._mover, pool).best(waits)):
             yield (_Change(0.0, fill.cost, fill.target, fill.source, fill.job, packs=True),)
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:

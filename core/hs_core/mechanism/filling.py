@@ -1,8 +1,8 @@
-"""Idle GPUs of one server for jobs that wait on another of the pool, where `mechanism.evening` has no use for the move (Gandiva_fair, 3.3).
+"""Idle GPUs of a server that has a part of a gang, for jobs that wait on another one (Gandiva_fair, 3.3), where `mechanism.evening` has no use for the move.
 
-A gang over several servers and a job that is due all the time make up a server's `time_load` between them: who else lives there adds nothing to it,
-and it is no less when they are gone. Likewise a server on which everybody fits is fuller with one more, though nobody waits there. The measure says
-nothing of what such a job would gain, which is counted here: GPUs that are used instead of idle whenever no gang over several servers has its turn.
+A gang over several servers and a job that is due all the time make up a server's `time_load` between them: who else lives there adds nothing to it, and
+it is no less when they are gone. The measure says nothing of what they would gain, which is counted here: GPUs that are used instead of idle whenever
+no gang over several servers has its turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,10 @@ class Filling:
 
     def _from(self, source: int, targets: Sequence[int]) -> Iterator[Fill]:
         evening, limits, asked = self._evening, self._mover.limits, -self._free(source)
+        urgent = evening.urgent(source)
         for job in evening.one_of_each(source):
+            if not self._mover.may_go(job, urgent=urgent):  # since it was found others have moved
+                continue
             fits = evening.fits(job)
             for target in targets:
                 if target == source or not fits[target] or self._free(target) < job.gang:
@@ -71,14 +74,10 @@ class Filling:
                 gains = min(job.gang, asked) * (1.0 - self._gangs(target))
                 if gains <= limits.load_gap * job.gang:
                     continue
-                if not self._waits_with(target, job) or evening.harmless([(job, source, target)]):
+                if evening.harmless([(job, source, target)]):
                     yield Fill(-gains, self._mover.cost_of(job), target, source, job)
 
     def _gangs(self, at: int) -> float:
         """Of the time in which gangs over several servers have their turn there."""
         weight = self._pool.per_gpu
         return min(1.0, sum([weight.get(job.user, 0.0) for job in self._evening.parts(at)]))
-
-    def _waits_with(self, at: int, job: JobFacts) -> bool:
-        """Somebody does, with that job there."""
-        return self._free(at) < job.gang + sum([part.per_node for part in self._evening.parts(at)])

@@ -7,8 +7,8 @@ and is left again at the next lag: jobs would go to and fro for as long as they 
 
 from collections.abc import Mapping, Sequence
 
-from hs_core.mechanism.coupled import Coupled, Step
 from hs_core.mechanism.loads import Board, Pool
+from hs_core.mechanism.squares import Squares, Step
 from hs_core.names import UserName
 
 
@@ -17,11 +17,15 @@ class Lasting:
 
     def __init__(self, board: Board, pool: Pool) -> None:
         due: Mapping[UserName, float] = {user: board.due(user, pool.model) for user in pool.per_gpu}
-        self.alike = due == pool.per_gpu  # nobody lacks anything
         gpus = board.world.gpus
         mean = pool.mean(sum([gpus[user, pool.model] * weight for user, weight in due.items()]))
-        self._coupled = Coupled(board.world, pool, due, mean)
+        self._alike = due == pool.per_gpu  # nobody lacks anything
+        self._squares = Squares(board.world, pool, due, mean)
 
-    def squares(self, steps: Sequence[Step]) -> float:
-        """More than before all of these, of the mean load's."""
-        return self._coupled.squares(steps)
+    def allows(self, steps: Sequence[Step], squares: float) -> bool:
+        """What is lost is no more than these squares, which are gained now."""
+        return self._alike or self._squares.apart(steps) <= squares
+
+    def harmless(self, steps: Sequence[Step]) -> bool:
+        """Nothing is lost, as servers share gangs."""
+        return self._alike or round(self._squares.together(steps), 9) <= 0.0

@@ -28,7 +28,13 @@ class Lives(State):
             self._series.entitled({}, now_s)  # and nothing is decided before somebody comes
         self._ended += 1
         self._since.ends(job)
+        self._stale |= any(map(self._idles_beside_gangs, home))
         return home
+
+    def _idles_beside_gangs(self, row: int) -> bool:
+        """As `ClusterMachine` has it."""
+        own = self._rows.gang[row][self._rows.job[row] >= 0]
+        return self._turns.has_parts(row) and bool(own.sum() < self._fleet.gpus[row])
 
     def _stand(self, jobs: Sequence[int], now_s: float, *, edge: bool) -> None:
         """Their processes are up: they take part from now on, like newcomers."""

@@ -71,6 +71,10 @@ class Turns:
         """Some gang lives on several servers."""
         return self._spanning > 0
 
+    def has_parts(self, row: int) -> bool:
+        """Of gangs over several servers."""
+        return bool(self._parts[row] > 0)
+
     def lives(self, job: int) -> None:
         """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
         home = self._fleet.home[job]

@@ -1,7 +1,8 @@
-"""Loads of servers that share gangs (Gandiva_fair, 3.3): each is as full as the fullest of those with which it shares one.
+"""Squares of servers' loads, and how much more they are after jobs have moved (Gandiva_fair, 3.3).
 
 A gang over several servers waits for the fullest of them, and its other servers wait with it: what these carry less is of use to jobs of their own
-only. Server by server it looked best to crowd all small jobs on one of two servers that share a gang, and the other one idled out of its turn.
+only. Server by server it looked best to crowd all small jobs on one of two servers that share a gang, and the other one idled out of its turns. So where
+gangs are shared a server is looked at in two ways: apart, and together, as full as the fullest of those with which it shares one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,29 +17,38 @@ Step = tuple[JobFacts, int, int]
 """A job, or its part there, with the server that it leaves and the one that it takes."""
 
 
-class Coupled:
-    """The servers of a pool as they are whenever it is asked, and what jobs weigh there."""
+class Squares:
+    """Of the servers of a pool as they are whenever it is asked, by what jobs weigh there; of the mean load's, times GPUs."""
 
     def __init__(self, world: World, pool: Pool, weights: Mapping[UserName, float], mean: float) -> None:
         self.world, self.pool, self.weights = world, pool, weights
         self._mean = mean
 
-    def squares(self, steps: Sequence[Step]) -> float:
-        """Of loads, times GPUs: more than before all of these, of the mean load's."""
+    def apart(self, steps: Sequence[Step]) -> float:
+        """More than before all of these, each server by itself."""
         before, after = _Servers(self, ()), _Servers(self, steps)
-        touched = {at for _, left, taken in steps for at in (left, taken)}
-        some = touched.union(
-            *[before.beside(at) for at in touched]
-        )  # of those after none is new: a gang takes its other servers along
+        return self._more({at: (before.load(at), after.load(at)) for at in _touched(steps)})
+
+    def together(self, steps: Sequence[Step]) -> float:
+        """The same, each server as full as the fullest of those with which it shares a gang."""
+        before, after, touched = _Servers(self, ()), _Servers(self, steps), _touched(steps)
+        some = touched.union(*map(before.beside, touched))  # no others later: a gang takes its servers along
+        return self._more({at: (before.fullest(at), after.fullest(at)) for at in some})
+
+    def _more(self, loads: Mapping[int, tuple[float, float]]) -> float:
         width = self.pool.width
-        more = [width[at] * (after.fullest(at) ** 2 - before.fullest(at) ** 2) for at in sorted(some)]
+        more = [width[at] * (after**2 - before**2) for at, (before, after) in sorted(loads.items())]
         return float(sum(more)) / self._mean**2
+
+
+def _touched(steps: Iterable[Step]) -> set[int]:
+    return {at for _, left, taken in steps for at in (left, taken)}
 
 
 class _Servers:
     """After these steps."""
 
-    def __init__(self, of: Coupled, steps: Iterable[Step]) -> None:
+    def __init__(self, of: Squares, steps: Iterable[Step]) -> None:
         self._of = of
         self._jobs: dict[int, list[JobFacts]] = {}
         self._homes: dict[JobId, list[int]] = {}  # of those that went, servers of the pool
@@ -63,9 +73,9 @@ class _Servers:
         return {other for job in self.jobs(at) if job.nodes > 1 for other in self._home(job)} - {at}
 
     def fullest(self, at: int) -> float:
-        return max(map(self._load, (at, *self.beside(at))))
+        return max(map(self.load, (at, *self.beside(at))))
 
-    def _load(self, at: int) -> float:
+    def load(self, at: int) -> float:
         found = self._loads.get(at)
         if found is None:
             jobs = weighed(self.jobs(at), self._of.weights)
