@@ -131,6 +131,21 @@ def test_a_run_goes_on_until_both_its_mini_batches_are_done_and_the_rate_is_know
     assert not decide(later(slow, third, 6.0, steps=8.0), third.memory, policy).plan.trials
 
 
+def test_a_run_is_over_where_a_server_that_its_job_would_have_kept_was_drained() -> None:
+    """It lives on servers of two models, and was about to be measured on two of one of them."""
+    hadar = find("hadar")
+    hosts = [host("v1", 2, "V100"), host("v2", 2, "V100"), host("k", 2, "K80")]
+    gang = sized(1, gang=4, nodes=2, hosts=("k", "v2"), started=True, movable=True)
+    asked = replace(snapshot(hosts, [gang]), migrations_left=10, rates=OLD)
+    first = decide(asked, policy=hadar)
+    assert set(first.plan.homes[JobId(1)]) == {"v1", "v2"}
+    assert first.plan.moves[JobId(1)][0] is MoveReason.PROFILE
+    drained = tuple(replace(one, accepts=one.name != "v2") for one in asked.hosts)
+    verdict = decide(replace(asked, hosts=drained), first.memory, policy=hadar)
+    assert verdict.plan.homes[JobId(1)] == ("k", "v2"), "nobody moves within a round"
+    assert not verdict.plan.moves
+
+
 def test_a_run_is_over_where_its_server_was_drained_and_its_job_has_lost_its_home() -> None:
     """It is placed wherever the policy would have it, not where it was to be measured."""
     asked = snapshot([V, K], [sized(1)])

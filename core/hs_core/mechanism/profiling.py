@@ -199,7 +199,8 @@ class _Profiler:
         there = job.hosts == tuple(run.home)
         if not there and job.started and not job.movable and run.from_step is not None:
             return True  # it was sent elsewhere
-        if not there and not all(self._takes(job, self._hosts[HostName(name)]) for name in run.home):
+        ahead = () if there else [self._hosts[HostName(name)] for name in run.home]
+        if not all(takes_new(host) and self._takes(job, host) for host in ahead):
             return True  # drained, or short of GPUs, before it came
         if (job.job_class, run.model) in snapshot.rates:
             return run.from_step is None or (
