@@ -1,159 +1,22 @@
 """Jobs that train as averaged copies, in the controller's mind: the round's end, what is lost in between, and how they become one again."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
+from forked import ANN, JOB, MODELS, TOTAL, A, B, C, Cluster
 
-from hs_core.cluster import Settings, copies
-from hs_core.cluster.harness import EVERYTHING, World, a_host, a_spec
+from hs_core.cluster import copies
 from hs_core.events import (
-    HostDrained,
-    HostJoined,
     HostLeft,
     HostRemoved,
     HostReported,
     JobsCancelled,
-    JobsSubmitted,
     PolicySet,
     QuantumEnded,
-    UserSet,
 )
-from hs_core.model import Copied, Job, JobState, MoveReason, OnPartition, Stored
-from hs_core.names import HostName, JobId, UserName
+from hs_core.model import Copied, JobState, Stored
 from hs_core.policies import POLICIES
-from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
-from hs_core.reports import LOST, Exit, JobReport, Phase
-from hs_core.wanted import Source, Turn, WantedJob
-
-ANN = UserName("ann")
-JOB = JobId(1)
-A, B, C = (HostName(name) for name in "abc")
-MODELS = {A: "V100", B: "K80", C: "K80"}
-TOTAL = 1000
-
-
-class Cluster:
-    """Three servers and one job, which a policy has train where it is told to; hosts say what the test has them say."""
-
-    def __init__(self, on_partition: OnPartition = OnPartition.CONTINUE) -> None:
-        self.want: tuple[tuple[HostName, ...], tuple[int, ...]] = ((A,), ())
-        self.world = World(
-            Policy(name="as-told", needs=Needs(every_quantum=True, copies=True), decide=self._decide),
-            Settings(quantum_s=60.0, move_deadline_s=30.0, settle_s=0.0, settle_s_per_job=0.0),
-        )
-        self.happens(UserSet(now_s=0.0, name=ANN))
-        for host, model in MODELS.items():
-            self.joins(host, model)
-        self.happens(
-            JobsSubmitted(now_s=0.0, user=ANN, specs=(a_spec(steps=TOTAL, on_partition=on_partition),))
-        )
-
-    def _decide(self, snapshot: Snapshot, memory: Memory) -> Verdict:
-        homes, tickets, moves, forks = {}, {}, {}, {}
-        for job in snapshot.jobs:
-            home, portions = self._wanted_of({host.name for host in snapshot.hosts if host.connected})
-            if not home:
-                home = job.hosts
-            if not home:
-                continue
-            free = not job.started or job.movable
-            if portions and not job.started and len(job.hosts) < 2:
-                home, portions = home[:1], ()
-            home = home if free else job.hosts
-            if portions and free:
-                home, portions = copies.divided(int(job.steps_left or 0), home, portions)
-            anew = memory.get("told") != [snapshot.quantum, *home]
-            homes[job.id], tickets[job.id] = home, Fraction(100)
-            if job.started and home != job.hosts:
-                moves[job.id] = (MoveReason.ROUND, "so told")
-            if portions and not anew and len(job.hosts) > 0:
-                homes[job.id] = home = job.hosts
-                moves.pop(job.id, None)
-            elif portions and free:
-                forks[job.id] = portions
-                memory = {"told": [snapshot.quantum, *home]}
-        turns = {
-            host.name: Turn(gangs=tuple(j for j in homes if host.name in homes[j]), local=False)
-            for host in snapshot.hosts
-        }
-        return Verdict(
-            plan=Plan(homes=homes, turns=turns, tickets=tickets, moves=moves, copies=forks), memory=memory
-        )
-
-    def _wanted_of(self, here: set[HostName]) -> tuple[tuple[HostName, ...], tuple[int, ...]]:
-        """Without servers that are away."""
-        home, portions = self.want
-        kept = [at for at, name in enumerate(home) if name in here]
-        portions = tuple(portions[at] for at in kept) if len(kept) > 1 and portions else ()
-        return tuple(home[at] for at in kept), portions
-
-    def happens(self, event: object) -> None:
-        self.world.handle(replace(event, now_s=self.world.now_s))  # type: ignore[type-var]
-        self.world.machine.check()
-
-    def joins(self, host: HostName, model: str, *reports: JobReport) -> None:
-        self.happens(HostJoined(now_s=0.0, host=a_host(host, model, 1), reports=reports))
-
-    @property
-    def row(self) -> Job:
-        return self.world.machine.job(JOB)
-
-    def says(
-        self, host: HostName, phase: Phase, step: int, generation: int = -1, at: int = -1, **more: object
-    ) -> JobReport:
-        row = self.row
-        report = JobReport(
-            job=JOB, epoch=row.epoch, phase=phase, step=step, can_checkpoint=True,
-            checkpoint_generation=generation, checkpoint_step=at, in_turn=phase is Phase.RUNNING, **more,  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.happens(HostReported(now_s=0.0, host=host, reports=(report,), heard=EVERYTHING))
-        return report
-
-    def told(self, host: HostName) -> WantedJob | None:
-        return next((job for job in self.world.wanted[host].jobs if job.job == JOB), None)
-
-    def source(self, host: HostName) -> Source:
-        told = self.told(host)
-        assert told is not None
-        assert told.source is not None
-        return told.source
-
-    def edge(self) -> None:
-        self.world.now_s += 60.0
-        self.happens(QuantumEnded(now_s=0.0))
-
-    def cut_off(self, *hosts: HostName) -> None:
-        """For so long that what asked to be fenced is given up there."""
-        for host in hosts:
-            self.happens(HostLeft(now_s=0.0, host=host))
-        self.world.now_s += 71.0
-        self.happens(QuantumEnded(now_s=0.0))
-
-    def lends(self, host: HostName) -> list[tuple[int, int, int]]:
-        return [(lend.epoch, lend.generation, lend.copy) for lend in self.world.wanted[host].lends]
-
-    # --- how far it has come
-
-    def alone(self) -> None:
-        """It trains on `a`, at step 10."""
-        self.says(A, Phase.RUNNING, 10)
-
-    def forked(self, *portions: int) -> None:
-        """It has left `a` at step 100 to train as copies; all of them stand there."""
-        self.alone()
-        hosts = (A, B, C)[: len(portions)]
-        self.want = (hosts, portions)
-        self.edge()
-        self.says(A, Phase.CHECKPOINTED, 100, 4, 100)
-        for host in hosts:
-            self.says(host, Phase.HELD, 100, 5, 100)
-
-    def leave(self, **steps: int) -> None:
-        """These copies have left with so many steps done since they began."""
-        for name, own in steps.items():
-            base = self.row.base_step
-            self.says(HostName(name), Phase.CHECKPOINTED, base + own, 7, base + own)
+from hs_core.reports import LOST, Exit, Phase
 
 
 @pytest.fixture
@@ -235,105 +98,6 @@ def test_what_a_dead_copy_had_written_counts(cluster: Cluster) -> None:
     assert cluster.row.base_step == 100 + 200 + 50 + 50
     assert cluster.row.stored is not None
     assert [(p.copy, p.generation) for p in cluster.row.stored.copies] == [(0, 7), (1, 6), (2, 7)]
-
-
-def test_a_server_that_is_away_is_not_waited_for_and_its_copy_is_dropped_when_it_is_back(
-    cluster: Cluster,
-) -> None:
-    cluster.forked(500, 300, 100)
-    cluster.says(B, Phase.RUNNING, 150, 5, 100)
-    before = cluster.row.reports[B]
-    cluster.happens(HostLeft(now_s=0.0, host=B))
-    cluster.want = ((A, C), (2, 1))
-    cluster.edge()
-    cluster.leave(a=200, c=50)
-    assert (cluster.row.epoch, cluster.row.base_step) == (2, 350)
-    row = cluster.row
-    cluster.joins(B, "K80", replace(before, step=200))
-    assert cluster.told(B) is None
-    assert cluster.row == row, "an older epoch's word changes nothing"
-
-
-@pytest.fixture
-def fencing() -> Cluster:
-    """Its job does not wait for servers that are cut off."""
-    return Cluster(OnPartition.FENCE)
-
-
-@pytest.mark.parametrize("given_up", [False, True])
-def test_where_what_came_after_it_is_out_of_reach_a_job_goes_on_from_a_copy_that_was_not_waited_for(
-    fencing: Cluster, given_up: bool
-) -> None:
-    """Two servers are cut off one after the other, and the first comes back first."""
-    fencing.forked(500, 400)
-    cut_off = fencing.says(B, Phase.RUNNING, 150, 5, 100, gpu_s=50.0)
-    if given_up:
-        fencing.cut_off(B)
-    else:
-        fencing.happens(HostLeft(now_s=0.0, host=B))
-    fencing.want = ((A,), ())
-    fencing.edge()
-    fencing.leave(a=200)
-    alone = fencing.says(A, Phase.RUNNING, 400, 10, 380)
-    fencing.cut_off(A)
-    row = fencing.row
-    assert (row.hosts, row.stored and row.stored.step) == ((), 380)
-    fencing.want = ((), ())
-    fencing.joins(B, "K80", _ended(cut_off, 240, 6, 190, gpu_s=140.0))
-    stored = Stored(
-        hosts=(B,), epoch=1, generation=7, step=190, copies=(Copied(copy=1, generation=6, steps=90),)
-    )
-    assert fencing.row.stored == stored
-    assert fencing.row.gpu_s == row.gpu_s + 90.0, "what it received meanwhile is its own"
-    assert fencing.lends(B) == [(1, 6, 1)]
-    fencing.want = ((B,), ())
-    fencing.edge()
-    assert [(p.peer.host, p.epoch, p.generation, p.copy) for p in fencing.source(B).parts] == [(B, 1, 6, 1)]
-    fencing.joins(A, "V100", _ended(alone, 420, 11, 410))
-    assert fencing.row.stored == Stored(hosts=(A,), epoch=2, generation=11, step=410), (
-        "nothing has begun from the other"
-    )
-
-
-def test_where_the_servers_of_all_copies_were_cut_off_a_job_goes_on_from_those_that_are_back(
-    fencing: Cluster,
-) -> None:
-    fencing.forked(500, 300, 100)
-    said = {host: fencing.says(host, Phase.RUNNING, 150, 5, 100) for host in (A, B, C)}
-    fencing.cut_off(A, B, C)
-    assert (fencing.row.hosts, fencing.row.stored) == ((), None)
-    fencing.want = ((), ())
-    fencing.joins(C, "K80", _ended(said[C], 160, 6, 160))
-    fencing.joins(A, "V100", _ended(said[A], 300, 8, 250))
-    stored = fencing.row.stored
-    assert stored is not None
-    assert (stored.step, stored.hosts, [part.steps for part in stored.copies]) == (310, (A, C), [150, 60])
-
-
-def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_after_it(
-    fencing: Cluster,
-) -> None:
-    fencing.forked(500, 400)
-    cut_off = fencing.says(B, Phase.RUNNING, 150, 5, 100)
-    fencing.happens(HostLeft(now_s=0.0, host=B))
-    fencing.want = ((A,), ())
-    fencing.edge()
-    fencing.leave(a=200)
-    fencing.want = ((), ())
-    fencing.happens(HostDrained(now_s=0.0, host=A, by=ANN, reason="its fans"))
-    fencing.says(A, Phase.EXITED, 400, 10, 380, exit=Exit(why=f"{LOST}: it was restarted"))
-    assert (fencing.row.hosts, fencing.row.stored and fencing.row.stored.hosts) == ((), (A,))
-    row = fencing.row
-    fencing.joins(B, "K80", _ended(cut_off, 500, 12, 490))
-    assert fencing.row == row, "that one can be had"
-
-
-def _ended(before: JobReport, step: int, generation: int, at: int, **more: object) -> JobReport:
-    """By its own server, which was cut off."""
-    return replace(
-        before, phase=Phase.EXITED, step=step, checkpoint_generation=generation, checkpoint_step=at,
-        exit=Exit(signal=15), **more,  # type: ignore[arg-type]
-    )  # fmt: skip
 
 
 def test_a_removed_server_takes_its_copy_along(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from forked import ANN, JOB, MODELS, TOTAL, A, B, C, Cluster
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -11,7 +12,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_copies import ANN, JOB, MODELS, TOTAL, A, B, C, Cluster
 
 from hs_core.cluster import copies
 from hs_core.events import HostLeft, HostReported, JobsPaused, JobsUnpaused, QuantumEnded

@@ -1,0 +1,117 @@
+"""Jobs that train as averaged copies, in the controller's mind: servers of theirs are cut off, and come back."""
+
+from dataclasses import replace
+
+import pytest
+from forked import ANN, A, B, C, Cluster
+
+from hs_core.events import (
+    HostDrained,
+    HostLeft,
+)
+from hs_core.model import Copied, OnPartition, Stored
+from hs_core.reports import LOST, Exit, JobReport, Phase
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_server_that_is_away_is_not_waited_for_and_its_copy_is_dropped_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.says(B, Phase.RUNNING, 150, 5, 100)
+    before = cluster.row.reports[B]
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.want = ((A, C), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, c=50)
+    assert (cluster.row.epoch, cluster.row.base_step) == (2, 350)
+    row = cluster.row
+    cluster.joins(B, "K80", replace(before, step=200))
+    assert cluster.told(B) is None
+    assert cluster.row == row, "an older epoch's word changes nothing"
+
+
+@pytest.fixture
+def fencing() -> Cluster:
+    """Its job does not wait for servers that are cut off."""
+    return Cluster(OnPartition.FENCE)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_where_what_came_after_it_is_out_of_reach_a_job_goes_on_from_a_copy_that_was_not_waited_for(
+    fencing: Cluster, given_up: bool
+) -> None:
+    """Two servers are cut off one after the other, and the first comes back first."""
+    fencing.forked(500, 400)
+    cut_off = fencing.says(B, Phase.RUNNING, 150, 5, 100, gpu_s=50.0)
+    if given_up:
+        fencing.cut_off(B)
+    else:
+        fencing.happens(HostLeft(now_s=0.0, host=B))
+    fencing.want = ((A,), ())
+    fencing.edge()
+    fencing.leave(a=200)
+    alone = fencing.says(A, Phase.RUNNING, 400, 10, 380)
+    fencing.cut_off(A)
+    row = fencing.row
+    assert (row.hosts, row.stored and row.stored.step) == ((), 380)
+    fencing.want = ((), ())
+    fencing.joins(B, "K80", _ended(cut_off, 240, 6, 190, gpu_s=140.0))
+    stored = Stored(
+        hosts=(B,), epoch=1, generation=7, step=190, copies=(Copied(copy=1, generation=6, steps=90),)
+    )
+    assert fencing.row.stored == stored
+    assert fencing.row.gpu_s == row.gpu_s + 90.0, "what it received meanwhile is its own"
+    assert fencing.lends(B) == [(1, 6, 1)]
+    fencing.want = ((B,), ())
+    fencing.edge()
+    assert [(p.peer.host, p.epoch, p.generation, p.copy) for p in fencing.source(B).parts] == [(B, 1, 6, 1)]
+    fencing.joins(A, "V100", _ended(alone, 420, 11, 410))
+    assert fencing.row.stored == Stored(hosts=(A,), epoch=2, generation=11, step=410), (
+        "nothing has begun from the other"
+    )
+
+
+def test_where_the_servers_of_all_copies_were_cut_off_a_job_goes_on_from_those_that_are_back(
+    fencing: Cluster,
+) -> None:
+    fencing.forked(500, 300, 100)
+    said = {host: fencing.says(host, Phase.RUNNING, 150, 5, 100) for host in (A, B, C)}
+    fencing.cut_off(A, B, C)
+    assert (fencing.row.hosts, fencing.row.stored) == ((), None)
+    fencing.want = ((), ())
+    fencing.joins(C, "K80", _ended(said[C], 160, 6, 160))
+    fencing.joins(A, "V100", _ended(said[A], 300, 8, 250))
+    stored = fencing.row.stored
+    assert stored is not None
+    assert (stored.step, stored.hosts, [part.steps for part in stored.copies]) == (310, (A, C), [150, 60])
+
+
+def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_after_it(
+    fencing: Cluster,
+) -> None:
+    fencing.forked(500, 400)
+    cut_off = fencing.says(B, Phase.RUNNING, 150, 5, 100)
+    fencing.happens(HostLeft(now_s=0.0, host=B))
+    fencing.want = ((A,), ())
+    fencing.edge()
+    fencing.leave(a=200)
+    fencing.want = ((), ())
+    fencing.happens(HostDrained(now_s=0.0, host=A, by=ANN, reason="its fans"))
+    fencing.says(A, Phase.EXITED, 400, 10, 380, exit=Exit(why=f"{LOST}: it was restarted"))
+    assert (fencing.row.hosts, fencing.row.stored and fencing.row.stored.hosts) == ((), (A,))
+    row = fencing.row
+    fencing.joins(B, "K80", _ended(cut_off, 500, 12, 490))
+    assert fencing.row == row, "that one can be had"
+
+
+def _ended(before: JobReport, step: int, generation: int, at: int, **more: object) -> JobReport:
+    """By its own server, which was cut off."""
+    return replace(
+        before, phase=Phase.EXITED, step=step, checkpoint_generation=generation, checkpoint_step=at,
+        exit=Exit(signal=15), **more,  # type: ignore[arg-type]
+    )  # fmt: skip
