@@ -155,6 +155,10 @@ class Evening:
         together = self._squares.together(steps) if self._gangs_shared else squares
         return together <= -least and self._lasting.allows(steps, -squares)
 
+    def _holds(self, change: _Change) -> bool:
+        tickets = change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0)
+        return self.holds(change.squares, self.least(tickets), [change.step])
+
     def harmless(self, steps: Sequence[Step]) -> bool:
         """No server, and none with which it shares gangs, is fuller by it, now or later."""
         return round(self._squares.together(steps), 9) <= 0.0 and self._lasting.harmless(steps)
@@ -287,8 +291,7 @@ class Evening:
         for target in targets:
             if target != source and self._accepts[target]:
                 for change in self._changes(going, source, target):
-                    least = self.least(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0))
-                    if (best is None or change < best) and self.holds(change.squares, least, [change.step]):
+                    if (best is None or change < best) and self._holds(change):
                         best = change
         return () if best is None else (best,)
 
