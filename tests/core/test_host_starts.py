@@ -1,0 +1,175 @@
+"""What a host starts and when: ahead of turns, not on drained GPUs, and with patience where it cannot."""
+
+from itertools import pairwise
+
+import pytest
+from fakejob import Ways
+from hostsim import HostSim
+
+from hs_core.host import HostConfig
+from hs_core.model import SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import Phase
+
+ONE, TWO = JobId(1), JobId(2)
+
+
+# --- what never hooks
+
+
+def test_only_the_first_job_of_a_class_trains_ahead_of_its_turn_for_want_of_a_hook() -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.job(2, user="B", ways=Ways(hooks=False))
+    sim.send()
+    sim.run(20.0)
+    sim.job(3, user="B", ways=Ways(hooks=False))
+    sim.send()
+    sim.run(11.0)
+    frozen = [when for when, what in sim.log if what.startswith("suspend") and "freeze" in what]
+    assert frozen == [30.0, 30.0], "the third did not get its own thirty seconds"
+    sim.job(4, user="B", ways=Ways(hooks=False))
+    sim.send()
+    sim.run(20.0)
+    assert sim.phases()[4] == "waiting", "from then on they are started in their turn"
+    sim.quanta(20)
+    assert sim.gpu_s(JobId(4)) > 0
+
+
+def test_a_class_that_hooks_after_all_is_started_ahead_again() -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.job(2, user="B", ways=Ways(hooks=False))
+    sim.send()
+    sim.run(31.0)
+    sim.job(3, user="B")
+    sim.send()
+    sim.quanta(10)
+    sim.job(4, user="B")
+    sim.send()
+    sim.run(5.0)
+    assert sim.phases()[4] == "held"
+
+
+# --- drained GPUs
+
+
+def test_nothing_is_started_on_a_drained_gpu_and_what_can_move_leaves_it() -> None:
+    sim = HostSim(2)
+    sim.job(1, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.run(30.0)
+    sim.drained = frozenset({sim.gpus[0].id})
+    sim.job(2)
+    sim.send()
+    sim.quanta(6)
+    assert sim.ordered("launch") == ["launch 1 on 0", "launch 2 on 1", "launch 1 on 1 from generation 0"]
+
+
+def test_what_cannot_move_ends_its_work_on_a_drained_gpu() -> None:
+    sim = HostSim(2)
+    sim.job(1)
+    sim.send()
+    sim.run(30.0)
+    sim.drained = frozenset({sim.gpus[0].id})
+    sim.send()
+    sim.quanta(6)
+    assert sim.running() == {ONE}
+    assert sim.gpu_s(ONE) == pytest.approx(390.0, abs=1.0)
+
+
+# --- another home before the first start --------------------------------------------------------------------------------
+
+
+def test_a_job_that_another_host_may_still_start_is_not_started() -> None:
+    sim = HostSim(1)
+    job = sim.job(1, hold=True)
+    sim.send()
+    sim.quanta(2)
+    assert sim.phases() == {1: "waiting"}
+    assert "waits until the server" in sim.machine.report(job).note
+    sim.change(job, hold=False)
+    sim.send()
+    sim.run(10.0)
+    assert sim.phases() == {1: "running"}
+
+
+# --- a host that has no room to start anybody
+
+
+def test_a_job_that_its_host_cannot_start_waits_there_and_is_tried_again_with_patience() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=5))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.note) == (Phase.WAITING, "cannot be started on its server: disk full")
+    assert (report.exit, report.gpus, report.gpu_s < 1.0) == (None, (), True)
+    sim.run(300.0)
+    asked = [at_s for at_s, words in sim.log if words.startswith("launch 1")]
+    assert [round(b - a) for a, b in pairwise(asked)] == [5, 10, 20, 40, 60]
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.note) == (Phase.RUNNING, "")
+
+
+@pytest.mark.parametrize("mode", [SuspendMode.NONE, SuspendMode.TRANSPARENT])
+def test_what_is_said_of_one_that_cannot_be_started_begins_with_that_however_it_is_suspended(
+    mode: SuspendMode,
+) -> None:
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    sim.job(1, mode=mode, ways=Ways(start_fails=5))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.note.startswith("cannot be started on its server: disk full"), report.start_fails) == (
+        True,
+        1,
+    )
+
+
+def test_a_part_of_a_gang_that_its_host_cannot_start_is_lost_so_that_the_others_do_not_wait_for_it() -> None:
+    sim = HostSim(1)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(start_fails=1))
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert report.exit is not None
+    assert report.exit.why == "lost with its host: cannot be started on its server: disk full"
+    assert report.start_fails == 1
+
+
+def test_one_that_goes_on_from_a_checkpoint_has_it_still_when_it_could_not_be_started() -> None:
+    sim = HostSim(1)
+    sim.job(1, epoch=2, source=sim.source(700, 4), ways=Ways(start_fails=1, fetch_s=0.0))
+    sim.send()
+    sim.run(2.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.checkpoint_step, report.checkpoint_generation) == (
+        Phase.CHECKPOINTED,
+        700,
+        4,
+    )
+    sim.run(60.0)
+    assert sim.ordered("launch")[-1] == "launch 1 on 0 from generation 4"
+    assert sim.running() == {ONE}
+
+
+def test_while_one_cannot_be_started_others_have_their_turns() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=99))
+    sim.job(2)
+    sim.send()
+    sim.run(200.0)
+    assert sim.trained(TWO) > 150.0
+
+
+def test_what_is_no_longer_wanted_ends_where_it_could_not_be_started() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(start_fails=99))
+    sim.send()
+    sim.run(1.0)
+    sim.change(ONE, cancelled=True)
+    sim.send()
+    sim.run(1.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.exit is not None) == (Phase.EXITED, True)
