@@ -95,6 +95,15 @@ def test_nobody_goes_where_less_idles_than_it_needs() -> None:
     assert set(moves(decide(ABC[:2], ones, tickets=tickets)).values()) == {MoveReason.PACKING}
 
 
+def test_no_more_go_than_the_budget_allows() -> None:
+    """From two servers, each with a job that is due all the time, to a third with which they share a gang."""
+    gang = at("a+b+c", job(1, "G", 12, nodes=3, **STAYS))
+    crowds = [*at("b", *sweep(2, 6, "A"), job(20, "B")), *at("c", *sweep(10, 6, "A"), job(21, "B"))]
+    jobs, tickets = [*gang, *crowds], {"G": 40, "A": 30, "B": 20}
+    assert len(moves(decide(ABC, jobs, tickets=tickets))) > 1
+    assert len(moves(decide(ABC, jobs, tickets=tickets, migrations_left=1))) == 1
+
+
 def test_an_open_server_is_found_among_many_that_are_drained() -> None:
     jobs = beside_a_gang_over_both("a", "b")
     many = [host(f"0{number}", accepts=False) for number in range(9)]
