@@ -290,6 +290,7 @@ def test_who_ended_is_decided_about_at_once_or_at_the_next_edge_as_the_policy_sa
         ("2", "", True),
         ("2", "submit alice d gpus=4", False),  # which has all GPUs that nobody else has
         ("2", "submit alice d gpus=3", True),
+        ("2", "submit alice d gpus=4; pause alice 4", True),
         ("3", "", False),  # on a server without a part of a gang
     ],
 )
@@ -313,7 +314,7 @@ def test_who_leaves_gpus_idle_beside_gangs_over_several_servers_is_decided_about
         *(f"host n{number} V100:4" for number in (1, 2, 3)),
         "submit alice g gpus=4 nodes=2",
     )
-    for line in (*lines, "submit alice b gpus=4", "submit alice c gpus=4", *[beside][: len(beside)]):
+    for line in (*lines, "submit alice b gpus=4", "submit alice c gpus=4", *filter(None, beside.split("; "))):
         at.do(line)
     hosts = {job.id: job.hosts for job in at.machine.state.jobs.values()}
     assert hosts[JobId(1)] == (N1, HostName("n2"))
