@@ -151,13 +151,14 @@ class Evening:
         return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
 
     def holds(self, squares: float, least: float, steps: Sequence[Step]) -> bool:
-        """What is saved server by server is `least` or more though some share gangs, and is not lost again once nobody lacks anything any more."""
-        together = self._squares.together(steps) if self._gangs_shared else squares
-        return together <= -least and self._lasting.allows(steps, -squares)
+        """What is saved server by server is `least` or more also where these share gangs, and is not lost again once nobody lacks anything any more."""
+        if self._gangs_shared and self._squares.together(steps) > -least:
+            return False
+        return self._lasting.allows(steps, -squares)
 
-    def _holds(self, change: _Change) -> bool:
-        tickets = change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0)
-        return self.holds(change.squares, self.least(tickets), [change.step])
+    def _least_for(self, changes: Sequence[_Change]) -> float:
+        """Squares that all of these have to save."""
+        return self.least(sum([one.job.gang * self._pool.per_gpu.get(one.job.user, 0.0) for one in changes]))
 
     def harmless(self, steps: Sequence[Step]) -> bool:
         """No server, and none with which it shares gangs, is fuller by it, now or later."""
@@ -291,7 +292,9 @@ class Evening:
         for target in targets:
             if target != source and self._accepts[target]:
                 for change in self._changes(going, source, target):
-                    if (best is None or change < best) and self._holds(change):
+                    if best is not None and not change < best:
+                        continue
+                    if self.holds(change.squares, self._least_for([change]), [change.step]):
                         best = change
         return () if best is None else (best,)
 
@@ -429,9 +432,7 @@ class Evening:
         changes = draft.changes
         if not changes:
             return ()
-        tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
-        squares = draft.squares / self._mean**2
-        least = self.least(tickets)
+        squares, least = draft.squares / self._mean**2, self._least_for(changes)
         good = squares <= -least and self._mover.affords([change.job for change in changes])
         return changes if good and self.holds(squares, least, [change.step for change in changes]) else ()
 

@@ -1,4 +1,4 @@
-"""Idle GPUs of a server that has a part of a gang, for jobs that wait on another one (Gandiva_fair, 3.3), where `mechanism.evening` has no use for the move.
+"""Idle GPUs for jobs that wait on another server, in a pool whose servers share gangs (Gandiva_fair, 3.3), where `mechanism.evening` has no use for the move.
 
 A gang over several servers and a job that is due all the time make up a server's `time_load` between them: who else lives there adds nothing to it, and
 it is no less when they are gone. The measure says nothing of what they would gain, which is counted here: GPUs that are used instead of idle whenever

@@ -28,7 +28,8 @@ class Lives(State):
             self._series.entitled({}, now_s)  # and nothing is decided before somebody comes
         self._ended += 1
         self._since.ends(job)
-        self._stale |= any(map(self._idles_beside_gangs, home))
+        if not self._policy.needs.ends:  # else it is asked anyway
+            self._stale |= any(map(self._idles_beside_gangs, home))
         return home
 
     def _idles_beside_gangs(self, row: int) -> bool:
