@@ -301,6 +301,10 @@ class Stored:
     of: int = 0  # … of so many
     surpassed: bool = False  # perhaps, by an incarnation that nobody heard, in the folder that the user named, or of which its server has no memory; what lies there goes before this, which may be gone
 
+    also: tuple[
+        HostName, ...
+    ] = ()  # by server, another of them that has the same part as well, or "" where none has; empty: none has any
+
     @property
     def in_folder(self) -> bool:
         """Not on a server that is known to have it: it may be where the user has its checkpoints, if other servers see that too."""

@@ -231,6 +231,8 @@ class Decisions(Requests):
     def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         if self._sight.out_of_reach(row):
             row = self._without_its_servers(row, now_s)
+        if row.stored is not None:
+            row = replace(row, stored=reports.at_hand(row.stored, self._connected))
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)

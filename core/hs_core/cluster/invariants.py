@@ -133,6 +133,10 @@ def _check_move(book: Book, row: Job) -> None:
         len(stored.ranks) != len(stored.hosts) or max(stored.ranks) >= stored.of or not spans(row.spec)
     ):
         _broken(row, f"its checkpoint is of nodes {stored.ranks} of {stored.of} on {stored.hosts}")
+    if stored.also and (
+        len(stored.also) != len(stored.hosts) or not {*stored.also} - {""} <= {*stored.hosts}
+    ):
+        _broken(row, f"its checkpoint is on {stored.hosts}, and also on {stored.also}")
     for host in stored.hosts:
         if host not in book.hosts:
             _broken(row, f"its checkpoint is on {host}, which is not known")

@@ -344,8 +344,7 @@ class Lives(Views):
         if stored.in_folder:
             return f"it goes on from {which} if that is in {row.spec.checkpoint_dir}"
         gone = [name for name in stored.servers if name in self._fenced]
-        are = "are" if len(gone) > 1 else "is"
-        back = f"{', '.join(gone)} {are} back"
+        back = reports.back(replace(row, stored=stored), gone, beside=self._keepers(row))
         if row.spec.checkpoint_dir:
             return f"{which} is looked for in {row.spec.checkpoint_dir} unless {back} before it has a place"
         return f"it starts afresh unless {back} with {which} before it has a place"

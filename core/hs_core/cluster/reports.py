@@ -1,6 +1,6 @@
 """What is believed of a host's word: counters only grow, and nonsense does not get in."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import isfinite
@@ -184,7 +184,10 @@ def can_be_had(row: Job, hosts: Collection[HostName]) -> bool:
     stored = row.stored
     if stored is None or row.cancelled_by or taken_up(row):
         return True
-    rest = within(row, hosts)
+    return _is_whole(within(row, hosts), stored)
+
+
+def _is_whole(rest: Stored | None, stored: Stored) -> bool:
     return rest is not None and (rest.step, len(rest.copies)) == (stored.step, len(stored.copies))
 
 
@@ -248,7 +251,29 @@ def kept(row: Job) -> Stored | None:
 
 def _kept(row: Job, generation: int) -> Stored:
     step = max(0, min(row.reports[host].checkpoint_step for host in row.hosts))
-    return Stored(hosts=row.hosts, epoch=row.epoch, generation=generation, step=step)
+    return Stored(
+        hosts=row.hosts, epoch=row.epoch, generation=generation, step=step, also=_also(row, generation)
+    )
+
+
+def _also(row: Job, generation: int) -> tuple[HostName, ...]:
+    """As `Stored.also`: where its parts changed places, who wrote one has it beside the one that it took up."""
+    origin = row.stored or row.origin
+    if origin is None or origin.copies or origin.surpassed or origin.generation != generation:
+        return ()
+    if spans(row.spec):  # whose parts are alike anyway
+        return ()
+    wrote = tuple(name if name in row.hosts else HostName("") for name in origin.hosts)
+    return wrote if any(wrote) and wrote != row.hosts else ()
+
+
+def at_hand(stored: Stored, hosts: Collection[HostName]) -> Stored:
+    """The same, each part from one of these servers where one of them has it."""
+    if not stored.also or all(name in hosts for name in stored.hosts):
+        return stored
+    pairs = zip(stored.hosts, stored.also, strict=True)
+    there = tuple(also if name not in hosts and also in hosts else name for name, also in pairs)
+    return stored if there == stored.hosts else replace(stored, hosts=there, also=())
 
 
 def taken(row: Job) -> tuple[int, ...]:
@@ -272,12 +297,21 @@ def among(row: Job, stored: Stored, hosts: Collection[HostName]) -> Stored | Non
     if stored.in_folder:
         return stored
     if stored.copies or not spans(row.spec):
-        return copies.among(stored, hosts)
+        return copies.among(at_hand(stored, hosts), hosts)
     left = [at for at, name in enumerate(stored.hosts) if name in hosts]
     if not left or len(left) == len(stored.hosts):
         return stored if left else None
     there = tuple(stored.hosts[at] for at in left)
     return replace(stored, hosts=there, ranks=tuple(map(stored.rank, left)), of=stored.nodes)
+
+
+def back(row: Job, away: Sequence[HostName], beside: Collection[HostName] = ()) -> str:
+    """For people: which of those that are away have to be back until its stored checkpoint can be had. `beside`: servers that are not away."""
+    assert row.stored is not None
+    enough = [name for name in away if _is_whole(among(row, row.stored, {*beside, name}), row.stored)]
+    if enough:
+        return f"{' or '.join(enough)} is back"
+    return f"{', '.join(away)} {'are' if len(away) > 1 else 'is'} back"
 
 
 def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
@@ -291,7 +325,7 @@ def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
         return among(row, replace(stored, hosts=row.hosts, ranks=(), of=0), come)
     pairs = zip(stored.hosts, row.hosts, strict=True)
     at = tuple(was if was in hosts else now for was, now in pairs if was in hosts or now in come)
-    return replace(stored, hosts=at) if len(at) == len(stored.hosts) else None
+    return replace(stored, hosts=at, also=()) if len(at) == len(stored.hosts) else None
 
 
 def sought(row: Job, stored: Stored | None) -> Stored | None:
@@ -301,7 +335,7 @@ def sought(row: Job, stored: Stored | None) -> Stored | None:
     """
     if stored is None or not row.spec.checkpoint_dir or row.portions or stored.copies:
         return None
-    return replace(stored, hosts=(), ranks=(), of=stored.nodes, surpassed=False)
+    return replace(stored, hosts=(), ranks=(), also=(), of=stored.nodes, surpassed=False)
 
 
 def unknown(row: Job) -> Stored | None:

@@ -278,6 +278,8 @@ class Sight:
         if row.portions or row.stored.copies:
             return tuple(host for host in row.stored.hosts if host not in self._connected)
         there = row.stored.hosts
+        if not row.hosts:
+            there = reports.at_hand(row.stored, self._connected).hosts
         pairs = zip(row.hosts, reports.taken(row), strict=True)
         needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
         return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)

@@ -274,7 +274,8 @@ def _host_away(scene: Scene) -> Why:
 
 
 def _source_away(scene: Scene) -> Why:
-    names, are = ", ".join(scene.source_away), "are" if len(scene.source_away) > 1 else "is"
+    names = ", ".join(scene.source_away)
+    back = reports.back(scene.job, scene.source_away)
     step = scene.job.stored.step if scene.job.stored is not None else 0
     spec = scene.job.spec
     fenced = spec.on_partition is OnPartition.FENCE and not scene.job.hosts
@@ -282,9 +283,9 @@ def _source_away(scene: Scene) -> Why:
     return Why(
         reason=Reason.SOURCE_AWAY,
         text=f"it goes on from its checkpoint of step {step}, which is on {names}, not connected now",
-        next_step=f"it goes on when {names} {are} back; it asked to be fenced, so where that takes long and there is room for it elsewhere {else_}"
+        next_step=f"it goes on when {back}; it asked to be fenced, so where that takes long and there is room for it elsewhere {else_}"
         if fenced
-        else f"it goes on when {names} {are} back; an administrator can remove a server that will not come back",
+        else f"it goes on when {back}; an administrator can remove a server that will not come back",
     )
 
 
