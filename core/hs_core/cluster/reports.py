@@ -317,6 +317,8 @@ def back(row: Job, away: Sequence[HostName], beside: Collection[HostName] = ()) 
 def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
     """What its stored checkpoint comes to where these servers are all that is left: a part may also be where it has been fetched to by now."""
     stored = row.stored
+    if stored is not None and (gone := _gone_from(row, stored)):
+        hosts = set(hosts) - gone
     found = among(row, stored, hosts) if stored is not None else None
     if stored is None or found is not None or stored.copies or row.portions or not row.hosts:
         return found
@@ -326,6 +328,14 @@ def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
     pairs = zip(stored.hosts, row.hosts, strict=True)
     at = tuple(was if was in hosts else now for was, now in pairs if was in hosts or now in come)
     return replace(stored, hosts=at, also=()) if len(at) == len(stored.hosts) else None
+
+
+def _gone_from(row: Job, stored: Stored) -> set[HostName]:
+    """Servers whose part of it took up what it had written itself, and has let go of it. What is another's is kept until nobody needs it."""
+    if stored.copies or row.portions:
+        return set()
+    same = (home for was, home in zip(stored.hosts, row.hosts, strict=False) if was == home)
+    return {name for name in same if (part := row.reports.get(name)) and _has_let_go(part, stored)}
 
 
 def sought(row: Job, stored: Stored | None) -> Stored | None:
@@ -374,9 +384,20 @@ def _has(part: JobReport | None, stored: Stored) -> bool:
 
 
 def went_on_from(row: Job, stored: Stored) -> bool:
-    """The present incarnation stands where that checkpoint ended, or beyond."""
-    parts = [row.reports.get(host) for host in row.hosts]
-    return all(p is not None and p.phase in _READY and p.step >= stored.step for p in parts)
+    """The present incarnation stands where that checkpoint ended, or beyond; or every part of it has written another since, and one has let go of that."""
+    parts = [part for host in row.hosts if (part := row.reports.get(host)) is not None]
+    if len(parts) < len(row.hosts):
+        return False
+    if all(part.phase in _READY and part.step >= stored.step for part in parts):
+        return True
+    written = all(part.checkpoint_generation > stored.generation for part in parts)
+    return written and any(_has_let_go(part, stored) for part in parts)
+
+
+def _has_let_go(part: JobReport, stored: Stored) -> bool:
+    """Of what it took up where that lay: two generations are kept. Of what is looked for the one that is found may be newer than what was known."""
+    looked = stored.in_folder or stored.surpassed
+    return not looked and part.checkpoint_generation > stored.generation + 1
 
 
 def lost_work_gpu_s(row: Job, kept_step: int) -> float:
