@@ -93,6 +93,9 @@ class Config:
     cgroup: CgroupUse
     cgroup_root: str  # below the hierarchy's mount; empty: the agent's own group
     path: str  # PATH of a job that brings none
+    launcher: tuple[
+        str, ...
+    ]  # program and first arguments that start what a job runs; empty: it is started as it is
     mps_pipe_dir: str  # of NVIDIA's MPS control daemon, through which jobs on one GPU run at once; empty: they take turns
     report_interval_s: float
     end_jobs_on_stop: bool
@@ -291,12 +294,25 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
         cgroup_root=_cgroup_root(top),
         path=top.text("path", "/usr/local/bin:/usr/bin:/bin"),
+        launcher=_launcher(top),
         mps_pipe_dir=_mps_pipe_dir(top),
         report_interval_s=top.number("report_interval_s", 1.0, low=0.05, high=60.0),
         end_jobs_on_stop=top.flag("end_jobs_on_stop", default=False),
     )
     top.finish()
     return config
+
+
+def _launcher(top: _Table) -> tuple[str, ...]:
+    value = top.raw("launcher")
+    words = [value] if isinstance(value, str) else value
+    if words is None or words == [""]:
+        return ()
+    told = isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words)
+    if not told or not words or not words[0].startswith("/"):
+        expected = 'the absolute path of a program, or a list of that and its first arguments: ["/usr/bin/numactl", "--interleave=all"]'
+        raise top.refuse("launcher", expected)
+    return tuple(words)
 
 
 def _mps_pipe_dir(top: _Table) -> str:

@@ -207,7 +207,7 @@ class Errands:
         if launch["uid"] == 0:
             raise RefusedError(f"job {key.job} is root's: no command is run as root", Kind.NOT_ALLOWED)
         return {
-            "argv": list(command),
+            "argv": [*self._launcher.config.launcher, *command],
             "env": environment(launch["env"]),
             "identity": launch["identity"],
             "workdir": launch["workdir"],

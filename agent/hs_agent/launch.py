@@ -1,6 +1,7 @@
 """Starting a job as its user, and finding it again: launch.json, the shim process, the job's environment."""
 
 import contextlib
+import errno
 import json
 import os
 import pwd
@@ -238,6 +239,16 @@ class Kept:
         return copy_dir(self.folder, epoch, copy) if copy >= 0 else self.folder
 
 
+def check_program(launcher: tuple[str, ...]) -> None:
+    """Raises OSError where there is no such program, which is the host's fault and no job's."""
+    if not launcher:
+        return
+    program = Path(launcher[0])
+    program.stat()
+    if not (program.is_file() and os.access(program, os.X_OK)):
+        raise PermissionError(errno.EACCES, "the launcher is no program that can be run", launcher[0])
+
+
 def copy_dir(folder: Path, epoch: int, copy: int) -> Path:
     """Copies may share a file system: each has a folder of its own."""
     return folder / f"copy-{epoch}.{copy}"
@@ -290,6 +301,7 @@ class Launcher:
     def prepare(self, wanted: WantedJob, gpus: tuple[Gpu, ...], generation: int) -> tuple[Folder, Account]:
         """Write all that the shim needs; refuses what must not be started, before anything exists."""
         check(wanted)
+        check_program(self.config.launcher)
         who = account(wanted.run_as, self.config)
         key = Key(wanted.job, wanted.epoch)
         place = Place.of(wanted)
@@ -307,7 +319,7 @@ class Launcher:
             "job": wanted.job,
             "epoch": wanted.epoch,
             "start": (int(before.get("start", 0)) if before else 0) + 1,
-            "argv": argv,
+            "argv": [*self.config.launcher, *argv],
             "env": env,
             "identity": None if os.geteuid() != 0 else {"uid": who.uid, "gid": who.gid, "groups": who.groups},
             "workdir": spec.workdir,

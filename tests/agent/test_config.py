@@ -50,6 +50,15 @@ def test_one_line_is_enough() -> None:
         ({"controller": "unix:/" + "x" * 120}, "a socket path of at most 107 bytes"),
         ({"run_dir": "/" + "x" * 100}, "run_dir"),
         ({"mps_pipe_dir": "mps"}, "mps_pipe_dir = 'mps': expected the absolute path of a folder"),
+        (
+            {"launcher": "in-image"},
+            "launcher = 'in-image': expected the absolute path of a program, or a list",
+        ),
+        ({"launcher": []}, "launcher = []: expected the absolute path of a program"),
+        (
+            {"launcher": ["/bin/env", 3]},
+            "launcher = ['/bin/env', 3]: expected the absolute path of a program",
+        ),
         ({"state_dir": "state"}, "state_dir = 'state': expected an absolute path"),
         ({"name": "a b"}, "name = 'a b': expected a host name"),
         ({"name": "a" * 5000}, f"name = '{'a' * 76}…: expected a host name"),

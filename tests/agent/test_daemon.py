@@ -224,6 +224,40 @@ def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     assert "must name a script or a module" in reasons[4]
 
 
+@pytest.mark.parametrize("daemon", [{"launcher": ["/usr/bin/env", "IN=an image"]}], indirect=True)
+def test_a_launcher_starts_what_a_job_runs_and_a_gang_once_on_each_server(
+    daemon, controller, job, place: Path
+) -> None:
+    daemon.start()
+    script = place / "train.py"
+    script.write_text("import os\nprint(os.environ['RANK'], os.environ['IN'], flush=True)\n")
+    controller.want(
+        job(1, "/bin/sh", "-c", 'test "$IN" = "an image" && exit 3', **UNSUSPENDED),
+        job(2, sys.executable, str(script), torchrun=True, gpus=1, **UNSUSPENDED),
+    )
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.code == 3
+    ended = controller.wait_report(2, lambda r: r.exit, "an exit").exit
+    assert (ended.code, ended.why) == (0, "")
+    made = {folder.key.job: folder.launch()["argv"] for folder in daemon.folders()}
+    assert made[2][:5] == ["/usr/bin/env", "IN=an image", sys.executable, "-m", "torch.distributed.run"]
+
+
+def test_a_launcher_that_is_missing_is_the_hosts_fault_and_jobs_start_once_it_is_there(
+    daemon, controller, job, place: Path
+) -> None:
+    program = place / "in-image"
+    with daemon.config.open("a") as more:
+        more.write(f'launcher = "{program}"\n')
+    daemon.start()
+    controller.want(job(1, "true", **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.start_fails, "a start that failed")
+    assert report.phase is Phase.WAITING
+    assert report.note.startswith(f"{CANNOT_START}: No such file or directory: {program}")
+    program.write_text('#!/bin/sh\nexec "$@"\n')
+    program.chmod(0o755)
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.ok
+
+
 def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:
     """As large as a job may be for the controller, which says all that it wants of a host in one message."""
     daemon.start()

@@ -131,6 +131,14 @@ def test_a_command_is_the_jobs_user_in_its_folder_and_environment_and_nothing_el
     assert said[4] == "True 0"
 
 
+@pytest.mark.parametrize("daemon", [{"launcher": ["/usr/bin/env", "IN=an image"]}], indirect=True)
+@pytest.mark.usefixtures("running")
+def test_a_command_is_started_by_the_launcher_that_jobs_are(controller) -> None:
+    ended = controller.beside(1, "/bin/sh", "-c", 'echo "$IN"')
+    assert (ended.error, ended.end.code) == ("", 0)
+    assert controller.said_beside().decode() == "an image\n"
+
+
 @pytest.mark.usefixtures("running")
 def test_a_command_is_in_the_jobs_control_groups(controller, daemon, wait_for) -> None:
     (folder,) = daemon.folders()

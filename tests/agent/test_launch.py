@@ -6,6 +6,7 @@ import os
 import pwd
 import resource
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,18 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
     assert "CUDA_VISIBLE_DEVICES" not in env  # emulated
     assert who.uid == os.geteuid()
     assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_launcher_has_to_be_a_program(place: Path) -> None:
+    launch.check_program(())
+    launch.check_program((sys.executable, "anything"))
+    (place / "notes").write_text("no program")
+    for no_program in (place / "notes", place):
+        with pytest.raises(PermissionError, match="the launcher is no program that can be run") as raised:
+            launch.check_program((str(no_program),))
+        assert raised.value.filename == str(no_program)
+    with pytest.raises(FileNotFoundError):
+        launch.check_program((str(place / "missing"),))
 
 
 def test_an_elastic_job_is_told_its_batch_also_where_nobody_chose_one(settings, job) -> None:
