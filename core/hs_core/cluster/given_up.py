@@ -26,24 +26,29 @@ class Unheard:
 
 
 class GivenUp:
-    """Mutable; of each job the last incarnation that may have run, as far as its end was not its own failure."""
+    """Mutable; of each job the last incarnation that may have run, as far as its end was not its own failure.
+
+    Several, by epoch, where one after another was to begin on the same servers: of which they heard last is not known.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[JobId, Job] = {}
-        self._behind: dict[JobId, Job] = {}  # the last round that ended without a copy which was cut off
+        self._last: dict[JobId, dict[int, Job]] = {}
+        self._behind: dict[JobId, dict[int, Job]] = {}  # the last round that ended without a copy which was cut off
 
     def lost(self, row: Job) -> None:
         """`row`: with its reports, before they are forgotten."""
-        self._last[row.id] = row
+        self._last[row.id] = {row.epoch: row}
 
     def rehomed(self, row: Job) -> None:
         """`row`: as it was on the home that it had not started on. One that waited for the word of a home before never ran."""
         if not row.unconfirmed:
-            self._last[row.id] = row
+            before = self._last.get(row.id, {})
+            there = {epoch: was for epoch, was in before.items() if was.hosts == row.hosts}
+            self._last[row.id] = {**there, row.epoch: row}
 
     def left_behind(self, row: Job) -> None:
         """`row`: as it was in a round that ended without some of its copies."""
-        self._behind[row.id] = row
+        self._behind[row.id] = {row.epoch: row}
 
     def forget(self, job: JobId) -> None:
         """It has begun elsewhere since."""
@@ -59,22 +64,23 @@ class GivenUp:
         """None: it is not of the last incarnation, or that cannot be told. `lacks`: nothing that it could go on from is within reach."""
         if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
             return None
-        for rounds in (self._last, self._behind):
-            was = rounds.get(row.id)
-            if was is not None and was.portions and was.epoch == report.epoch and host in was.hosts:
+        last = self._last.get(row.id, {})
+        for rounds in (last, self._behind.get(row.id, {})):
+            was = rounds.get(report.epoch)
+            if was is not None and was.portions and host in was.hosts:
                 now = _with(was, host, report, gpus)
                 newer = _of_copies(row, now, host, lacks=lacks)
                 if newer is None:
                     return None
-                rounds[row.id] = now
+                rounds[report.epoch] = now
                 return Unheard(was, now, newer)
-        was = self._last.get(row.id)
-        known = was or (None if row.hosts else _alone_there(row, host))
+        was = last.get(report.epoch)
+        known = was or (None if last or row.hosts else _alone_there(row, host))
         if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
             return None
         now = _with(known, host, report, gpus)
         if was is not None:
-            self._last[row.id] = now
+            last[now.epoch] = now
         return Unheard(was, now, _newer(row, now))
 
 
