@@ -228,6 +228,26 @@ def test_parts_of_gangs_leave_for_one_that_the_controller_names_again_and_again(
     assert sim.fullest_bytes <= 8 * GIB
 
 
+def test_parts_of_gangs_that_the_controller_does_not_name_are_not_ahead_of_who_has_the_hosts_own_turns() -> (
+    None
+):
+    """By their passes both come before it, and nobody says that they run."""
+    sim = host(gpus=2, ram_gib=2 + 8)
+    parts = [
+        sim.job(1, gpus=2, nodes=2, rendezvous="a:1", ways=ways(4)),
+        sim.job(2, gpus=1, nodes=2, rendezvous="a:2", ways=ways(4)),
+    ]
+    for part in parts:
+        names(sim, part, 1)
+    own = sim.job(3, gpus=2, ways=ways(8))
+    sim.turn = Turn()
+    sim.send()
+    sim.quanta(4)
+    assert sim.trained(own) > 60
+    assert all(sim.ordered(f"suspend {part} (checkpoint)") for part in parts)
+    assert sim.fullest_bytes <= 8 * GIB
+
+
 def test_where_nobody_runs_for_long_a_job_is_started_though_others_hold_the_memory() -> None:
     """A part that cannot leave, and whose turn does not come before the other one has ended."""
     sim = host(ram_gib=2 + 8)

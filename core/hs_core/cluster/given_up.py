@@ -33,7 +33,9 @@ class GivenUp:
 
     def __init__(self) -> None:
         self._last: dict[JobId, dict[int, Job]] = {}
-        self._behind: dict[JobId, dict[int, Job]] = {}  # the last round that ended without a copy which was cut off
+        self._behind: dict[
+            JobId, dict[int, Job]
+        ] = {}  # the last round that ended without a copy which was cut off
 
     def lost(self, row: Job) -> None:
         """`row`: with its reports, before they are forgotten."""

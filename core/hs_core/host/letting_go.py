@@ -16,6 +16,7 @@ from hs_core.reports import Phase, Tier
 
 FIRST_IN_LINE = 2.0  # quanta until its turn, by passes
 PATIENCE_QUANTA = 3  # that one waits as the first in line; then those that run make room, too
+IDLE_PATIENCE_QUANTA = 1  # the same where nobody runs: waiting helps no one
 
 
 def let_go(board: Board) -> None:
@@ -57,7 +58,10 @@ def let_go(board: Board) -> None:
 
 
 def _until_turn(board: Board) -> dict[JobId, float]:
-    """Quanta until each job's turn, were all there: in the order of passes, and at once for gangs that the controller names."""
+    """Quanta until each job's turn, were all there: in the order of passes, and at once for gangs that the controller names.
+
+    Parts of others over several hosts wait for its word, and are in nobody's way until then.
+    """
     named = set(board.turn.gangs)
     coming = board.agenda.known.get(board.agenda.quantum + 1)
     if coming is not None:
@@ -66,8 +70,12 @@ def _until_turn(board: Board) -> dict[JobId, float]:
     found: dict[JobId, float] = {}
     ahead = 0
     for id_ in board.queue.order():
+        job = board.jobs[id_]
         found[id_] = 0.0 if id_ in named else 1.0 + ahead / usable
-        ahead += board.jobs[id_].gang
+        if job.part and id_ not in named:
+            found[id_] = max(found[id_], FIRST_IN_LINE)
+        else:
+            ahead += job.gang
     return found
 
 
@@ -99,7 +107,7 @@ def _can_leave(board: Board, job: HostedJob) -> bool:
 
 
 def _is_impatient(job: HostedJob) -> bool:
-    return job.refused_quanta > PATIENCE_QUANTA
+    return job.refused_quanta > PATIENCE_QUANTA or job.idle_quanta > IDLE_PATIENCE_QUANTA
 
 
 def _could_ever(board: Board, job: HostedJob) -> bool:
