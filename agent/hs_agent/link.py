@@ -71,6 +71,8 @@ class Side(Protocol):
 
     def reports(self) -> tuple[JobReport, ...]: ...
 
+    def introduction(self) -> tuple[JobReport, ...]: ...
+
     def heard(self) -> tuple[int, int]: ...
 
     def wanted(self, wanted: Wanted, late_s: float) -> None: ...
@@ -260,8 +262,7 @@ class _Connection:
 
     def _hello(self) -> list[agent_pb2.Hello]:
         """In as many messages as the jobs need."""
-        reports = self.side.reports()
-        self._sent = {report.job: report for report in reports}
+        self._sent = {report.job: report for report in self.side.reports()}
         self._sent_gpus = self._gpus()
         first = agent_pb2.Hello(
             host=self.config.name,
@@ -272,7 +273,7 @@ class _Connection:
             peer=self.side.peer_address,
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES
-        for report in reports:
+        for report in self.side.introduction():
             told = convert.from_report(report)
             if told.ByteSize() > left_bytes:
                 hello[-1].more = True

@@ -264,6 +264,10 @@ class Agent:
         assert self.machine is not None
         return tuple(self.machine.reports())
 
+    def introduction(self) -> tuple[JobReport, ...]:
+        assert self.machine is not None
+        return self.machine.introduction()
+
     @property
     def troubles(self) -> tuple[str, ...]:
         """Of this host, for people: what an administrator has to do something about before jobs can go on as they should."""

@@ -26,6 +26,7 @@ AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and
 LOGS, LOGS_OF_ONE = 64, 32
 ERRANDS_OF_ONE = 4  # commands beside jobs; how many in all an agent decides
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
+_WITHOUT_PROCESS = frozenset({Phase.EXITED, Phase.CHECKPOINTED})
 
 
 T = TypeVar("T")
@@ -106,6 +107,7 @@ class Link:
         self.memory: agent_pb2.HostMemory | None = None  # for people
         self.troubles: tuple[str, ...] = ()  # likewise
         self.reports: dict[JobId, JobReport] = {}
+        self._before: list[JobReport] = []  # of the Hello: incarnations before those
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
@@ -118,7 +120,16 @@ class Link:
         self._control: deque[agent_pb2.ToAgent] = deque()
         self._something = asyncio.Event()
         self._requests = itertools.count(1)
-        self.heard(hello.jobs, (), now_s)
+        self.greeted(hello.jobs, now_s)
+
+    def greeted(self, jobs: Iterable[common_pb2.JobReport], now_s: float) -> None:
+        """As `heard`; who introduces itself says, besides, what there was before: last words, the older ones first."""
+        for job in jobs:
+            known = self.reports.get(JobId(job.job_id))
+            if known is not None and known.epoch != job.epoch:
+                self._before.append(known)
+            self.heard([job], (), now_s)
+        self.last_report_s = now_s
 
     def heard(
         self, jobs: Iterable[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
@@ -134,13 +145,15 @@ class Link:
         return told
 
     def joined(self, now_s: float) -> HostJoined:
-        return HostJoined(now_s=now_s, host=self.host, reports=tuple(self.reports.values()))
+        return HostJoined(now_s=now_s, host=self.host, reports=(*self._before, *self.reports.values()))
 
     def direct(self, wanted: Wanted, said_s: float) -> None:
         self._wanted = wanted, said_s
         # What ended and is no longer wanted, the agent forgets, and so do we.
         named = {job.job for job in wanted.jobs}
-        self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
+        self.reports = {
+            j: r for j, r in self.reports.items() if j in named or r.phase not in _WITHOUT_PROCESS
+        }
 
     def release(self) -> None:
         """What is wanted may go out now."""

@@ -11,6 +11,7 @@ from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, 
 from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
+from hs_core.host.last_words import LastWords
 from hs_core.host.mates import are_mates
 from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue, exact
@@ -64,6 +65,7 @@ class Board:
         default_factory=dict
     )  # those for whom others leave: what they need, and when the quantum began in which they were refused last
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
+    last_words: LastWords = field(default_factory=LastWords)  # of who is no longer here
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)
     facts: deque[Fact] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))

@@ -6,13 +6,14 @@ from typing import Any
 from hs_core.errors import BrokenError
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.host.last_words import LastWords
 from hs_core.host.plain import plain, revive
 from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 3
+VERSION = 4
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -49,6 +50,7 @@ def save(board: Board) -> dict[str, Any]:
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
         "queue": board.queue.dump(),
         "jobs": [plain(job) for job in board.jobs.values()],
+        "last_words": board.last_words.dump(),
     }
 
 
@@ -73,6 +75,7 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     board.queue = StrideQueue.load(saved["queue"])
     jobs = [revive(HostedJob, job) for job in saved["jobs"]]
     board.jobs = {job.id: job for job in jobs}
+    board.last_words = LastWords.load(saved["last_words"], at_s=board.now_s if rebooted else None)
     if rebooted:
         _reboot(board, saved["now_s"])
 

@@ -68,7 +68,8 @@ def drop(board: Board, job: HostedJob) -> None:
 
 
 def bury(board: Board, job: HostedJob) -> None:
-    """Nothing of it is alive, and the controller knows or does not care."""
+    """Nothing of it is alive, and the controller knows, does not care, or is told when it is met again."""
+    board.last_words.keep(job.report(board.now_s, board.config.can_freeze), board.now_s)
     board.forget(job)
     if job.id in board.queue:
         board.queue.remove(job.id)

@@ -166,7 +166,9 @@ class Hello(_message.Message):
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
-    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]: ...
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]:
+        """all that are here; before a job's, last words of its incarnations before, and of jobs that are no longer wanted here"""
+
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(

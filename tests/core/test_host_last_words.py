@@ -1,0 +1,90 @@
+"""What a host says to a controller that it meets of incarnations that are no longer there."""
+
+from hostsim import HostSim
+
+from hs_core.host import HostMachine
+from hs_core.host.last_words import KEPT_S, MOST, LastWords
+from hs_core.names import JobId
+from hs_core.reports import JobReport, Phase
+
+
+def said(sim: HostSim) -> dict[tuple[int, int], JobReport]:
+    return {(report.job, report.epoch): report for report in sim.machine.introduction(sim.now_s)}
+
+
+def no_longer(sim: HostSim, job: JobId) -> None:
+    del sim.wanted[job]
+    sim.send()
+    sim.run(1.0)
+
+
+def test_who_is_no_longer_wanted_has_last_words_of_what_it_received_and_saved() -> None:
+    sim = HostSim(1)
+    job = sim.job(1, epoch=3)
+    sim.send()
+    sim.run(30.0)
+    before = sim.machine.report(job)
+    no_longer(sim, job)
+    assert sim.machine.reports() == ()
+    last = said(sim)[1, 3]
+    assert last.phase is Phase.EXITED
+    assert last.gpu_s >= before.gpu_s > 0
+    assert last.exit is not None
+    assert last.exit.why == "no longer wanted here"
+
+
+def test_one_that_never_was_anything_has_none() -> None:
+    sim = HostSim(1)
+    runs, waits = sim.job(1), sim.job(2)
+    sim.send()
+    no_longer(sim, waits)
+    no_longer(sim, runs)
+    sim.quanta(1)
+    assert said(sim).keys() == {(1, 1)}
+
+
+def test_the_incarnation_before_has_its_own_beside_what_its_heir_says() -> None:
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(30.0)
+    sim.change(job, epoch=4)
+    sim.send()
+    sim.run(30.0)
+    assert {key: report.phase for key, report in said(sim).items()} == {
+        (1, 1): Phase.EXITED,
+        (1, 4): Phase.RUNNING,
+    }
+    assert list(said(sim)) == [(1, 1), (1, 4)], "the older one first"
+
+
+def test_they_outlive_the_agent_and_are_forgotten_after_a_while() -> None:
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(30.0)
+    no_longer(sim, job)
+    sim.kill_agent()
+    sim.run(60.0)
+    sim.start_agent()
+    words = said(sim)
+    assert words.keys() == {(1, 1)}
+    rebooted = HostMachine(sim.gpus, sim.config, now_s=5.0, saved=sim.machine.saved(), rebooted=True)
+    assert rebooted.introduction() == tuple(words.values())
+    assert rebooted.introduction(5.0 + KEPT_S + 1.0) == ()
+    sim.run(KEPT_S)
+    assert said(sim) == {}
+
+
+def test_only_the_newest_are_kept() -> None:
+    words = LastWords()
+    for number in range(MOST + 10):
+        words.keep(JobReport(job=JobId(number), epoch=0, phase=Phase.EXITED, run_s=1.0), 0.0)
+    words.keep(JobReport(job=JobId(20), epoch=0, phase=Phase.EXITED, run_s=2.0), 1.0)
+    kept = words.said(1.0)
+    assert [report.job for report in kept] == [*range(10, 20), *range(21, MOST + 10), 20]
+    assert kept[-1].run_s == 2.0
+    again = LastWords.load(words.dump())
+    assert again.said(1.0) == kept
+    later = LastWords.load(words.dump(), at_s=500.0)
+    assert later.said(500.0 + KEPT_S) == kept
