@@ -174,7 +174,14 @@ def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() ->
 
 
 def connection_of(reports: list[JobReport]) -> link._Connection:
-    side = SimpleNamespace(reports=lambda: reports, readings=(), gpus=(), warnings=(), peer_address="")
+    side = SimpleNamespace(
+        reports=lambda: reports,
+        introduction=lambda: reports,
+        readings=(),
+        gpus=(),
+        warnings=(),
+        peer_address="",
+    )
     config = SimpleNamespace(report_interval_s=1.0, name="host-a")
     return link._Connection(config, side, None)  # type: ignore[arg-type]
 

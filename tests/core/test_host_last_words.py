@@ -1,11 +1,13 @@
 """What a host says to a controller that it meets of incarnations that are no longer there."""
 
+from fakejob import Ways
 from hostsim import HostSim
 
 from hs_core.host import HostMachine
 from hs_core.host.last_words import KEPT_S, MOST, LastWords
 from hs_core.names import JobId
 from hs_core.reports import JobReport, Phase
+from hs_core.wanted import Lend
 
 
 def said(sim: HostSim) -> dict[tuple[int, int], JobReport]:
@@ -76,11 +78,42 @@ def test_they_outlive_the_agent_and_are_forgotten_after_a_while() -> None:
     assert said(sim) == {}
 
 
+def test_of_checkpoints_that_were_removed_nothing_is_said_any_more() -> None:
+    sim = HostSim(2)
+    jobs = [sim.job(number, ways=Ways(can_checkpoint=True)) for number in (1, 2, 3)]
+    named = sim.job(4, ways=Ways(can_checkpoint=True), checkpoint_dir="/mine")
+    sim.send()
+    sim.quanta(4)
+    for job in (*jobs, named):
+        sim.change(job, leave=True)
+    sim.send()
+    sim.run(10.0)
+    assert all(report.checkpoint_generation >= 0 for report in sim.machine.reports())
+    lent, comes_back, gone = jobs
+    sim.lends = (Lend(job=lent, epoch=1, generation=0, grant="g"),)
+    sim.change(comes_back, epoch=2, leave=False)
+    for job in (lent, gone, named):
+        del sim.wanted[job]
+    sim.send()
+    assert {
+        job for (job, epoch), last in said(sim).items() if epoch == 1 and last.checkpoint_generation >= 0
+    } == {
+        lent,
+        comes_back,
+        named,
+    }
+    sim.lends = ()
+    no_longer(sim, comes_back)
+    assert {job for (job, _), last in said(sim).items() if last.checkpoint_generation >= 0} == {named}
+    assert all(last.checkpoint_step < 0 for (job, _), last in said(sim).items() if job != named)
+
+
 def test_only_the_newest_are_kept() -> None:
-    words = LastWords()
+    sim, words = HostSim(1), LastWords()
+    wanted = sim.wanted[sim.job(1)]
     for number in range(MOST + 10):
-        words.keep(JobReport(job=JobId(number), epoch=0, phase=Phase.EXITED, run_s=1.0), 0.0)
-    words.keep(JobReport(job=JobId(20), epoch=0, phase=Phase.EXITED, run_s=2.0), 1.0)
+        words.keep(wanted, JobReport(job=JobId(number), epoch=0, phase=Phase.EXITED, run_s=1.0), 0.0)
+    words.keep(wanted, JobReport(job=JobId(20), epoch=0, phase=Phase.EXITED, run_s=2.0), 1.0)
     kept = words.said(1.0)
     assert [report.job for report in kept] == [*range(10, 20), *range(21, MOST + 10), 20]
     assert kept[-1].run_s == 2.0

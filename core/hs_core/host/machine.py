@@ -199,6 +199,7 @@ class HostMachine:
             if job.id not in listed:
                 wants.drop(board, job)
         board.let_go()
+        board.last_words.look(board.jobs, board.lends)
         self._left_behind()
         board.queue.set_tickets({j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue})
         board.gang_ended_s = None

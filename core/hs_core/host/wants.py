@@ -69,12 +69,14 @@ def drop(board: Board, job: HostedJob) -> None:
 
 def bury(board: Board, job: HostedJob) -> None:
     """Nothing of it is alive, and the controller knows, does not care, or is told when it is met again."""
-    board.last_words.keep(job.report(board.now_s, board.config.can_freeze), board.now_s)
+    board.last_words.keep(job.wanted, job.report(board.now_s, board.config.can_freeze), board.now_s)
     board.forget(job)
     if job.id in board.queue:
         board.queue.remove(job.id)
     del board.jobs[job.id]
-    if job.next is not None:
+    if job.next is None:
+        board.last_words.look(board.jobs, board.lends)
+    else:
         # A new incarnation on the same host goes on from the newest checkpoint of the one before; the parts of
         # a gang over several hosts all go on from one, which the controller names, and have files of their own,
         # which are of no use to who has the job for itself. So have copies, whose files go with them.
