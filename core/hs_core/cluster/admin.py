@@ -148,6 +148,7 @@ class Admin(Hosts):
         self._connected.discard(name)
         assert self._away is not None
         self._away.pop(name, None)
+        self._spared.pop(name, None)
         self._fenced.discard(name)
         self._unable.of_all.forget(name)
         self._unbar(host=name)

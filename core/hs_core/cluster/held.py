@@ -52,6 +52,7 @@ class Held:
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
+        self._spared: dict[HostName, float] = {}  # of these: not given up until then
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}
         self._told = Told()

@@ -13,6 +13,8 @@ from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName
 from hs_core.reports import JobReport, Phase
 
+LATE_S = 1.0  # that a controller which is not held up may be with what it decides about servers that are away
+
 
 class Hosts(Moves):
     def _host_joined(self, event: HostJoined) -> None:
@@ -33,6 +35,7 @@ class Hosts(Moves):
         self._book.touch(host.name)
         if self._away is not None:
             self._away.pop(host.name, None)
+        self._spared.pop(host.name, None)
         self._fenced.discard(host.name)
         self._sent.pop(host.name, None)
         self._told.forget(host.name)
@@ -204,20 +207,31 @@ class Hosts(Moves):
             self._event.meta = self._stale = True
 
     def _fence_deadlines(self) -> Iterator[float]:
-        settings = self.settings
-        if settings.fence_after_s > 0 and self._away:
+        if self.settings.fence_after_s > 0 and self._away:
             for name, since_s in self._away.items():
                 if name not in self._fenced:
-                    yield since_s + settings.fence_after_s + settings.lease_s
+                    yield self._given_up_s(name, since_s)
+
+    def _given_up_s(self, name: HostName, since_s: float) -> float:
+        """When it is, if it is not back by then."""
+        due_s = since_s + self.settings.fence_after_s + self.settings.lease_s
+        return max(due_s, self._spared.get(name, due_s))
 
     def _tend_fences(self, now_s: float) -> None:
         if self.settings.fence_after_s <= 0 or not self._away:
             return
-        limit_s = self.settings.fence_after_s + self.settings.lease_s
         for name, left_s in list(self._away.items()):
             since_s = min(left_s, now_s)  # the clock was set back: counted anew, never too soon
             self._away[name] = since_s
-            if name not in self._fenced and now_s - since_s >= limit_s:
+            if name in self._spared:
+                self._spared[name] = min(self._spared[name], now_s + self.settings.lease_s)
+            due_s = self._given_up_s(name, since_s)
+            if name in self._fenced or now_s < due_s:
+                continue
+            if now_s > due_s + LATE_S and name not in self._spared:
+                # The controller stood still when it was due, or the clock was set on: who is back by now is heard first.
+                self._spared[name] = now_s + self.settings.lease_s
+            else:
                 self._fenced.add(name)
                 self._fence(name, now_s - since_s, now_s)
 
