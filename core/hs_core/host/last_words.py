@@ -11,7 +11,7 @@ from hs_core.reports import JobReport
 from hs_core.wanted import WantedJob
 
 KEPT_S = 900.0  # longer than a host is cut off without its line being given up
-MOST = 256  # the newest
+MOST = 32  # the newest: they are saved with all that the agent knows, before each order is carried out
 
 
 class _Words(NamedTuple):
@@ -26,6 +26,9 @@ class LastWords:
 
     def __init__(self) -> None:
         self._said: dict[tuple[JobId, int], _Words] = {}  # the oldest first
+        self._plain: dict[
+            tuple[JobId, int], list[Any]
+        ] = {}  # the same, JSON-able, as far as it was asked for
 
     def keep(self, wanted: WantedJob, report: JobReport, now_s: float) -> None:
         in_folder = bool(wanted.spec.checkpoint_dir) and wanted.copy < 0
@@ -37,9 +40,14 @@ class LastWords:
             return  # it never was anything
         key = (report.job, report.epoch)
         self._said.pop(key, None)
+        self._plain.pop(key, None)
         self._said[key] = words
         if len(self._said) > MOST:
-            del self._said[next(iter(self._said))]
+            self._forget(next(iter(self._said)))
+
+    def _forget(self, key: tuple[JobId, int]) -> None:
+        del self._said[key]
+        self._plain.pop(key, None)
 
     def look(self, here: Container[JobId], lends: AbstractSet[tuple[JobId, int]]) -> None:
         """Checkpoints of jobs that are not `here`, and not lent, are removed: nothing is said of them any more."""
@@ -53,15 +61,18 @@ class LastWords:
                 continue
             gone = replace(words.report, checkpoint_generation=-1, checkpoint_step=-1)
             self._said[key] = words._replace(report=gone)
+            self._plain.pop(key, None)
 
     def said(self, now_s: float) -> tuple[JobReport, ...]:
-        self._said = {key: words for key, words in self._said.items() if now_s - words.at_s <= KEPT_S}
+        for key in [key for key, words in self._said.items() if now_s - words.at_s > KEPT_S]:
+            self._forget(key)
         return tuple(words.report for words in self._said.values())
 
     def dump(self) -> list[Any]:
-        return [
-            [words.at_s, plain(words.report), words.is_copy, words.in_folder] for words in self._said.values()
-        ]
+        for key in self._said.keys() - self._plain.keys():
+            words = self._said[key]
+            self._plain[key] = [words.at_s, plain(words.report), words.is_copy, words.in_folder]
+        return [self._plain[key] for key in self._said]
 
     @classmethod
     def load(cls, dumped: Iterable[Any], *, at_s: float | None = None) -> "LastWords":
