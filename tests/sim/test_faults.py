@@ -57,6 +57,9 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
         pytest.param(191, id="it-does-not-begin-afresh-where-a-folder-has-newer-than-was-known"),
         pytest.param(446, id="a-server-that-has-it-back-looks-into-the-folder-and-not-into-its-memory"),
         pytest.param(232, id="who-begins-afresh-takes-nothing-of-a-copy-that-was-given-up"),
+        pytest.param(32054, id="who-has-all-parts-of-a-gang-that-changed-places-is-enough"),
+        pytest.param(41946, id="of-several-incarnations-on-a-server-each-may-have-run"),
+        pytest.param(51257, id="what-was-ended-unheard-has-last-words"),
         pytest.param(667, id="where-all-else-is-out-of-reach-it-goes-on-from-a-copy-that-was-not-waited-for"),
     ],
 )
