@@ -7,14 +7,17 @@ the next it may leap ahead, so none may outlast its term.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hs_core.failures import Failure
 from hs_core.model import Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Verdict
-from hs_core.question import Question
 from hs_core.reports import Exit, JobReport, Tier
 from hs_core.wanted import Wanted, WantedJob
+
+if TYPE_CHECKING:  # agents are asked none: it would have them load what plans are looked through with
+    from hs_core.question import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +159,7 @@ class QuantumEnded(At):
 class PolicyAnswered(At):
     """What a Consult asked for: how the policy decided, or failed."""
 
-    question: Question
+    question: "Question"
     answer: Verdict | Failure
 
 
@@ -203,7 +206,7 @@ class Wake:
 class Consult:
     """Answer this beside the machine, and tell it (`Settings.decides_apart`). There is never more than one."""
 
-    question: Question
+    question: "Question"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hs_core.forms import Elastic, Form, Shape, Spread, strategy_of
 from hs_core.model import Migrate, MoveReason, split_memory
 from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
 from hs_core.wanted import Turn
+
+if TYPE_CHECKING:  # agents know what policies are, and run none: without it they need a third less memory
+    import numpy as np
+    from numpy.typing import NDArray
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -283,10 +284,10 @@ class JobsNow(Protocol):
     def migrations_left(self) -> int:
         """As in a snapshot."""
 
-    def running(self, jobs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def running(self, jobs: "NDArray[np.int64]") -> "NDArray[np.bool_]":
         """Of these, by id: in its turn right now."""
 
-    def attained_gpu_s(self, jobs: NDArray[np.int64]) -> NDArray[np.float64]:
+    def attained_gpu_s(self, jobs: "NDArray[np.int64]") -> "NDArray[np.float64]":
         """Of these, by id."""
 
 
@@ -297,11 +298,11 @@ class Had:
     place: Mapping[
         tuple[UserName, str], int
     ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
-    count: Callable[[], NDArray[np.float64]]
+    count: Callable[[], "NDArray[np.float64]"]
     jobs: JobsNow | None = None  # None: nobody says
 
     @cached_property
-    def gpus(self) -> NDArray[np.float64]:
+    def gpus(self) -> "NDArray[np.float64]":
         """That each user's jobs had in each pool."""
         return self.count()
 

@@ -164,6 +164,30 @@ def without_extras(module: str, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
+IMPORTED_AS = {"nvidia-ml-py": "pynvml", "scikit-learn": "sklearn"}
+
+
+@pytest.mark.parametrize("extra", ["agent", "controller", "sim"])
+def test_a_program_needs_no_package_but_those_that_its_extra_brings(extra: str) -> None:
+    """All of its modules, and what they import, load where nothing else is installed."""
+    names = [re.split(r"[^\w-]", line)[0] for line in PROJECT["project"]["optional-dependencies"][extra]]
+    brought = {IMPORTED_AS.get(name, name.replace("-", "_")) for name in names}
+    assert brought <= set(EXTRAS)
+    absent = sorted(set(EXTRAS) - brought)
+    code = (
+        f"import sys, pkgutil, importlib; sys.modules.update(dict.fromkeys({absent!r}))\n"
+        f"import hs_{extra} as program\n"
+        "for module in pkgutil.walk_packages(program.__path__, program.__name__ + '.'):\n"
+        "    module.name.endswith('__main__') or importlib.import_module(module.name)\n"
+        "    print(module.name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) > 20
+
+
 @pytest.mark.parametrize(
     ("module", "arguments", "said", "status"),
     [
