@@ -71,7 +71,7 @@ class Side(Protocol):
 
     def reports(self) -> tuple[JobReport, ...]: ...
 
-    def introduction(self) -> tuple[JobReport, ...]: ...
+    def last_words(self) -> tuple[JobReport, ...]: ...
 
     def heard(self) -> tuple[int, int]: ...
 
@@ -262,7 +262,8 @@ class _Connection:
 
     def _hello(self) -> list[agent_pb2.Hello]:
         """In as many messages as the jobs need."""
-        self._sent = {report.job: report for report in self.side.reports()}
+        reports = self.side.reports()
+        self._sent = {report.job: report for report in reports}
         self._sent_gpus = self._gpus()
         first = agent_pb2.Hello(
             host=self.config.name,
@@ -273,14 +274,15 @@ class _Connection:
             peer=self.side.peer_address,
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES
-        for report in self.side.introduction():
+        last_words = self.side.last_words()
+        for at, report in enumerate((*last_words, *reports)):
             told = convert.from_report(report)
             if told.ByteSize() > left_bytes:
                 hello[-1].more = True
                 hello.append(agent_pb2.Hello())
                 left_bytes = MAX_REPORTS_BYTES
             left_bytes -= told.ByteSize() + FRAME_BYTES
-            hello[-1].jobs.append(told)
+            (hello[-1].last_words if at < len(last_words) else hello[-1].jobs).append(told)
         return hello
 
     def _news(self) -> agent_pb2.Report | None:

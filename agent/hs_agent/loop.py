@@ -264,9 +264,9 @@ class Agent:
         assert self.machine is not None
         return tuple(self.machine.reports())
 
-    def introduction(self) -> tuple[JobReport, ...]:
+    def last_words(self) -> tuple[JobReport, ...]:
         assert self.machine is not None
-        return self.machine.introduction()
+        return self.machine.last_words()
 
     @property
     def troubles(self) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             if not hello.more:
                 return link
             hello = await _hello(messages, "the rest of the Hello")
-            link.greeted(hello.jobs, self._loop.clock.now_s())
+            link.greeted(hello, self._loop.clock.now_s())
         raise RefusedError(f"a Hello of more than {HELLO_MESSAGES} messages")
 
     def _refuse_double(self, link: Link) -> None:

@@ -26,7 +26,6 @@ AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and
 LOGS, LOGS_OF_ONE = 64, 32
 ERRANDS_OF_ONE = 4  # commands beside jobs; how many in all an agent decides
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
-_WITHOUT_PROCESS = frozenset({Phase.EXITED, Phase.CHECKPOINTED})
 
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class Link:
         self.memory: agent_pb2.HostMemory | None = None  # for people
         self.troubles: tuple[str, ...] = ()  # likewise
         self.reports: dict[JobId, JobReport] = {}
-        self._before: list[JobReport] = []  # of the Hello: incarnations before those
+        self._last_words: tuple[JobReport, ...] = ()  # of the Hello
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
@@ -120,16 +119,12 @@ class Link:
         self._control: deque[agent_pb2.ToAgent] = deque()
         self._something = asyncio.Event()
         self._requests = itertools.count(1)
-        self.greeted(hello.jobs, now_s)
+        self.greeted(hello, now_s)
 
-    def greeted(self, jobs: Iterable[common_pb2.JobReport], now_s: float) -> None:
-        """As `heard`; who introduces itself says, besides, what there was before: last words, the older ones first."""
-        for job in jobs:
-            known = self.reports.get(JobId(job.job_id))
-            if known is not None and known.epoch != job.epoch:
-                self._before.append(known)
-            self.heard([job], (), now_s)
-        self.last_report_s = now_s
+    def greeted(self, hello: agent_pb2.Hello, now_s: float) -> None:
+        """Takes in what it says of itself, or the rest of that."""
+        self.heard(hello.jobs, (), now_s)
+        self._last_words += tuple(sane(convert.to_report(job)) for job in hello.last_words)
 
     def heard(
         self, jobs: Iterable[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
@@ -145,15 +140,15 @@ class Link:
         return told
 
     def joined(self, now_s: float) -> HostJoined:
-        return HostJoined(now_s=now_s, host=self.host, reports=(*self._before, *self.reports.values()))
+        """Last words are for whom it meets: they grow old."""
+        said, self._last_words = self._last_words, ()
+        return HostJoined(now_s=now_s, host=self.host, reports=tuple(self.reports.values()), last_words=said)
 
     def direct(self, wanted: Wanted, said_s: float) -> None:
         self._wanted = wanted, said_s
         # What ended and is no longer wanted, the agent forgets, and so do we.
         named = {job.job for job in wanted.jobs}
-        self.reports = {
-            j: r for j, r in self.reports.items() if j in named or r.phase not in _WITHOUT_PROCESS
-        }
+        self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
 
     def release(self) -> None:
         """What is wanted may go out now."""

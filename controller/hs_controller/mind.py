@@ -232,7 +232,7 @@ class Mind:
         self._retell.discard(name)
         if since_s is None:
             return None
-        jobs = frozenset(report.job for report in event.reports)
+        jobs = frozenset(report.job for report in (*event.last_words, *event.reports))
         return _Late(jobs=jobs, received=(since_s, event.now_s), retold=retold)
 
     def _charge(self, row: Job, late: _Late | None) -> None:

@@ -85,6 +85,7 @@ class HostJoined(At):
 
     host: Host
     reports: tuple[JobReport, ...]
+    last_words: tuple[JobReport, ...] = ()  # of incarnations that are no longer there, the older ones first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,10 +173,10 @@ def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() ->
     assert log.error == "this agent sends 64 logs already"
 
 
-def connection_of(reports: list[JobReport]) -> link._Connection:
+def connection_of(reports: list[JobReport], last_words: tuple[JobReport, ...] = ()) -> link._Connection:
     side = SimpleNamespace(
         reports=lambda: reports,
-        introduction=lambda: reports,
+        last_words=lambda: last_words,
         readings=(),
         gpus=(),
         warnings=(),
@@ -195,11 +195,13 @@ def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_
         JobReport(job=JobId(number), epoch=1, phase=Phase.EXITED, exit=ended, note="disk full")
         for number in range(jobs)
     ]
-    hello = connection_of(reports)._hello()
+    last_words = tuple(replace(report, epoch=0) for report in reports[:32])
+    hello = connection_of(reports, last_words)._hello()
     assert all(agent_pb2.FromAgent(hello=part).ByteSize() < 1 << 20 for part in hello)
     assert [part.more for part in hello] == [True] * (len(hello) - 1) + [False]
     assert [part.host for part in hello] == ["host-a"] + [""] * (len(hello) - 1)
     assert [convert.to_report(job) for part in hello for job in part.jobs] == reports
+    assert tuple(convert.to_report(job) for part in hello for job in part.last_words) == last_words
     assert (len(hello) > 1) == (jobs > 10)
 
 

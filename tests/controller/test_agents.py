@@ -9,7 +9,6 @@ import pytest
 from hs_controller.links import Hub, Link
 from hs_controller.permissions import Caller, Role
 from hs_controller.rows import Kept, NodeIdentity
-from hs_core.wanted import Turn, Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -170,36 +169,19 @@ def test_what_a_host_has_may_come_in_several_messages(lasting):
     asyncio.run(story())
 
 
-def test_last_words_are_heard_beside_what_the_heir_says_in_however_many_messages():
+def test_last_words_are_taken_in_once_in_however_many_messages_and_are_not_of_what_is_there():
     def says(job: int, epoch: int, phase: str) -> common_pb2.JobReport:
         return common_pb2.JobReport(job_id=job, epoch=epoch, phase=phase, checkpoint_step=-1)
 
-    def heard(link: Link) -> list[tuple[int, int, str]]:
-        return [(said.job, said.epoch, said.phase.value) for said in link.joined(0.0).reports]
-
     gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
-    first = [
-        says(1, 0, "exited"),
-        says(2, 0, "exited"),
-        says(1, 3, "checkpointed"),
-        says(3, 0, "checkpointed"),
-    ]
-    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus, jobs=first, more=True)
+    last = [says(1, 0, "exited"), says(2, 0, "exited"), says(1, 3, "checkpointed")]
+    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus, last_words=last[:2], more=True)
     link = Link(hello, convert.to_host(hello), 0.0)
-    link.greeted([says(1, 4, "running"), says(4, 0, "running")], 0.0)
-    lasts = [(1, 0, "exited"), (1, 3, "checkpointed")]
-    assert heard(link)[:2] == lasts
-    assert sorted(heard(link)[2:]) == [
-        (1, 4, "running"),
-        (2, 0, "exited"),
-        (3, 0, "checkpointed"),
-        (4, 0, "running"),
-    ]
-    link.heard([says(1, 5, "running")], (), 1.0)
-    link.direct(Wanted(term=1, seq=1, quantum_s=60.0, turn=Turn(), jobs=()), 1.0)
-    assert heard(link) == [*lasts, (1, 5, "running"), (4, 0, "running")], (
-        "whoever has a process is still being ended"
-    )
+    link.greeted(agent_pb2.Hello(last_words=last[2:], jobs=[says(1, 4, "running")]), 0.0)
+    joined = link.joined(0.0)
+    assert [(said.job, said.epoch) for said in joined.last_words] == [(1, 0), (2, 0), (1, 3)]
+    assert [(said.job, said.epoch) for said in joined.reports] == [(1, 4)]
+    assert link.joined(1.0).last_words == ()
 
 
 def test_a_hello_without_an_end_is_not_listened_to(lasting, monkeypatch):

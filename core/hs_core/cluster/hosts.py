@@ -48,7 +48,7 @@ class Hosts(Moves):
         self._reconcile(
             host, event.reports, rebooted=old is not None and old.boot_id != host.boot_id, now_s=now_s
         )
-        for report in event.reports:
+        for report in (*event.last_words, *event.reports):
             self._written_since(host.name, report, now_s)
         self._check_gpus(host.name, now_s)
 

@@ -349,9 +349,9 @@ class HostMachine:
         at_s = self._as_of(now_s)
         return tuple([self._report(job, at_s) for job in self._board.jobs.values()])
 
-    def introduction(self, now_s: float | None = None) -> tuple[JobReport, ...]:
-        """For a controller that is met: of all jobs, and last words of those that are no longer here."""
-        return (*self._board.last_words.said(self._as_of(now_s)), *self.reports(now_s))
+    def last_words(self, now_s: float | None = None) -> tuple[JobReport, ...]:
+        """For a controller that is met: of incarnations that are no longer here, the older ones first."""
+        return self._board.last_words.said(self._as_of(now_s))
 
     def _as_of(self, now_s: float | None) -> float:
         return self._board.now_s if now_s is None else max(now_s, self._board.now_s)

@@ -156,21 +156,24 @@ class Hello(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
     peer: _builtins.str
     """where this agent serves its peers; empty: nowhere"""
     more: _builtins.bool
-    """another Hello follows, of which `jobs` and `more` count"""
+    """another Hello follows, of which `jobs`, `last_words` and `more` count"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
-    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]:
-        """all that are here; before a job's, last words of its incarnations before, and of jobs that are no longer wanted here"""
-
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def last_words(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]:
+        """of incarnations that are no longer here: this controller may not have heard them"""
+
     def __init__(
         self,
         *,
@@ -182,10 +185,11 @@ class Hello(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         peer: _builtins.str = ...,
         more: _builtins.bool = ...,
+        last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "more", b"more", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "more", b"more", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

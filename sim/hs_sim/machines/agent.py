@@ -438,7 +438,8 @@ class Agent:
         machine = self.machine
         assert machine is not None
         self.line = world.network.line(self.name)
-        self._sent = {report.job: report for report in machine.reports()}
+        reports = machine.reports()
+        self._sent = {report.job: report for report in reports}
         self._sent_gpus, self._sent_heard = self.gpus, (-1, -1)
         host = Host(
             name=self.name,
@@ -446,7 +447,7 @@ class Agent:
             gpus=self.gpus,
             peer=f"{self.name}:7444",
         )
-        world.network.send(self.line, UP, world.controller.hello, host, machine.introduction())
+        world.network.send(self.line, UP, world.controller.hello, host, reports, machine.last_words())
 
     def _redial(self) -> None:
         # The dice of one host and life: how often others dialled changes nothing here.

@@ -259,7 +259,9 @@ class Controller:
 
     # --- agents -----------------------------------------------------------------------------------------------------
 
-    def hello(self, line: Line, host: Host, reports: tuple[JobReport, ...]) -> None:
+    def hello(
+        self, line: Line, host: Host, reports: tuple[JobReport, ...], last_words: tuple[JobReport, ...]
+    ) -> None:
         if not self.alive:
             self._break(line)  # whoever listened when it was dialled has died
             return
@@ -268,7 +270,7 @@ class Controller:
             self._break(old.line)
         side = self.sides[host.name] = Side(line, host, reports)
         self._network.send(line, DOWN, self.welcome)
-        self.tell(lambda now_s: _joined(side, now_s))
+        self.tell(lambda now_s: _joined(side, last_words, now_s))
 
     def _break(self, line: Line) -> None:
         line.closed[UP] = True
@@ -302,8 +304,9 @@ class Controller:
             self.tell(lambda now_s: HostLeft(now_s=now_s, host=line.host))
 
 
-def _joined(side: Side, now_s: float) -> HostJoined:
-    return HostJoined(now_s=now_s, host=side.host, reports=tuple(side.reports.values()))
+def _joined(side: Side, last_words: tuple[JobReport, ...], now_s: float) -> HostJoined:
+    reports = tuple(side.reports.values())
+    return HostJoined(now_s=now_s, host=side.host, reports=reports, last_words=last_words)
 
 
 def _quantum_ended(now_s: float) -> QuantumEnded:
