@@ -228,12 +228,12 @@ class FakeController(HeteroShareServicer):
     def Exec(self, request, context):
         self._came("Exec", request, context)
         self._job(request.job_id, context)
+        if self.hold_execs:  # asked of nothing that it yields any more, once the call is over
+            context.add_callback(self.left.set)
         yield from self.execs
         while self.hold_execs and context.is_active():
             with self.changed:
                 self.changed.wait(0.05)
-        if not context.is_active():
-            self.left.set()
 
     def Shares(self, request, context):
         self._came("Shares", request, context)
