@@ -12,7 +12,7 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
 from hs_core.wanted import Turn
 
-if TYPE_CHECKING:  # agents know what policies are, and run none: without it they need a third less memory
+if TYPE_CHECKING:  # agents know what policies are, and run none: without it they need a seventh less memory
     import numpy as np
     from numpy.typing import NDArray
 

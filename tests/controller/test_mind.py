@@ -23,7 +23,7 @@ from hs_core.events import (
     QuantumEnded,
     UserSet,
 )
-from hs_core.model import Gpu, Host, JobSpec
+from hs_core.model import Gpu, Host, JobSpec, OnPartition
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase
 from tests.controller.kit import PLAIN
@@ -95,11 +95,11 @@ def says(now_s: float, *jobs: tuple[int, float], phase: Phase = Phase.RUNNING) -
     return HostReported(now_s=now_s, host=H1, reports=reports)
 
 
-def started(config: Config, quantum_s: float) -> Journalled:
+def started(config: Config, quantum_s: float, **spec: OnPartition) -> Journalled:
     """With three jobs that run."""
     config = Config(file=config.file, state_dir=config.state_dir, socket=config.socket, quantum_s=quantum_s)
     here = Journalled(config)
-    specs = tuple(JobSpec(name=f"j{i}", command=("true",)) for i in range(3))
+    specs = tuple(JobSpec(name=f"j{i}", command=("true",), **spec) for i in range(3))
     here.write(0.0, UserSet(now_s=0.0, name=ANN), HostJoined(now_s=0.0, host=HOST, reports=()))
     here.write(10.0, JobsSubmitted(now_s=10.0, user=ANN, specs=specs))
     here.write(20.0, says(20.0, (1, 0.0), (2, 0.0), (3, 0.0)))
@@ -151,9 +151,9 @@ def test_where_quanta_are_short_counters_wait_for_the_next_commit_only(config: C
     assert written(here.write(21.0, says(21.0, (1, 1.0)))) == [(1, 1.0)]
 
 
-def running(config: Config, until_s: int) -> Journalled:
+def running(config: Config, until_s: int, **spec: OnPartition) -> Journalled:
     """Three jobs have a GPU each from 20 on."""
-    here = started(config, quantum_s=60.0)
+    here = started(config, quantum_s=60.0, **spec)
     for now_s in range(21, until_s + 1):
         here.write(float(now_s), says(now_s, *((job, now_s - 20.0) for job in (1, 2, 3))))
     return here
@@ -180,6 +180,21 @@ def test_what_a_server_that_was_away_tells_at_once_is_not_more_gpus_than_there_a
     here.write(1010.0, says(1010.0, *((job, 990.0) for job in (1, 2, 3))))
     here.write(1020.0)
     assert here.received(1020.0) == pytest.approx(2.5, rel=0.1)
+
+
+def test_nor_is_what_it_tells_in_last_words_of_jobs_that_were_given_up(config: Config) -> None:
+    here = running(config, until_s=100, on_partition=OnPartition.FENCE)
+    here.write(100.0, HostLeft(now_s=100.0, host=H1))
+    for now_s in range(110, 1000, 10):
+        here.write(float(now_s), QuantumEnded(now_s=float(now_s)))
+    given_up = here.mind.machine.find(JobId(1))
+    assert given_up is not None
+    assert given_up.epoch > 0
+    told = back(1000.0)
+    last_words = tuple(replace(report, phase=Phase.EXITED) for report in told.reports)
+    here.write(1000.0, replace(told, reports=(), last_words=last_words))
+    assert here.mind.usage()[ANN, "V100"].gpu_s == pytest.approx(3 * 980.0), "it is charged"
+    assert here.received(1000.0) == pytest.approx(3.0, rel=0.1)
 
 
 @pytest.mark.parametrize("restored", [False, True])

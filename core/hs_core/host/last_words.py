@@ -22,7 +22,10 @@ class _Words(NamedTuple):
 
 
 class LastWords:
-    """Mutable. They are said to each controller that is met in that time: to hear them twice changes nothing."""
+    """Mutable. They are said to each controller that is met in that time: to hear them twice changes nothing.
+
+    Of what is here nothing: where an older backup of the controller's was put back it may know such an incarnation as one that lives here.
+    """
 
     def __init__(self) -> None:
         self._said: dict[tuple[JobId, int], _Words] = {}  # the oldest first
