@@ -36,5 +36,7 @@ LONGEST = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first = {config.rootpath / name: at for at, name in enumerate(LONGEST)}
     if gone := [str(path) for path in first if not path.is_file()]:
-        raise pytest.UsageError(f"LONGEST in {__file__}: expected files that are there, not {', '.join(gone)}")
+        raise pytest.UsageError(
+            f"LONGEST in {__file__}: expected files that are there, not {', '.join(gone)}"
+        )
     items.sort(key=lambda item: first.get(item.path, len(first)))
