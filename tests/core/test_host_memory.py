@@ -258,3 +258,16 @@ def test_where_nobody_runs_for_long_a_job_is_started_though_others_hold_the_memo
     assert launches(sim, named) == 0
     sim.quanta(5)
     assert sim.trained(named) > 60
+
+
+def test_so_it_is_where_a_gang_has_a_turn_now_and_then_in_which_nobody_is_idle() -> None:
+    sim = host(ram_gib=2 + 8)
+    part = sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(ready_s=10.0, host_bytes=6 * GIB))
+    names(sim, part, 2)
+    own = sim.job(2, ways=ways(6))
+    for _ in range(5):
+        sim.turn = Turn()  # the host's own, and nobody else is there
+        sim.send()
+        sim.quanta(3)
+        names(sim, part, 1)
+    assert sim.trained(own) > 60

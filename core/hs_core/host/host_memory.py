@@ -22,7 +22,8 @@ PLENTY = 2
 """While the first one of such a class comes up and tells how much it is, another is only started where such a part of all memory is left."""
 
 IDLE_QUANTA = 10
-"""For so long nobody may be kept from starting on a host where nobody runs: those who hold its memory cannot leave, and it is not their turn."""
+"""For so long nobody may be kept from starting on a host where nobody runs: those who hold its memory cannot leave, and it is not their turn. Turns that gangs over
+several hosts have in between change nothing about that."""
 
 
 def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:

@@ -89,7 +89,7 @@ class HostedJob:
     refused_quanta: int = (
         0  # in which it was first in line and could not be started for want of host memory …
     )
-    idle_quanta: int = 0  # of the last of these, those in which nobody ran here at all
+    idle_quanta: int = 0  # of these, those in which nobody ran here at all
     refused_edge_s: float = -1.0  # … the last of which began then
     tier: Tier = Tier.NONE
     checkpoint_step: int = -1

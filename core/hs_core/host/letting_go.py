@@ -35,7 +35,7 @@ def let_go(board: Board) -> None:
     for job in _near(board, waiting, quanta):
         if quanta.get(job.id, inf) < FIRST_IN_LINE and job.refused_edge_s != board.edge_s:
             job.refused_quanta, job.refused_edge_s = job.refused_quanta + 1, board.edge_s
-            job.idle_quanta = job.idle_quanta + 1 if nobody_runs else 0
+            job.idle_quanta += nobody_runs
         missing = needed_bytes(board, job) - left_for(board, job, coming) - leaving_bytes
         going = _enough(board, job, standing, quanta, missing) if missing > 0 else []
         if going is None and not (fills(board) and _is_impatient(job) and _could_ever(board, job)):
