@@ -260,7 +260,7 @@ def test_where_nobody_runs_for_long_a_job_is_started_though_others_hold_the_memo
     assert sim.trained(named) > 60
 
 
-def test_so_it_is_where_a_gang_has_a_turn_now_and_then_in_which_nobody_is_idle() -> None:
+def test_turns_that_a_gang_has_in_between_do_not_put_that_off() -> None:
     sim = host(ram_gib=2 + 8)
     part = sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(ready_s=10.0, host_bytes=6 * GIB))
     names(sim, part, 2)
