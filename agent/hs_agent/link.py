@@ -272,6 +272,7 @@ class _Connection:
             gpus=self._sent_gpus,
             warnings=self.side.warnings,
             peer=self.side.peer_address,
+            memory_bytes=memory_bytes(),
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES
         last_words = self.side.last_words()

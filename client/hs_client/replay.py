@@ -71,15 +71,18 @@ def past(
 
 
 def _cluster(nodes: Iterable[wire.NodeView]) -> str:
-    """Servers of one model with unlike numbers of GPUs are taken as of the most usual size, their GPUs with the least memory among them."""
+    """Servers of one model with unlike numbers of GPUs are taken as of the most usual size, their GPUs with the least memory among them, and as much host memory
+    as the one with most: what could run on some of them can run."""
     sizes: dict[str, Counter[int]] = {}
     memory: dict[str, int] = {}
+    host_memory: dict[str, int] = {}
     for node in nodes:
         if node.gpus:
             model = node.gpus[0].model
             sizes.setdefault(model, Counter())[len(node.gpus)] += 1
             least = min(gpu.memory_bytes for gpu in node.gpus)
             memory[model] = min(memory.get(model, least), least)
+            host_memory[model] = max(host_memory.get(model, 0), node.memory_bytes)
     if not sizes:
         raise ConflictError("no server has joined the cluster: nothing to simulate on")
     pools = []
@@ -88,6 +91,8 @@ def _cluster(nodes: Iterable[wire.NodeView]) -> str:
         servers = max(1, round(sum(size * count for size, count in counts.items()) / per))
         # Rounded up: a job that asks for all of a GPU's memory fits still.
         gib = f"/{-(-memory[model] // GIB)}" if memory[model] else ""
+        if gib and host_memory[model]:
+            gib += f"/{-(-host_memory[model] // GIB)}"
         pools.append(f"{model}:{servers * per}@{per}{gib}")
     return ",".join(pools)
 
@@ -142,6 +147,7 @@ def _row(job: wire.JobDetail, arrival_s: float, known: Known) -> dict[str, Any]:
         "gpu_types": list(view.gpu_types),
         "gpu_memory_bytes": spec.gpu_memory_bytes,
         "gpu_memory_fixed_bytes": spec.gpu_memory_fixed_bytes,
+        "memory_bytes": spec.memory_bytes,
         "accumulation_max": spec.accumulation_max if spec.accumulation_max > 1 else 0,
         "migrate": spec.migrate if spec.migrate != "auto" else "",
         "sliceable": "" if view.sliceable and spec.suspend != "none" else "false",

@@ -233,6 +233,7 @@ class Host:
     warnings: tuple[str, ...] = ()
     version: str = ""
     peer: str = ""  # where its agent serves other agents ("10.0.0.2:7444"); empty: nowhere, so no job spans or leaves it
+    memory_bytes: int = 0  # for all its jobs together, as its agent said when it came; 0: not known
     # An administrator's words: kept by the controller, not the agent's to say.
     drain: Drain | None = None
     drained_gpus: frozenset[GpuId] = frozenset()

@@ -314,6 +314,7 @@ def to_host(hello: agent_pb2.Hello) -> model.Host:
         warnings=tuple(hello.warnings),
         version=hello.version,
         peer=hello.peer,
+        memory_bytes=hello.memory_bytes if hello.memory_bytes < 1 << 63 else 0,
     )
 
 

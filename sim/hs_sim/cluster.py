@@ -1,6 +1,6 @@
 """Clusters: from a word to pools, from pools to servers by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NoReturn
@@ -15,7 +15,7 @@ from hs_sim.reading import Sieve
 LAST_S = 1e9  # some 30 years: whoever means more says when to stop
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
 MOST_GPUS = 10**6  # of a pool
-_EXPECTED = f"expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER and /GIB_OF_A_GPU (numbers from 1 to {MOST_GPUS}), such as v100:12,p100:24,k80:64@8/12"
+_EXPECTED = f"expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER, /GIB_OF_A_GPU and after that /GIB_OF_A_SERVER (numbers from 1 to {MOST_GPUS}), such as v100:12,p100:24,k80:64@8/12/256"
 
 
 def canonical(model: str) -> str:
@@ -24,16 +24,18 @@ def canonical(model: str) -> str:
 
 
 def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0) -> ClusterSpec:
-    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each, with so much memory; `k80:64@8/12` says both for one."""
+    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each, with so much memory; `k80:64@8/12/256` says both for one, and how much host memory its servers have."""
     if not 1 <= gpus_per_server <= 1024:
         raise RefusedError(f"--gpus-per-server: {gpus_per_server}; expected 1 to 1024")
     pools: list[Pool] = []
     for word in text.split(","):
         model, colon, text_of = word.strip().partition(":")
-        sizes, slash, memory = text_of.partition("/")
+        sizes, slash, memories = text_of.partition("/")
+        memory, more, of_host = memories.partition("/")
         count, at, each = sizes.partition("@")
         said = not at or _is_count(each)
-        if not colon or not model or not _is_count(count) or not said or (slash and not _is_count(memory)):
+        told = (not slash or _is_count(memory)) and (not more or _is_count(of_host))
+        if not (colon and model and _is_count(count) and said and told):
             raise RefusedError(f"--cluster: {word.strip()!r}; {_EXPECTED}")
         model, gpus, per_server = canonical(model), int(count), int(each) if at else gpus_per_server
         if gpus % per_server:
@@ -48,6 +50,7 @@ def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0)
                 servers=gpus // per_server,
                 gpus_per_server=per_server,
                 gpu_memory_bytes=int((int(memory) if slash else memory_gib) * 2**30),
+                memory_bytes=int(of_host) * 2**30 if more else 0,
             )
         )
     return ClusterSpec(pools=tuple(pools))
@@ -82,13 +85,14 @@ def nodes_of(gang: int, gpus_per_server: int) -> int:
 
 def check_fits(job: SimJob, workload: Workload, cluster: ClusterSpec, *, mixed: bool = False) -> None:
     """Refuses what could never run. `mixed`: its servers may be of several pools."""
-    allowed = [pool for pool in cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
+    allowed = _allowed(job, cluster)
     there = ", ".join(f"{pool.servers} x {pool.gpus_per_server} {pool.model}" for pool in cluster.pools)
     if not allowed:
         _impossible(
             job, workload, "gpu_types", ", ".join(job.gpu_types), f"some of what the cluster has: {there}"
         )
-    wide = [pool.servers for pool in allowed if pool.gpus_per_server >= job.gpus]
+    roomy = _roomy(job, workload, allowed)
+    wide = [pool.servers for pool in roomy if pool.gpus_per_server >= job.gpus]
     if (sum(wide) if mixed else max(wide, default=0)) < job.nodes:
         shape = f"{job.nodes} x {job.gpus}"
         where = f" with {' or '.join(job.gpu_types)} GPUs" if job.gpu_types else ""
@@ -111,10 +115,10 @@ def name_of(job: SimJob, workload: Workload) -> str:
 def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
     """Jobs of a class that makes no progress on some of the cluster's models are pinned to the others, as their users would do.
 
-    Left to the policy they would hold GPUs there for ever, and the run would not end.
+    Left to the policy they would hold GPUs there for ever, and the run would not end. Likewise those that ask for more host memory than servers of a model have:
+    no policy would place them there.
     """
-    models = tuple(pool.model for pool in cluster.pools)
-    return replace(workload, jobs=tuple(_keep(job, workload, models) for job in workload.jobs))
+    return replace(workload, jobs=tuple(_keep(job, workload, cluster) for job in workload.jobs))
 
 
 def check_all_end(experiment: Experiment) -> None:
@@ -140,30 +144,43 @@ def check_ends(job: SimJob, workload: Workload, cluster: ClusterSpec) -> None:
             raise RefusedError(f"{name_of(job, workload)}: {field}: {value:g}; expected {expected}")
 
 
-def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
-    allowed = [model for model in models if not job.gpu_types or model in job.gpu_types]
+def _keep(job: SimJob, workload: Workload, cluster: ClusterSpec) -> SimJob:
+    allowed = _allowed(job, cluster)
+    roomy = [pool.model for pool in _roomy(job, workload, allowed)]
     classes = set(job.classes)
     good = tuple(
         model
-        for model in allowed
+        for model in roomy
         if all(workload.rates.get((job_class, model), 0.0) > 0 for job_class in classes)
     )
-    if allowed and not good:
-        expected = f"a class with a rate above 0 on {' or '.join(allowed)}"
+    if roomy and not good:
+        expected = f"a class with a rate above 0 on {' or '.join(roomy)}"
         _impossible(job, workload, "job_class", job.job_class, expected)
     return job if len(good) == len(allowed) else replace(job, gpu_types=good)
+
+
+def _allowed(job: SimJob, cluster: ClusterSpec) -> list[Pool]:
+    return [pool for pool in cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
+
+
+def _roomy(job: SimJob, workload: Workload, pools: Sequence[Pool]) -> list[Pool]:
+    """Those of these whose servers have the host memory that it asks for. Raises RefusedError if none has."""
+    roomy = [pool for pool in pools if not pool.memory_bytes or pool.memory_bytes >= job.memory_bytes]
+    if pools and not roomy:
+        most = max(pool.memory_bytes for pool in pools)
+        _impossible(job, workload, "memory_bytes", job.memory_bytes, f"at most {most}, a server's")
+    return roomy
 
 
 def runnable(
     workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: bool = False, ends: bool = False
 ) -> Workload:
     """The jobs that this cluster could run (`mixed`: gangs on several models; `ends`: until they end), as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
-    models = tuple(pool.model for pool in cluster.pools)
     jobs = []
     for job in workload.jobs:
         with sieve.job():
             check_fits(job, workload, cluster, mixed=mixed)
-            kept = _keep(job, workload, models)
+            kept = _keep(job, workload, cluster)
             check_fits(kept, workload, cluster, mixed=mixed)
             if ends:
                 check_ends(kept, workload, cluster)

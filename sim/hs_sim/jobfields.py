@@ -18,7 +18,7 @@ from hs_sim.reading import MOST, Where, expect, number, refuse
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
     "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
-    "topology",
+    "topology", "memory_bytes",
 )  # fmt: skip
 MOST_STEPS = 10**15  # as of a live job
 NEEDED = ("user", "arrival_s", "steps", "job_class")
@@ -97,6 +97,7 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
         stages=_stages(said.at("stages"), fields.get("stages", "")),
         growth=said.one_of("growth", Growth, Growth.JUMP),
         gpu_memory_fixed_bytes=said.whole("gpu_memory_fixed_bytes", 0),
+        memory_bytes=said.whole("memory_bytes", 0),
         accumulation_max=said.whole("accumulation_max", 1, 1),
         dataset=said.text("dataset", 128),
         dataset_bytes=said.whole("dataset_bytes", 0),

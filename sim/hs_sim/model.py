@@ -21,6 +21,7 @@ class Pool:
     servers: int
     gpus_per_server: int
     gpu_memory_bytes: int = 32 << 30
+    memory_bytes: int = 0  # of each server; 0: enough for all
     slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Job class (glob; the first that matches counts) → how many times as long a mini-batch takes on each GPU, server by server, as on the middling one."""
 
@@ -65,6 +66,7 @@ class SimJob:
     gpu_types: tuple[str, ...] = ()
     gpu_memory_bytes: int = 0
     gpu_memory_fixed_bytes: int = 0  # of these, what does not shrink with the batch; 0: all
+    memory_bytes: int = 0  # that each of its servers must have
     accumulation_max: int = 1  # sub-batches that a mini-batch can be split into, at most
     dataset: str = ""  # that its script reads: the first on a server fetches it
     dataset_bytes: int = 0
@@ -142,6 +144,7 @@ class SimJob:
             gpu_types=self.gpu_types,
             gpu_memory_bytes=self.gpu_memory_bytes,
             gpu_memory_fixed_bytes=self.gpu_memory_fixed_bytes,
+            memory_bytes=self.memory_bytes,
             accumulation_max=self.accumulation_max,
             dataset=self.dataset,
             dataset_bytes=self.dataset_bytes,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import cgroup, launch, procs
-from hs_agent.config import CgroupUse
+from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
 from hs_core.model import SuspendMode
@@ -69,6 +69,7 @@ def test_a_job_runs_its_end_is_told_and_its_log_stays(daemon, controller, job, w
     assert report.exit.log_tail == "hello"
     hello = controller.hellos[0]
     assert (hello.host, hello.boot_id, len(hello.gpus)) == ("host-a", procs.boot_id(), 1)
+    assert hello.memory_bytes == memory_bytes() > 1 << 30
     assert controller.log_of(1) == b"hello\n"
     controller.want()
     wait_for(lambda: not (daemon.place / "state/jobs/1-1").exists(), "the folder is removed")

@@ -213,6 +213,21 @@ def test_gpus_have_the_memory_that_they_have() -> None:
     assert past([job(1, of="c")], nodes, {}).cluster == "K80:2@2/12,V100:4@4"
 
 
+def test_host_memory_is_replayed_as_it_is_and_was_asked_for() -> None:
+    of_64, of_100 = (
+        wire.NodeView(name=name, gpus=node("a", "V100", 2).gpus, memory_bytes=size << 30)
+        for name, size in (("a", 64), ("b", 100))
+    )
+    for view in (of_64, of_100):
+        for gpu in view.gpus:
+            gpu.memory_bytes = 16 << 30
+    wide = job(1, of="c")
+    wide.spec.memory_bytes = 80 << 30
+    found = past([wide, job(2, of="c")], [of_64, of_100], {})
+    assert found.cluster == "V100:4@2/16/100"
+    assert [row.get("memory_bytes") for row in found.workload["jobs"]] == [80 << 30, None]
+
+
 def test_nothing_to_replay_is_said() -> None:
     with pytest.raises(ConflictError, match="no job of that time has trained"):
         past([job(1, run_s=0.0)], [node("a", "V100", 4)], {})

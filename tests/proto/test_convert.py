@@ -108,6 +108,18 @@ def test_an_unknown_word_is_refused_with_the_known_ones() -> None:
         convert.to_spec(common_pb2.JobSpec(suspend="sometimes"))
 
 
+def test_a_host_is_as_its_agent_says() -> None:
+    gpus = [common_pb2.Gpu(id="a", model="V100", memory_bytes=16 << 30)]
+    hello = agent_pb2.Hello(
+        host="h", boot_id="b", version="1", gpus=gpus, peer="h:7444", memory_bytes=64 << 30
+    )
+    host = convert.to_host(hello)
+    assert (host.name, host.boot_id, host.version, host.peer) == ("h", "b", "1", "h:7444")
+    assert host.memory_bytes == 64 << 30
+    hello.memory_bytes = (1 << 64) - 1
+    assert convert.to_host(hello).memory_bytes == 0, "nonsense is as if nothing was said"
+
+
 def test_a_host_of_two_models_is_refused() -> None:
     gpus = [common_pb2.Gpu(id="a", model="V100"), common_pb2.Gpu(id="b", model="K80")]
     with pytest.raises(RefusedError, match="several models"):

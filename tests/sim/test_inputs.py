@@ -12,12 +12,12 @@ import pytest
 from hs_core.errors import Kind, RefusedError
 from hs_sim.batches import stages
 from hs_sim.cli import main
-from hs_sim.cluster import nodes_of, parse_cluster, runnable
+from hs_sim.cluster import check_fits, keep_to_what_runs, nodes_of, parse_cluster, runnable
 from hs_sim.drawn import gavel_like, shockwave_like
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.generate import Recipe, gang_rates, generate
 from hs_sim.machines import run_machines
-from hs_sim.model import GAVEL, SHOCKWAVE, Experiment, Growth, Stage
+from hs_sim.model import GAVEL, SHOCKWAVE, Experiment, Growth, SimJob, Stage, Workload
 from hs_sim.quanta import run_quanta
 from hs_sim.reading import Sieve
 from hs_sim.sources import read
@@ -477,3 +477,30 @@ def test_a_pool_may_say_how_much_memory_its_gpus_have() -> None:
     assert [(pool.gpus_per_server, pool.gpu_memory_bytes >> 30) for pool in found.pools] == [(4, 16), (8, 12)]
     with pytest.raises(RefusedError, match=r"'k80:8/'.*GIB_OF_A_GPU"):
         parse_cluster("k80:8/")
+
+
+def test_a_pool_may_say_how_much_host_memory_its_servers_have_and_who_asks_for_more_goes_elsewhere() -> None:
+    found = parse_cluster("v100:8@4/16/64,k80:16@8/12/512,p100:4")
+    assert [pool.memory_bytes >> 30 for pool in found.pools] == [64, 512, 0]
+    with pytest.raises(RefusedError, match=r"'k80:8/12/'.*GIB_OF_A_SERVER"):
+        parse_cluster("k80:8/12/")
+    rates = {("a", model): 1.0 for model in ("V100", "K80", "P100")}
+    wide = SimJob(id=1, user="ann", arrival_s=0.0, steps=600, job_class="a", memory_bytes=100 << 30)
+    load = Workload(
+        name="t",
+        source="t",
+        jobs=(wide, replace(wide, id=2, memory_bytes=0)),
+        tickets={"ann": 100.0},
+        rates=rates,
+    )
+    assert [job.gpu_types for job in keep_to_what_runs(load, found).jobs] == [("K80", "P100"), ()]
+    for depth in (run_quanta, run_machines):
+        result = depth(Experiment(cluster=found, workload=replace(load, jobs=(wide,)), policy="fifo"))
+        assert set(result.jobs[0].gpu_s) == {"P100"}
+    only_v100 = replace(wide, gpu_types=("V100",), line=7)
+    with pytest.raises(
+        RefusedError, match=rf"t:7: memory_bytes: {100 << 30}; expected at most {64 << 30}, a server's"
+    ):
+        check_fits(only_v100, load, found)
+    with pytest.raises(RefusedError, match="memory_bytes"):
+        keep_to_what_runs(replace(load, jobs=(only_v100,)), found)

@@ -75,7 +75,11 @@ def job_options(function: F) -> F:
         click.option("--gpu-type", metavar="MODELS", help="e.g. H100,A100, or any  [any]"),
         click.option("--gpu-mem", metavar="SIZE", help="memory each GPU must have, e.g. 40G"),
         click.option("-c", "--cpus", type=int, metavar="N", help="CPU cores"),
-        click.option("--mem", metavar="SIZE", help="host memory, e.g. 64G"),
+        click.option(
+            "--mem",
+            metavar="SIZE",
+            help="host memory that each of its servers must have, and its processes can take, e.g. 64G",
+        ),
         click.option(
             "-t",
             "--time",

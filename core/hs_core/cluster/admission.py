@@ -281,15 +281,20 @@ class ServerKind:
     model: str
     memories: tuple[int, ...]  # of the GPUs that count, in bytes
     peers: bool  # it can be a part of a gang over several servers
+    memory_bytes: int  # of the server; 0: not known or not asked for, so enough for all
     count: int
 
 
-def kinds(hosts: Iterable[Host], *, healthy_only: bool = False) -> tuple[ServerKind, ...]:
-    alike: Counter[tuple[str, tuple[int, ...], bool]] = Counter()
+def kinds(
+    hosts: Iterable[Host], *, healthy_only: bool = False, by_memory: bool = False
+) -> tuple[ServerKind, ...]:
+    """`by_memory`: for who asks for host memory, of which hardly two servers have the very same."""
+    alike: Counter[tuple[str, tuple[int, ...], bool, int]] = Counter()
     for host in hosts:
         gpus = host.healthy_gpus if healthy_only else host.gpus
         if gpus:
-            alike[host.model, tuple(sorted(gpu.memory_bytes for gpu in gpus)), bool(host.peer)] += 1
+            memories = tuple(sorted(gpu.memory_bytes for gpu in gpus))
+            alike[host.model, memories, bool(host.peer), host.memory_bytes if by_memory else 0] += 1
     return tuple(ServerKind(*key, count) for key, count in sorted(alike.items()))
 
 
@@ -308,13 +313,20 @@ def misfit(
         if not fitting:
             wanted = " or ".join(spec.gpu_types)
             return Misfit(field="gpu_types", text=f"asks for {wanted}; the servers have {', '.join(models)}")
+    if spec.memory_bytes:
+        fitting, there = [kind for kind in fitting if not lacks_memory(spec, kind)], fitting
+        if not fitting:
+            text = f"asks for {_gib(spec.memory_bytes)} of host memory; the largest server"
+            largest = max(kind.memory_bytes for kind in there)
+            return Misfit(field="memory_bytes", text=f"{text}{_with_models(spec)} has {_gib(largest)}")
     most = max(memory for kind in fitting for memory in kind.memories)
     if spec.gpu_memory_bytes > most:
         text = f"asks for {_gib(spec.gpu_memory_bytes)} of memory per GPU; the largest GPU"
         return Misfit(field="gpu_memory_bytes", text=f"{text}{_of_models(spec)} has {_gib(most)}")
     sizes = [sum(memory >= spec.gpu_memory_bytes for memory in kind.memories) for kind in fitting]
     if spec.gpus > max(sizes):
-        such = f"{_of_models(spec)}{' with memory enough' if spec.gpu_memory_bytes else ''}"
+        roomy = spec.gpu_memory_bytes or spec.memory_bytes
+        such = f"{_of_models(spec)}{' with memory enough' if roomy else ''}"
         where = "one server" if spec.nodes == 1 else f"each of {spec.nodes} servers"
         return Misfit(
             field="gpus",
@@ -326,6 +338,11 @@ def misfit(
     return None
 
 
+def lacks_memory(spec: JobSpec, server: ServerKind | Host) -> bool:
+    """All of the server's own memory would not be what the job may take of it."""
+    return 0 < server.memory_bytes < spec.memory_bytes
+
+
 def _too_few(spec: JobSpec, large: Sequence[ServerKind], *, mixed: bool) -> Misfit | None:
     """Of servers that are large enough each: N, unless `mixed` of one pool, which other servers can reach."""
     by_model: Counter[str] = Counter()
@@ -335,7 +352,8 @@ def _too_few(spec: JobSpec, large: Sequence[ServerKind], *, mixed: bool) -> Misf
     if most >= spec.nodes:
         return None
     models = "" if mixed else " of one GPU model"
-    asks = f"asks for {spec.nodes} servers{models} with {counted(spec.gpus, 'GPU')} each"
+    memory = f" and {_gib(spec.memory_bytes)} of host memory" if spec.memory_bytes else ""
+    asks = f"asks for {spec.nodes} servers{models} with {counted(spec.gpus, 'GPU')}{memory} each"
     unreached = sum(kind.count for kind in large if not kind.peers)
     if unreached:
         return Misfit(
@@ -352,7 +370,7 @@ class Fits:
     def __init__(self) -> None:
         self.mixed = False  # a job's servers may be of several models
         self._version = -1
-        self._kinds: dict[bool, tuple[ServerKind, ...]] = {}
+        self._kinds: dict[tuple[bool, bool], tuple[ServerKind, ...]] = {}
         self._known: dict[tuple[object, ...], Misfit | None] = {}
 
     def misfit(
@@ -368,13 +386,14 @@ class Fits:
             self._version = version
             self._known.clear()
             self._kinds.clear()
-        if healthy_only not in self._kinds:
-            self._kinds[healthy_only] = kinds(hosts.values(), healthy_only=healthy_only)
-        wish = (spec.gpu_types, spec.gpu_memory_bytes, spec.gpus, spec.nodes, healthy_only, self.mixed)
+        which = healthy_only, spec.memory_bytes > 0
+        if which not in self._kinds:
+            self._kinds[which] = kinds(hosts.values(), healthy_only=healthy_only, by_memory=which[1])
+        wish = (
+            spec.gpu_types, spec.gpu_memory_bytes, spec.memory_bytes, spec.gpus, spec.nodes, healthy_only, self.mixed
+        )  # fmt: skip
         if wish not in self._known:
-            self._known[wish] = misfit(
-                spec, self._kinds[healthy_only], healthy_only=healthy_only, mixed=self.mixed
-            )
+            self._known[wish] = misfit(spec, self._kinds[which], healthy_only=healthy_only, mixed=self.mixed)
         return self._known[wish]
 
 
@@ -385,8 +404,13 @@ def _of_models(spec: JobSpec) -> str:
     return f" of {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
 
 
+def _with_models(spec: JobSpec) -> str:
+    return f" with {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
+
+
 def _gib(count: int) -> str:
-    return f"{count / (1 << 30):.4g} GiB"
+    gib = count / (1 << 30)
+    return f"{gib:,.0f} GiB" if gib >= 1000 else f"{gib:.4g} GiB"
 
 
 # --- users ----------------------------------------------------------------------------------------------------------

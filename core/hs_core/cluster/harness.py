@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hs_core.cluster.machine import ClusterMachine
-from hs_core.cluster.plain import Shapes, Wishes, a_host, a_spec, plain_policy, sick
+from hs_core.cluster.plain import GiB, Shapes, Wishes, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.errors import RefusedError
 from hs_core.events import (
@@ -54,7 +54,7 @@ EVERYTHING = (1 << 62, 0)
 class World:
     """Drives a machine by lines of text and says what came of each.
 
-        user alice 100                     host n1 V100:4 [boot=b2] [7:0=running …]   leave n1
+        user alice 100                     host n1 V100:4 [boot=b2 memory=64] [7:0=running …]   leave n1
         submit alice train gpus=2 count=3 after=1:ok array_limit=2 gpu_types=V100 retry_max=1 …
         cancel|pause|unpause alice 1 2     report n1 1:0=running gpu_s=8 step=40      report n1 1:0=exited code=1
         gpus n1 sick=1                     tick          why 1          jobs           restart
@@ -159,10 +159,12 @@ class World:
                 return JobsUnpaused(now_s=now_s, by=UserName(words[0]), jobs=_ids(words[1:]))
             case "host":
                 model, gpus = words[1].split(":")
-                said = dict(word.split("=", 1) for word in words[2:] if word.startswith(("boot=", "peer=")))
-                told = _reports([word for word in words[2:] if not word.startswith(("boot=", "peer="))])
-                boot = said.get("boot", "boot-1")
+                own = ("boot=", "peer=", "memory=")
+                said = dict(word.split("=", 1) for word in words[2:] if word.startswith(own))
+                told = _reports([word for word in words[2:] if not word.startswith(own)])
+                boot, memory = said.get("boot", "boot-1"), int(said.get("memory", 0))
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
+                host = replace(host, memory_bytes=memory * GiB)
                 return HostJoined(now_s=now_s, host=host, reports=told)
             case "report":
                 return HostReported(

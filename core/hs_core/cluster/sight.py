@@ -8,6 +8,7 @@ from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.cluster.grounded import Grounded
+from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
@@ -48,6 +49,7 @@ class Sight:
         self._book = book
         self._grounded = grounded
         self._unable = unable
+        self._narrow = Narrow()
         self._connected = connected
         self._fenced = fenced
         self.fits = Fits()
@@ -139,7 +141,12 @@ class Sight:
             changed |= book.at_host.get(host, set())
         if self._hosts_version != book.hosts_version:
             self._hosts_version = book.hosts_version
-            changed |= {job for job, row in book.live.items() if not row.hosts or job in self._sick}
+            narrowed = self._narrow.see(book.hosts.values())
+            changed |= {
+                job
+                for job, row in book.live.items()
+                if not row.hosts or job in self._sick or (narrowed and row.spec.memory_bytes)
+            }
             self._sick.clear()
         if changed:
             self._renew(changed)
@@ -260,7 +267,7 @@ class Sight:
             for name, host in self._book.hosts.items()
             if name in self._connected and host.schedulable and not self._unable.why(row.user, [name])
         ]
-        kinds = admission.kinds(others, healthy_only=True)
+        kinds = admission.kinds(others, healthy_only=True, by_memory=row.spec.memory_bytes > 0)
         return admission.misfit(row.laid, kinds, healthy_only=True, mixed=self.fits.mixed) is None
 
     def _may_leave_checkpointed(self, row: Job) -> bool:
@@ -318,7 +325,7 @@ class Sight:
             nodes=row.nodes,
             priority=row.spec.priority,
             gpu_types=row.spec.gpu_types,
-            barred=self._unable.barring(row.user).difference(hosts),
+            barred=self._barred(row, hosts),
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
             memory_bytes=max(_declared(row, started), report.device_memory_bytes if report else 0),
             fixed_bytes=row.spec.gpu_memory_fixed_bytes,
@@ -350,6 +357,12 @@ class Sight:
             shape=row.shape,
             migrations=row.migrations,
         )
+
+    def _barred(self, row: Job, hosts: Collection[HostName]) -> frozenset[HostName]:
+        """Servers that cannot start it, but for its home: the very same for nearly all jobs of a kind."""
+        unable, narrow = self._unable.barring(row.user), self._narrow.below(row.spec.memory_bytes)
+        barred = unable | narrow if unable and narrow else unable or narrow
+        return barred if barred.isdisjoint(hosts) else barred.difference(hosts)
 
     def tickets(self) -> dict[UserName, Fraction]:
         """Of the users whose jobs are shown."""

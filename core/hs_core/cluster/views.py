@@ -288,7 +288,8 @@ class Views(Held):
             return ()
         spec = row.spec
         here = [self._book.hosts[name] for name in able]
-        kinds, mixed = admission.kinds(here, healthy_only=True), self.policy.needs.mixed
+        by_memory, mixed = spec.memory_bytes > 0, self.policy.needs.mixed
+        kinds = admission.kinds(here, healthy_only=True, by_memory=by_memory)
         if admission.misfit(spec, kinds, healthy_only=True, mixed=mixed) is None:
             return ()
         gone = [host for host in self._book.hosts_sorted() if host.name not in able]
@@ -296,7 +297,10 @@ class Views(Held):
         return tuple(
             host.name
             for host in gone
-            if admission.misfit(single, admission.kinds([host], healthy_only=True), healthy_only=True) is None
+            if admission.misfit(
+                single, admission.kinds([host], healthy_only=True, by_memory=by_memory), healthy_only=True
+            )
+            is None
         )
 
     def cannot_start(self, host: HostName) -> str:

@@ -43,6 +43,7 @@ CANNOT_WRITE = "the controller cannot write its journal just now: nothing new is
 REASON_OF_MISFIT = {
     "gpu_types": Reason.MODEL_ABSENT,
     "gpu_memory_bytes": Reason.MEMORY_TOO_SMALL,
+    "memory_bytes": Reason.MEMORY_TOO_SMALL,
     "gpus": Reason.TOO_LARGE,
     "nodes": Reason.TOO_LARGE,
     "hosts": Reason.NO_HOST,

@@ -42,7 +42,7 @@ _CLUSTER = (
         "--cluster",
         default="v100:12,p100:24,k80:64",
         show_default=True,
-        help="GPUs of each model; k80:64@8/12: on servers of 8, with 12 GiB each.",
+        help="GPUs of each model; k80:64@8/12/256: on servers of 8, with 12 GiB each, and 256 GiB of host memory.",
     ),
     click.option("--gpus-per-server", type=int, default=4, show_default=True),
     click.option(

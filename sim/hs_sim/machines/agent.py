@@ -67,6 +67,7 @@ class Agent:
         self.paused_until_s = 0.0
         self.disk_full = False
         self.ram_bytes = 0  # 0: nobody looks
+        self.memory_bytes = 0  # that it says its host has; 0: it says nothing
         self.remembers = False  # keeps what it saves, event by event: it may be killed soon
         self.boots = 1
         self.boot_s = 0.0  # when its clock was zero
@@ -446,6 +447,7 @@ class Agent:
             boot_id=f"boot-{self.boots}",
             gpus=self.gpus,
             peer=f"{self.name}:7444",
+            memory_bytes=self.memory_bytes,
         )
         world.network.send(self.line, UP, world.controller.hello, host, reports, machine.last_words())
 

@@ -33,7 +33,7 @@ from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
-from hs_sim.model import Costs, Experiment, JobOutcome, Result, SimJob
+from hs_sim.model import Costs, Experiment, JobOutcome, Pool, Result, SimJob
 from hs_sim.trades import trade_row
 
 TRACE = 60  # lines kept of what happened last
@@ -103,8 +103,9 @@ class World:
         self._wire()
         self.agents: dict[HostName, Agent] = {}
         config = host_config or HostConfig()
-        for host, gpus in _hosts(experiment):
-            self.agents[host] = Agent(self, host, gpus, config)
+        for host, pool, gpus in _hosts(experiment):
+            self.agents[host] = agent = Agent(self, host, gpus, config)
+            agent.memory_bytes = pool.memory_bytes
         self.trouble = Trouble(self, faults or FaultPlan())
         self._gangs: dict[Owner, Gang] = {}
         every = (gpu for agent in self.agents.values() for gpu in agent.gpus)
@@ -440,10 +441,11 @@ class World:
         )
 
 
-def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
+def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]]]:
     return [
         (
             name,
+            pool,
             tuple(
                 Gpu(
                     id=GpuId(f"GPU-{name}-{index}"),
