@@ -157,6 +157,9 @@ def environment(  # noqa: PLR0917 — one name per source
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
     }
+    if spec.cpus:
+        # Numeric libraries start a thread for each CPU of the host: of a limit by time they know nothing, and would stand still most of it.
+        env["OMP_NUM_THREADS"] = str(max(1, spec.cpus // (wanted.gpus if spec.torchrun else 1)))
     # HS_ names are ours to give, but for the one that switches the runtime off.
     env |= {k: v for k, v in spec.env.items() if not k.startswith("HS_") or k == "HS_HOOK"}
     env |= {

@@ -150,6 +150,25 @@ def test_an_elastic_job_is_told_its_batch_also_where_nobody_chose_one(settings, 
     assert told == {2: (2, 48, 3), 4: (4, 32, 2)}
 
 
+@pytest.mark.parametrize(
+    ("wishes", "threads"),
+    [
+        ({}, None),
+        ({"cpus": 6}, "6"),
+        ({"cpus": 6, "gpus": 2}, "6"),
+        ({"cpus": 6, "gpus": 2, "torchrun": True}, "3"),
+        ({"cpus": 1, "gpus": 2, "torchrun": True}, "1"),
+        ({"cpus": 6, "env": {"OMP_NUM_THREADS": "2"}}, "2"),
+        ({"env": {"OMP_NUM_THREADS": "2"}}, "2"),
+    ],
+)
+def test_each_process_has_as_many_threads_as_cpus_were_asked_for_unless_its_user_says_otherwise(
+    settings, job, wishes, threads
+) -> None:
+    made, _ = prepared(settings, job, "train.py", **wishes)
+    assert made["env"].get("OMP_NUM_THREADS") == threads
+
+
 def test_jobs_reach_the_mps_daemon_where_the_host_has_one(settings, job) -> None:
     gpus = (Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),)
     place = launch.Place(1, 0, "127.0.0.1", 29500)
