@@ -34,10 +34,10 @@ def boot_id() -> str:
 def stat(pid: int) -> Stat | None:
     """None: there is no such process, or none that is ours to see. Raises OSError where nobody can be looked at, for want of descriptors."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name may hold spaces and parentheses; the fields begin after the last one.
+    # The name may hold spaces and parentheses, and be no text; the fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return Stat(pid=pid, state=fields[0], ppid=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
 

@@ -132,7 +132,7 @@ def _start(pid: int) -> int | None:
 
 def _name(pid: int) -> str:
     try:
-        return (procs.PROC / str(pid) / "comm").read_text().strip()
+        return (procs.PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

@@ -526,6 +526,30 @@ def test_without_a_descriptor_nobody_is_taken_for_dead_and_no_file_for_missing(p
     assert made.ended().exit.why == "told"
 
 
+def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings, place, wait_for) -> None:
+    import subprocess
+
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    key = folder.Key(JobId(3), 1)
+    program = place / os.fsdecode(b"caf\xe9 )")
+    program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    program.chmod(0o755)
+    other = subprocess.Popen([program, "600"])
+    left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
+    try:
+        assert Path(f"/proc/{other.pid}/comm").read_bytes() == b"caf\xe9 )\n"
+        assert procs.stat(other.pid).ppid == os.getpid()
+        assert {left.pid, other.pid} <= {found.pid for found in procs.descendants(os.getpid())}
+        assert launcher.running_shim(launcher.folder(key)) is None
+        wait_for(
+            lambda: launcher.kill_leftovers(key) and left.poll() == -9, "what is left of the job is ended"
+        )
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
 def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:
     import subprocess
 
