@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hs_agent.config import CgroupUse
 
+MOUNTS = Path("/proc/self/mounts")
 LIMITS = ("cpu", "memory", "pids")
 NO_LIMIT_BYTES = 1 << 60  # what control groups of version 1 say where there is none is about 2⁶³
 CPU_PERIOD_US = 100_000
@@ -153,7 +154,7 @@ def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None
     v2: Path | None = None
     v2_limits: tuple[str, ...] = ()
     v1: dict[str, Path] = {}
-    for kind, mount, options in _mounts(Path("/proc/self/mounts").read_text() if mounts is None else mounts):
+    for kind, mount, options in _mounts(os.fsdecode(MOUNTS.read_bytes()) if mounts is None else mounts):
         if kind == "cgroup2" and v2 is None:
             v2, v2_limits = _probe_v2(mount, root or own.get("", "/").strip("/"), mine)
         elif kind == "cgroup":
@@ -192,7 +193,8 @@ def _own_groups() -> dict[str, str]:
 
 def _mounts(text: str) -> list[tuple[str, Path, list[str]]]:
     found = []
-    for line in text.splitlines():
+    # Users mount things too (FUSE), under any name: of what Python takes for an end of a line the kernel escapes only this one.
+    for line in filter(None, text.split("\n")):
         _, where, kind, options, *_ = line.split(" ")
         if kind in {"cgroup", "cgroup2"}:
             found.append((kind, Path(where), options.split(",")))

@@ -441,6 +441,18 @@ def test_control_groups_that_cannot_be_used_are_a_warning(place) -> None:
     assert "switched off" in cgroup.probe(CgroupUse.NONE, place).warnings[0]
 
 
+def test_mounts_whose_names_are_no_text_or_hold_odd_spaces_are_others_business(place, monkeypatch) -> None:
+    mounts = place / "mounts"
+    mounts.write_bytes(
+        b"none /home/caf\xe9 fuse rw 0 0\nnone /home/a\x0b\xc2\x85b fuse rw 0 0\ncgroup2 /c cgroup2 rw 0 0\n"
+    )
+    monkeypatch.setattr(cgroup, "MOUNTS", mounts)
+    looked = []
+    monkeypatch.setattr(cgroup, "_probe_v2", lambda mount, *_: looked.append(mount) or (None, ()))
+    cgroup.probe(CgroupUse.AUTO, place)
+    assert looked == [Path("/c")]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_jobs_limits_are_set_where_there_are_controllers(place) -> None:
     found = cgroup.probe(CgroupUse.AUTO, place)
