@@ -162,22 +162,19 @@ class Folder:
         text = data.decode("utf-8", errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         return "\n".join(text.splitlines()[-lines:])
 
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-
     def retire(self, ended: Path) -> None:
         """Keep the log only, for `hsctl logs` after the job's end. What was retired before stays as it is."""
         if not self.path.exists():
             return
-        target = ended / self.path.name
-        shutil.rmtree(target, ignore_errors=True)
         with contextlib.suppress(OSError):
+            for entry in list(os.scandir(self.path)):
+                if entry.name not in LOG_FILES:
+                    Path(entry).unlink()
             ended.mkdir(mode=0o700, exist_ok=True)
-            target.mkdir(mode=0o700)
-            for name in LOG_FILES:
-                with contextlib.suppress(FileNotFoundError):
-                    (self.path / name).rename(target / name)
-        self.remove()
+            target = ended / self.path.name
+            shutil.rmtree(target, ignore_errors=True)
+            # In one step, which takes no room: whoever is killed, or finds a full disk, leaves the log here or there.
+            self.path.rename(target)
 
 
 def _end_of(path: Path, most: int) -> bytes:

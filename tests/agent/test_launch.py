@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import pwd
 import resource
@@ -389,6 +390,43 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
     assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: launcher.ended / "4-1"}
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
+
+
+@pytest.mark.parametrize("cut_off", ["mkdir", "rename", "unlink", "rmdir"])
+def test_whoever_is_killed_as_a_job_is_forgotten_leaves_its_log(settings, monkeypatch, cut_off: str) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(4), 1))
+    made.make()
+    for name in ("launch.json", "log", "log.1", "shim.err"):
+        (made.path / name).write_text(name)
+    launcher.forget(folder.Key(JobId(3), 1))
+
+    def killed(*_args: object, **_how: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as amid, contextlib.suppress(KeyboardInterrupt):
+        amid.setattr(os, cut_off, killed)
+        launcher.forget(made.key)
+    launcher.forget(made.key)
+    kept = launcher.ended / "4-1"
+    assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: kept}
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {"log": "log", "log.1": "log.1"}
+    assert not made.path.exists()
+
+
+def test_a_log_for_which_a_full_disk_has_no_other_place_stays_where_it_is(settings, monkeypatch) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(4), 1))
+    made.make()
+    (made.path / "log").write_text("said")
+
+    def full(*_args: object, **_how: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(os, "mkdir", full)
+        launcher.forget(made.key)
+    assert (logs.found(JobId(4), launcher.jobs, launcher.ended)[1] / "log").read_text() == "said"
 
 
 def test_groups_whose_job_is_forgotten_are_removed_later_where_they_could_not_be_at_once(
