@@ -413,7 +413,7 @@ class Launcher:
         alike: dict[int, procs.Stat] = {}
         for found in procs.everybody():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                words = (procs.PROC / str(found.pid) / "cmdline").read_bytes().split(b"\0")
+                words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
                 if (
                     len(words) > 2
                     and words[-2] == argument

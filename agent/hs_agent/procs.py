@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
+MAX_WORDS = 8 << 20  # the kernel starts nothing with more than 6 MiB of words and environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,20 @@ def descendants(pid: int) -> list[Stat]:
     return found_below
 
 
+def words(pid: int, file: str) -> bytes:
+    """What it was started with (`cmdline`, `environ`), a zero byte after each. Where that lies it may say itself, and name all of its memory."""
+    with (PROC / str(pid) / file).open("rb") as there:
+        return there.read(MAX_WORDS)
+
+
 def with_environment(line: bytes) -> list[Identity]:
     """Processes whose initial environment holds exactly this NAME=value."""
     holders = []
     for found in everybody():
         try:
-            environ = (PROC / str(found.pid) / "environ").read_bytes()
+            environ = words(found.pid, "environ")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if line in environ.split(b"\0"):
+        if b"\0%b\0" % line in b"\0%b\0" % environ:
             holders.append(Identity(found.pid, found.start, boot_id()))
     return holders

@@ -98,11 +98,11 @@ class Strangers:
 def is_ours(pid: int, run_dir: Path) -> bool:
     """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
     try:
-        environ = (procs.PROC / str(pid) / "environ").read_bytes()
+        environ = procs.words(pid, "environ")
     except OSError:
         environ = b""
-    carried = f"HS_AGENT_SOCKET={run_dir}/".encode()
-    return any(line.startswith(carried) for line in environ.split(b"\0")) or _name(pid).startswith(MPS)
+    carried = f"\0HS_AGENT_SOCKET={run_dir}/".encode()
+    return carried in b"\0%b" % environ or _name(pid).startswith(MPS)
 
 
 def describe(one: GpuProcess) -> str:

@@ -8,12 +8,13 @@ import pwd
 import resource
 import socket
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, folder, launch, logs, memory, procs
+from hs_agent import cgroup, folder, launch, logs, memory, procs, strangers
 from hs_agent.bare.log import Log
 from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
@@ -598,6 +599,29 @@ def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings,
         for process in (left, other):
             process.kill()
             process.wait()
+
+
+def test_what_a_process_says_that_it_was_started_with_is_read_no_further_than_that_can_be(
+    settings, place, monkeypatch
+) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    said = place / "proc/77"
+    said.mkdir(parents=True)
+    (said / "stat").write_text(f"77 (train) S 1 77 77 {'0 ' * 40}")
+    for name in ("cmdline", "environ"):
+        (said / name).write_bytes(b"A=b\0C=d\0")
+        os.truncate(said / name, 8 * procs.MAX_WORDS)
+    assert procs.boot_id()
+    monkeypatch.setattr(procs, "PROC", said.parent)
+    tracemalloc.start()
+    try:
+        for line, holders in ((b"A=b", [77]), (b"C=d", [77]), (b"C=", []), (b"=d", [])):
+            assert [who.pid for who in procs.with_environment(line)] == holders
+        assert launcher.running_shim(launcher.folder(folder.Key(JobId(3), 1))) is None
+        assert not strangers.is_ours(77, place)
+        assert tracemalloc.get_traced_memory()[1] < 4 * procs.MAX_WORDS
+    finally:
+        tracemalloc.stop()
 
 
 def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:
