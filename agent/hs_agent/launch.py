@@ -413,6 +413,8 @@ class Launcher:
         alike: dict[int, procs.Stat] = {}
         for found in procs.everybody():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
+                    continue  # anybody can call themselves a shim
                 words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
                 if (
                     len(words) > 2

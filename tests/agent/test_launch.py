@@ -601,6 +601,21 @@ def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings,
             process.wait()
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_nobody_else_is_taken_for_a_shim_whatever_they_call_themselves(settings) -> None:
+    import subprocess
+
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(3), 1))
+    command = ["/bin/sh", "-c", "read word", "shim.py", str(made.path)]
+    for user, found in ((65534, False), (0, True)):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, user=user) as process:
+            is_found = launcher.running_shim(made) == procs.identity(process.pid)
+            process.stdin.close()
+        assert is_found is found
+
+
 def test_what_a_process_says_that_it_was_started_with_is_read_no_further_than_that_can_be(
     settings, place, monkeypatch
 ) -> None:
