@@ -233,9 +233,9 @@ def _probe_v2(mount: Path, below: str, mine: str) -> tuple[Path | None, tuple[st
 
 
 def create(found: Cgroups, name: str, *, cpus: int, memory_bytes: int) -> JobCgroup:
-    """The job's groups with their limits; made anew or taken as they are after a restart."""
+    """The job's groups with their limits; made anew or taken as they are after a restart. Raises OSError: without one of them it would not be limited."""
     v2 = _made(found.v2 / name) if found.v2 else None
-    v1 = {controller: made for controller, folder in found.v1.items() if (made := _made(folder / name))}
+    v1 = {controller: _made(folder / name) for controller, folder in found.v1.items()}
     limits = {
         "cpu.max": f"{cpus * CPU_PERIOD_US} {CPU_PERIOD_US}" if cpus else "",
         "memory.max": str(memory_bytes) if memory_bytes else "",
@@ -276,9 +276,6 @@ def reopen(found: Cgroups, name: str) -> JobCgroup:
     return JobCgroup(v2=v2, v1=v1)
 
 
-def _made(group: Path) -> Path | None:
-    try:
-        group.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
+def _made(group: Path) -> Path:
+    group.mkdir(parents=True, exist_ok=True)
     return group

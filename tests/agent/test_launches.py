@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,31 @@ def test_a_file_system_that_cannot_be_written_fails_neither_the_job_nor_the_agen
             await agent.stop()
 
     assert asyncio.run(ended()).exit.ok
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_job_is_not_started_without_a_control_group_that_holds_it_to_its_limits(
+    settings, job, place: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    full = place / "full"
+    groups = cgroup.Cgroups(v2=full) if version == 2 else cgroup.Cgroups(v1={"memory": full})
+    mkdir = os.mkdir
+
+    def no_more(path: Path, mode: int = 0o777) -> None:
+        if Path(path).parent == full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        mkdir(path, mode)
+
+    async def launched() -> list[object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), groups)
+        told: list[object] = []
+        monkeypatch.setattr(agent.launches, "_post", told.append)
+        monkeypatch.setattr(os, "mkdir", no_more)
+        wanted = job(1, "true")
+        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
+        return told
+
+    (event,) = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    assert (event.why, event.host_fault) == (f"No space left on device: {full}/1-1", True)
