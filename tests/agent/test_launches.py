@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,42 @@ def test_a_job_is_not_started_without_a_control_group_that_holds_it_to_its_limit
     (event,) = asyncio.run(launched())
     assert isinstance(event, LaunchFailed)
     assert (event.why, event.host_fault) == (f"No space left on device: {full}/1-1", True)
+
+
+def test_an_agent_that_stops_while_an_end_is_still_found_out_closes_nothing_of_others(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped() -> bytes:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        looked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def lives_still(_key: Key) -> bool:
+            loop.call_soon_threadsafe(looked.set)
+            return False
+
+        monkeypatch.setattr(agent.launcher, "kill_leftovers", lives_still)
+        agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "sleep", "600"),)), 0.0)
+        async with asyncio.timeout(30):
+            while not agent.jobs.running:  # noqa: ASYNC110 — nobody tells
+                await asyncio.sleep(0.01)
+            (running,) = agent.jobs.running.values()
+            watched = running.pidfd
+            assert procs.send(running.shim, signal.SIGKILL)
+            await looked.wait()
+        end, other = socket.socketpair()
+        taken = end.detach()
+        if taken != watched:  # the number that has become free, most likely
+            os.dup2(taken, watched)
+            os.close(taken)
+        with other:
+            reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=watched))
+            await agent.stop()
+            other.send(b"still open")
+            said = await reader.read(64)
+            writer.close()
+            await writer.wait_closed()
+            return said
+
+    assert asyncio.run(stopped()) == b"still open"
