@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hs_agent.bare import files
 from hs_agent.procs import Identity
 from hs_core.names import JobId
 from hs_core.reports import Exit
 
 LOG_FILES = ("log", "log.1", "log.times", "log.1.times")
+ROOM_BYTES = 4096
 LOG_TAIL_LINES = 40
 LOG_TAIL_BYTES = 8 << 10
 
@@ -88,6 +90,11 @@ class Folder:
         """Before another start of the same incarnation (back from a checkpoint): its log goes on."""
         for name in ("exit.json", "shim.json", "control"):
             (self.path / name).unlink(missing_ok=True)
+
+    def keep_room(self) -> None:
+        """For what the shim has to write: where a full disk has none, that is known before anything has begun."""
+        for name in ("shim.json", "exit.json"):
+            files.keep_room(str(self.path), name, ROOM_BYTES)
 
     def write_launch(self, launch: dict[str, Any]) -> None:
         write_atomically(self.path / "launch.json", json.dumps(launch).encode())

@@ -339,6 +339,7 @@ class Launcher:
             raise RefusedError(f"command and environment come to more than {MAX_LAUNCH_BYTES >> 10} KiB")
         folder.make()
         folder.clear_for_start()
+        folder.keep_room()
         self.make_checkpoint_dir(wanted, who)
         group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)
         folder.write_launch(launch | {"cgroup": group.for_shim()})
