@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hs_agent.config import CgroupUse
 
+MOUNTS = Path("/proc/self/mounts")
 LIMITS = ("cpu", "memory", "pids")
 NO_LIMIT_BYTES = 1 << 60  # what control groups of version 1 say where there is none is about 2⁶³
 CPU_PERIOD_US = 100_000
@@ -153,7 +154,7 @@ def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None
     v2: Path | None = None
     v2_limits: tuple[str, ...] = ()
     v1: dict[str, Path] = {}
-    for kind, mount, options in _mounts(Path("/proc/self/mounts").read_text() if mounts is None else mounts):
+    for kind, mount, options in _mounts(os.fsdecode(MOUNTS.read_bytes()) if mounts is None else mounts):
         if kind == "cgroup2" and v2 is None:
             v2, v2_limits = _probe_v2(mount, root or own.get("", "/").strip("/"), mine)
         elif kind == "cgroup":
@@ -192,7 +193,8 @@ def _own_groups() -> dict[str, str]:
 
 def _mounts(text: str) -> list[tuple[str, Path, list[str]]]:
     found = []
-    for line in text.splitlines():
+    # Users mount things too (FUSE), under any name: of what Python takes for an end of a line the kernel escapes only this one.
+    for line in filter(None, text.split("\n")):
         _, where, kind, options, *_ = line.split(" ")
         if kind in {"cgroup", "cgroup2"}:
             found.append((kind, Path(where), options.split(",")))
@@ -231,9 +233,9 @@ def _probe_v2(mount: Path, below: str, mine: str) -> tuple[Path | None, tuple[st
 
 
 def create(found: Cgroups, name: str, *, cpus: int, memory_bytes: int) -> JobCgroup:
-    """The job's groups with their limits; made anew or taken as they are after a restart."""
+    """The job's groups with their limits; made anew or taken as they are after a restart. Raises OSError: without one of them it would not be limited."""
     v2 = _made(found.v2 / name) if found.v2 else None
-    v1 = {controller: made for controller, folder in found.v1.items() if (made := _made(folder / name))}
+    v1 = {controller: _made(folder / name) for controller, folder in found.v1.items()}
     limits = {
         "cpu.max": f"{cpus * CPU_PERIOD_US} {CPU_PERIOD_US}" if cpus else "",
         "memory.max": str(memory_bytes) if memory_bytes else "",
@@ -274,9 +276,6 @@ def reopen(found: Cgroups, name: str) -> JobCgroup:
     return JobCgroup(v2=v2, v1=v1)
 
 
-def _made(group: Path) -> Path | None:
-    try:
-        group.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
+def _made(group: Path) -> Path:
+    group.mkdir(parents=True, exist_ok=True)
     return group

@@ -198,8 +198,9 @@ def _suspending(config: Config) -> Finding:
     if not groups.can_freeze:
         _tidy(config, groups)
         return Finding(WARN, "suspending", "there is no freezer: by SIGSTOP to each process")
-    group = cgroup.create(groups, f"doctor-{os.getpid()}", cpus=0, memory_bytes=0)
+    name = f"doctor-{os.getpid()}"
     try:
+        group = cgroup.create(groups, name, cpus=0, memory_bytes=0)
         with subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"]) as process:
             try:
                 for folder in (group.v2, *group.v1.values()):
@@ -213,7 +214,7 @@ def _suspending(config: Config) -> Finding:
     except OSError as error:
         return Finding(FAIL, "suspending", f"no process can be frozen here: {error.strerror or error}")
     finally:
-        group.remove()
+        cgroup.reopen(groups, name).remove()
         _tidy(config, groups)
     text = f"a process is frozen in {1e3 * max(frozen_s):.1f} ms and goes on in {1e3 * max(gone_on_s):.1f} ms (the most of {TRIALS})"
     return Finding(OK if max(frozen_s) < SLOW_S else WARN, "suspending", text)

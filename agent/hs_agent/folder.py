@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hs_agent.bare import files
 from hs_agent.procs import Identity
 from hs_core.names import JobId
 from hs_core.reports import Exit
 
 LOG_FILES = ("log", "log.1", "log.times", "log.1.times")
+ROOM_BYTES = 4096
 LOG_TAIL_LINES = 40
 LOG_TAIL_BYTES = 8 << 10
 
@@ -89,6 +91,11 @@ class Folder:
         for name in ("exit.json", "shim.json", "control"):
             (self.path / name).unlink(missing_ok=True)
 
+    def keep_room(self) -> None:
+        """For what the shim has to write: where a full disk has none, that is known before anything has begun."""
+        for name in ("shim.json", "exit.json"):
+            files.keep_room(str(self.path), name, ROOM_BYTES)
+
     def write_launch(self, launch: dict[str, Any]) -> None:
         write_atomically(self.path / "launch.json", json.dumps(launch).encode())
 
@@ -162,22 +169,19 @@ class Folder:
         text = data.decode("utf-8", errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         return "\n".join(text.splitlines()[-lines:])
 
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-
     def retire(self, ended: Path) -> None:
         """Keep the log only, for `hsctl logs` after the job's end. What was retired before stays as it is."""
         if not self.path.exists():
             return
-        target = ended / self.path.name
-        shutil.rmtree(target, ignore_errors=True)
         with contextlib.suppress(OSError):
+            for entry in list(os.scandir(self.path)):
+                if entry.name not in LOG_FILES:
+                    Path(entry).unlink()
             ended.mkdir(mode=0o700, exist_ok=True)
-            target.mkdir(mode=0o700)
-            for name in LOG_FILES:
-                with contextlib.suppress(FileNotFoundError):
-                    (self.path / name).rename(target / name)
-        self.remove()
+            target = ended / self.path.name
+            shutil.rmtree(target, ignore_errors=True)
+            # In one step, which takes no room: whoever is killed, or finds a full disk, leaves the log here or there.
+            self.path.rename(target)
 
 
 def _end_of(path: Path, most: int) -> bytes:

@@ -30,7 +30,7 @@ from cryptography.x509.oid import NameOID
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
-from hs_daemon import config_file
+from hs_daemon import boot_s, config_file
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
@@ -55,8 +55,13 @@ class Identity:
     not_after_s: float
 
     @property
+    def renew_after_s(self) -> float:
+        """Since it was issued."""
+        return RENEW_AFTER * (self.not_after_s - self.not_before_s)
+
+    @property
     def renew_at_s(self) -> float:
-        return self.not_before_s + RENEW_AFTER * (self.not_after_s - self.not_before_s)
+        return self.not_before_s + self.renew_after_s
 
     def why_not_good(self, now_s: float) -> str:
         """What to tell people; empty: it is good now."""
@@ -387,12 +392,19 @@ class Keeper:
         self._changed = changed
         self._now_s = now_s
         self._unwritten = False  # the newest one is not on the disk yet
+        self._renewed_s = float("-inf")  # on the boot clock
+
+    @property
+    def _left_s(self) -> float:
+        """Until it is to be renewed. Where this host's clock is days ahead that is always due: then it counts from when it was issued last."""
+        left_s = self.identity.renew_at_s - self._now_s()
+        return left_s if left_s > 0 else self._renewed_s + self.identity.renew_after_s - boot_s()
 
     async def run(self) -> None:
         """Until cancelled. A controller that is away is asked again, sooner at first; so is a disk that is full."""
         pause_s = RETRY_S[0]
         while True:
-            left_s = self.identity.renew_at_s - self._now_s()
+            left_s = self._left_s
             if left_s > 0 and not self._unwritten:
                 await asyncio.sleep(min(left_s, 3600.0))  # the clock may be set meanwhile
                 continue
@@ -428,7 +440,7 @@ class Keeper:
         old = self.identity
         new = _identity(old.folder, old.key_pem, await self._certified(old), old.ca_pem)
         await asyncio.to_thread(_check_key, new)
-        self.identity, self._unwritten = new, True
+        self.identity, self._unwritten, self._renewed_s = new, True, boot_s()
         log.info("certificate renewed", node=new.node, ends_at_s=new.not_after_s)
         await self._write()
         self._changed(new)

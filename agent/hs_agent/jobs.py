@@ -53,7 +53,7 @@ class RunningJob:
     key: Key
     folder: Folder
     shim: procs.Identity
-    pidfd: int
+    pidfd: int  # -1: its shim has ended
     group: JobCgroup
     gang: Gang
     sock: JobSocket
@@ -155,6 +155,7 @@ class Jobs:
         with contextlib.suppress(ChildProcessError):  # an adopted one is init's to wait for
             os.waitid(os.P_PIDFD, running.pidfd, os.WEXITED | os.WNOHANG)
         os.close(running.pidfd)
+        running.pidfd = -1
         if running.freezing is not None:
             running.freezing.cancel()
         self.spawn(self._ended(running.folder, running))
@@ -334,7 +335,7 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for running in self.running.values():
-            with contextlib.suppress(OSError):
+            if running.pidfd >= 0:
                 loop.remove_reader(running.pidfd)
                 os.close(running.pidfd)
             await running.sock.close()

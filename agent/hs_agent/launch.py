@@ -342,6 +342,7 @@ class Launcher:
             raise RefusedError(f"command and environment come to more than {MAX_LAUNCH_BYTES >> 10} KiB")
         folder.make()
         folder.clear_for_start()
+        folder.keep_room()
         self.make_checkpoint_dir(wanted, who)
         group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)
         folder.write_launch(launch | {"cgroup": group.for_shim()})
@@ -416,7 +417,9 @@ class Launcher:
         alike: dict[int, procs.Stat] = {}
         for found in procs.everybody():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                words = (procs.PROC / str(found.pid) / "cmdline").read_bytes().split(b"\0")
+                if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
+                    continue  # anybody can call themselves a shim
+                words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
                 if (
                     len(words) > 2
                     and words[-2] == argument

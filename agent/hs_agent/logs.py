@@ -28,7 +28,6 @@ def found(job: JobId, *roots: Path) -> dict[int, Path]:
         with contextlib.suppress(OSError):
             for entry in os.scandir(root):
                 key, path = parse_key(entry.name), Path(entry.path)
-                # A folder whose log has moved to the ended ones stays for a moment.
                 if (
                     key is not None
                     and key.job == job

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
+MAX_WORDS = 8 << 20  # the kernel starts nothing with more than 6 MiB of words and environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ def boot_id() -> str:
 def stat(pid: int) -> Stat | None:
     """None: there is no such process, or none that is ours to see. Raises OSError where nobody can be looked at, for want of descriptors."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name may hold spaces and parentheses; the fields begin after the last one.
+    # The name may hold spaces and parentheses, and be no text; the fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return Stat(pid=pid, state=fields[0], ppid=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
 
@@ -105,14 +106,20 @@ def descendants(pid: int) -> list[Stat]:
     return found_below
 
 
+def words(pid: int, file: str) -> bytes:
+    """What it was started with (`cmdline`, `environ`), a zero byte after each. Where that lies it may say itself, and name all of its memory."""
+    with (PROC / str(pid) / file).open("rb") as there:
+        return there.read(MAX_WORDS)
+
+
 def with_environment(line: bytes) -> list[Identity]:
     """Processes whose initial environment holds exactly this NAME=value."""
     holders = []
     for found in everybody():
         try:
-            environ = (PROC / str(found.pid) / "environ").read_bytes()
+            environ = words(found.pid, "environ")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if line in environ.split(b"\0"):
+        if b"\0%b\0" % line in b"\0%b\0" % environ:
             holders.append(Identity(found.pid, found.start, boot_id()))
     return holders

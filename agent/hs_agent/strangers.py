@@ -98,11 +98,11 @@ class Strangers:
 def is_ours(pid: int, run_dir: Path) -> bool:
     """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
     try:
-        environ = (procs.PROC / str(pid) / "environ").read_bytes()
+        environ = procs.words(pid, "environ")
     except OSError:
         environ = b""
-    carried = f"HS_AGENT_SOCKET={run_dir}/".encode()
-    return any(line.startswith(carried) for line in environ.split(b"\0")) or _name(pid).startswith(MPS)
+    carried = f"\0HS_AGENT_SOCKET={run_dir}/".encode()
+    return carried in b"\0%b" % environ or _name(pid).startswith(MPS)
 
 
 def describe(one: GpuProcess) -> str:
@@ -132,7 +132,7 @@ def _start(pid: int) -> int | None:
 
 def _name(pid: int) -> str:
     try:
-        return (procs.PROC / str(pid) / "comm").read_text().strip()
+        return (procs.PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

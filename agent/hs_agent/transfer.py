@@ -217,17 +217,26 @@ class Fetches:
         self._launcher, self._dial, self._post = launcher, dial, post
         self._give_up_s = give_up_s
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._what: dict[Key, Source] = {}  # whoever has it
         self._sources: dict[Key, Source] = {}  # as they were told last
 
     def start(self, order: Fetch) -> None:
-        key = Key(order.wanted.job, order.wanted.epoch)
-        if key not in self._tasks:
-            self._tasks[key] = asyncio.create_task(self._fetch(key, order))
-            self._tasks[key].add_done_callback(lambda task: self._ended(key, task))
+        key, source = Key(order.wanted.job, order.wanted.epoch), order.wanted.source
+        assert source is not None, f"{order} names no source"
+        before, what = self._tasks.get(key), _whoever_has(source)
+        if before is not None and not before.cancelling() and self._what[key] == what:
+            return
+        self._what[key] = what
+        task = self._tasks[key] = asyncio.create_task(self._fetch(key, order, source, before))
+        task.add_done_callback(lambda task: self._ended(key, task))
+
+    def _over(self, key: Key, task: asyncio.Task[None] | None) -> None:
+        if self._tasks.get(key) is task:
+            for known in (self._tasks, self._what, self._sources):
+                known.pop(key, None)
 
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(key, None)
-        self._sources.pop(key, None)
+        self._over(key, task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("fetch broke", job=key.job, epoch=key.epoch, exc_info=error)
             self._failed(key, f"{type(error).__name__}: {error}")
@@ -256,21 +265,25 @@ class Fetches:
         await asyncio.gather(*tasks, return_exceptions=True)
         await Carrier.all_ended()
 
-    async def _fetch(self, key: Key, order: Fetch) -> None:
-        source = order.wanted.source
-        assert source is not None, f"{order} names no source"
+    async def _fetch(self, key: Key, order: Fetch, source: Source, before: asyncio.Task[None] | None) -> None:
+        if before is not None:  # of something that is not wanted any more
+            before.cancel()
+            await asyncio.wait({before})
         began_s = boot_s()
         try:
             who = await asyncio.to_thread(account, order.wanted.run_as, self._launcher.config)
             where = await asyncio.to_thread(self._launcher.make_checkpoint_dir, order.wanted, who)
             takes = self._parts if source.parts else self._try
             got = await takes(order, source, who, where)
+            if got.generation >= 0 and got.step < source.step:
+                raise GoneError(f"{source.peer.host}: it is of step {got.step}; expected {source.step}")
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
             full = isinstance(error, NoRoomError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
             own = not order.wanted.spec.checkpoint_dir  # else it is the user's to make room
             here = isinstance(error, NoAccountError) or (full and own)
+            self._over(key, asyncio.current_task())
             self._failed(key, why, hopeless=isinstance(error, GoneError), host_fault=here)
             return
         took_s = boot_s() - began_s
@@ -278,6 +291,7 @@ class Fetches:
             "fetched", job=key.job, epoch=key.epoch, peer=source.peer.host, generation=got.generation, bytes=got.copied,
             seconds=round(took_s, 3), mb_per_s=round(got.copied / max(took_s, 1e-6) / 1e6),
         )  # fmt: skip
+        self._over(key, asyncio.current_task())  # another may be ordered as that is told
         self._post(
             CheckpointFetched(
                 now_s=boot_s(), job=key.job, epoch=key.epoch, generation=got.generation, step=got.step
@@ -426,6 +440,12 @@ class Fetches:
                     pumping.cancel()
                     await asyncio.gather(answer, pumping, return_exceptions=True)
         return None if word.get("again") else Got(source.generation, int(word["step"]), int(word["copied"]))
+
+
+def _whoever_has(source: Source) -> Source:
+    """What is fetched: where it lies may change meanwhile."""
+    parts = tuple(replace(part, peer=NOBODY) for part in source.parts)
+    return replace(source, peer=NOBODY, parts=parts)
 
 
 async def _first_of(answer: asyncio.Task[Any], pumping: asyncio.Task[None]) -> None:

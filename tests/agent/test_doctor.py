@@ -1,5 +1,6 @@
 """What `hs-agent doctor` finds out by trying."""
 
+import errno
 import os
 import re
 import socket
@@ -26,6 +27,22 @@ def test_it_measures_how_long_suspending_takes_and_leaves_no_group_behind(settin
         pytest.skip("no control group with a freezer can be made here")
     assert re.search(r"^(ok|warn) a process is frozen in [\d.]+ ms and goes on in [\d.]+ ms", said), said
     assert not cgroup.names(cgroup.probe(config.cgroup, config.state_dir))
+
+
+def test_it_says_that_no_more_control_groups_can_be_made(settings, monkeypatch) -> None:
+    config = settings()
+    if not cgroup.probe(config.cgroup, config.state_dir).can_freeze:
+        pytest.skip("no control group with a freezer can be made here")
+
+    def no_more(group: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", str(group))
+
+    monkeypatch.setattr(cgroup, "_made", no_more)
+    found = doctor._suspending(config)
+    assert (found.verdict, found.text) == (
+        doctor.FAIL,
+        "no process can be frozen here: No space left on device",
+    )
 
 
 def test_it_says_whether_the_ports_are_free_that_other_servers_need(settings, capsys) -> None:

@@ -91,6 +91,35 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
     asyncio.run(story())
 
 
+def test_a_host_whose_clock_is_days_ahead_renews_its_certificate_no_more_often_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued = replace(due(tmp_path), not_before_s=time.time(), not_after_s=time.time() + 1000.0)
+    (tmp_path / KEY).write_bytes(issued.key_pem)
+    booted_s, slept, told = [0.0], [], []
+
+    async def certified(_keeper: Keeper, was: Identity) -> bytes:
+        return was.chain_pem
+
+    async def sleep(for_s: float) -> None:
+        slept.append(for_s)
+        booted_s[0] += for_s
+
+    def changed(new: Identity) -> None:
+        told.append(new)
+        if len(told) == 3:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(identity, "boot_s", lambda: booted_s[0])
+    monkeypatch.setattr(identity, "_identity", lambda *_: replace(issued))
+    monkeypatch.setattr(Keeper, "_certified", certified)
+    monkeypatch.setattr(identity.asyncio, "sleep", sleep)
+    keeper = Keeper(due(tmp_path), "nobody:1", changed, now_s=lambda: time.time() + 5000.0)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(keeper.run())
+    assert slept == [pytest.approx(1000.0 * 2 / 3)] * 2
+
+
 def test_a_renewal_that_comes_after_its_host_joined_anew_spoils_nothing(tmp_path: Path) -> None:
     (tmp_path / KEY).write_bytes(b"another key")
     (tmp_path / CERTIFICATE).write_bytes(b"of that key")

@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import pwd
 import resource
 import socket
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, folder, launch, logs, memory, procs
+from hs_agent import cgroup, folder, launch, logs, memory, procs, strangers
 from hs_agent.bare.log import Log
 from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
@@ -410,6 +412,43 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
 
 
+@pytest.mark.parametrize("cut_off", ["mkdir", "rename", "unlink", "rmdir"])
+def test_whoever_is_killed_as_a_job_is_forgotten_leaves_its_log(settings, monkeypatch, cut_off: str) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(4), 1))
+    made.make()
+    for name in ("launch.json", "log", "log.1", "shim.err"):
+        (made.path / name).write_text(name)
+    launcher.forget(folder.Key(JobId(3), 1))
+
+    def killed(*_args: object, **_how: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as amid, contextlib.suppress(KeyboardInterrupt):
+        amid.setattr(os, cut_off, killed)
+        launcher.forget(made.key)
+    launcher.forget(made.key)
+    kept = launcher.ended / "4-1"
+    assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: kept}
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {"log": "log", "log.1": "log.1"}
+    assert not made.path.exists()
+
+
+def test_a_log_for_which_a_full_disk_has_no_other_place_stays_where_it_is(settings, monkeypatch) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(4), 1))
+    made.make()
+    (made.path / "log").write_text("said")
+
+    def full(*_args: object, **_how: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(os, "mkdir", full)
+        launcher.forget(made.key)
+    assert (logs.found(JobId(4), launcher.jobs, launcher.ended)[1] / "log").read_text() == "said"
+
+
 def test_groups_whose_job_is_forgotten_are_removed_later_where_they_could_not_be_at_once(
     settings, place, monkeypatch
 ) -> None:
@@ -458,6 +497,18 @@ def test_control_groups_that_cannot_be_used_are_a_warning(place) -> None:
     fake = f"cgroup2 {place} cgroup2 rw 0 0\n"
     assert not cgroup.probe(CgroupUse.AUTO, place, mounts=fake).can_freeze
     assert "switched off" in cgroup.probe(CgroupUse.NONE, place).warnings[0]
+
+
+def test_mounts_whose_names_are_no_text_or_hold_odd_spaces_are_others_business(place, monkeypatch) -> None:
+    mounts = place / "mounts"
+    mounts.write_bytes(
+        b"none /home/caf\xe9 fuse rw 0 0\nnone /home/a\x0b\xc2\x85b fuse rw 0 0\ncgroup2 /c cgroup2 rw 0 0\n"
+    )
+    monkeypatch.setattr(cgroup, "MOUNTS", mounts)
+    looked = []
+    monkeypatch.setattr(cgroup, "_probe_v2", lambda mount, *_: looked.append(mount) or (None, ()))
+    cgroup.probe(CgroupUse.AUTO, place)
+    assert looked == [Path("/c")]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -543,6 +594,68 @@ def test_without_a_descriptor_nobody_is_taken_for_dead_and_no_file_for_missing(p
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert procs.alive(me)
     assert made.ended().exit.why == "told"
+
+
+def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings, place, wait_for) -> None:
+    import subprocess
+
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    key = folder.Key(JobId(3), 1)
+    program = place / os.fsdecode(b"caf\xe9 )")
+    program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    program.chmod(0o755)
+    other = subprocess.Popen([program, "600"])
+    left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
+    try:
+        assert Path(f"/proc/{other.pid}/comm").read_bytes() == b"caf\xe9 )\n"
+        assert procs.stat(other.pid).ppid == os.getpid()
+        assert {left.pid, other.pid} <= {found.pid for found in procs.descendants(os.getpid())}
+        assert launcher.running_shim(launcher.folder(key)) is None
+        wait_for(
+            lambda: launcher.kill_leftovers(key) and left.poll() == -9, "what is left of the job is ended"
+        )
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_nobody_else_is_taken_for_a_shim_whatever_they_call_themselves(settings) -> None:
+    import subprocess
+
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    made = launcher.folder(folder.Key(JobId(3), 1))
+    command = ["/bin/sh", "-c", "read word", "shim.py", str(made.path)]
+    for user, found in ((65534, False), (0, True)):
+        with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, user=user) as process:
+            is_found = launcher.running_shim(made) == procs.identity(process.pid)
+            process.stdin.close()
+        assert is_found is found
+
+
+def test_what_a_process_says_that_it_was_started_with_is_read_no_further_than_that_can_be(
+    settings, place, monkeypatch
+) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    said = place / "proc/77"
+    said.mkdir(parents=True)
+    (said / "stat").write_text(f"77 (train) S 1 77 77 {'0 ' * 40}")
+    for name in ("cmdline", "environ"):
+        (said / name).write_bytes(b"A=b\0C=d\0")
+        os.truncate(said / name, 8 * procs.MAX_WORDS)
+    assert procs.boot_id()
+    monkeypatch.setattr(procs, "PROC", said.parent)
+    tracemalloc.start()
+    try:
+        for line, holders in ((b"A=b", [77]), (b"C=d", [77]), (b"C=", []), (b"=d", [])):
+            assert [who.pid for who in procs.with_environment(line)] == holders
+        assert launcher.running_shim(launcher.folder(folder.Key(JobId(3), 1))) is None
+        assert not strangers.is_ours(77, place)
+        assert tracemalloc.get_traced_memory()[1] < 4 * procs.MAX_WORDS
+    finally:
+        tracemalloc.stop()
 
 
 def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:

@@ -1,7 +1,12 @@
 """An agent in this process: what it starts, and what it does where something breaks on the way."""
 
 import asyncio
+import contextlib
 import errno
+import os
+import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,10 +14,11 @@ import pytest
 from hs_agent import cgroup, procs
 from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
+from hs_agent.launch import NewShim
 from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed, Suspend
 from hs_core.host import comings
-from hs_core.reports import JobReport, Tier
+from hs_core.reports import Exit, JobReport, Tier
 from hs_core.wanted import Turn, Wanted
 
 
@@ -131,3 +137,130 @@ def test_a_file_system_that_cannot_be_written_fails_neither_the_job_nor_the_agen
             await agent.stop()
 
     assert asyncio.run(ended()).exit.ok
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_job_is_not_started_without_a_control_group_that_holds_it_to_its_limits(
+    settings, job, place: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    full = place / "full"
+    groups = cgroup.Cgroups(v2=full) if version == 2 else cgroup.Cgroups(v1={"memory": full})
+    mkdir = os.mkdir
+
+    def no_more(path: Path, mode: int = 0o777) -> None:
+        if Path(path).parent == full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        mkdir(path, mode)
+
+    async def launched() -> list[object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), groups)
+        told: list[object] = []
+        monkeypatch.setattr(agent.launches, "_post", told.append)
+        monkeypatch.setattr(os, "mkdir", no_more)
+        wanted = job(1, "true")
+        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
+        return told
+
+    (event,) = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    assert (event.why, event.host_fault) == (f"No space left on device: {full}/1-1", True)
+
+
+def test_an_agent_that_stops_while_an_end_is_still_found_out_closes_nothing_of_others(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped() -> bytes:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        looked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def lives_still(_key: Key) -> bool:
+            loop.call_soon_threadsafe(looked.set)
+            return False
+
+        monkeypatch.setattr(agent.launcher, "kill_leftovers", lives_still)
+        agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "sleep", "600"),)), 0.0)
+        async with asyncio.timeout(30):
+            while not agent.jobs.running:  # noqa: ASYNC110 — nobody tells
+                await asyncio.sleep(0.01)
+            (running,) = agent.jobs.running.values()
+            watched = running.pidfd
+            assert procs.send(running.shim, signal.SIGKILL)
+            await looked.wait()
+        end, other = socket.socketpair()
+        taken = end.detach()
+        if taken != watched:  # the number that has become free, most likely
+            os.dup2(taken, watched)
+            os.close(taken)
+        with other:
+            reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=watched))
+            await agent.stop()
+            other.send(b"still open")
+            said = await reader.read(64)
+            writer.close()
+            await writer.wait_closed()
+            return said
+
+    assert asyncio.run(stopped()) == b"still open"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_disk_that_is_full_just_as_a_job_begins_does_not_fail_it(
+    settings, job, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = place / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", small]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this sandbox does not let root mount a tmpfs")
+
+    async def ended() -> JobReport:
+        config = settings(state_dir=str(small / "state"))
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        start = agent.launcher.start
+
+        def full(folder: Folder) -> NewShim:
+            with (small / "more").open("wb", buffering=0) as more, contextlib.suppress(OSError):
+                while True:
+                    more.write(bytes(4096))
+            return start(folder)
+
+        monkeypatch.setattr(agent.launcher, "start", full)
+        try:
+            agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "true"),)), 0.0)
+            async with asyncio.timeout(30):
+                while not (agent.reports() and agent.reports()[0].exit):  # noqa: ASYNC110 — nobody tells
+                    await asyncio.sleep(0.01)
+            return agent.reports()[0]
+        finally:
+            await agent.stop()
+
+    try:
+        assert asyncio.run(ended()).exit == Exit()
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_a_disk_without_room_for_the_end_of_a_job_is_the_hosts_fault(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def launched() -> list[object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        told: list[object] = []
+        monkeypatch.setattr(agent.launches, "_post", told.append)
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        wanted = job(1, "true")
+        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
+        return told
+
+    (event,) = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    assert (event.why, event.host_fault) == ("No space left on device", True)

@@ -20,6 +20,7 @@ from conftest import PYTHON, Started, begin
 from hs_agent import procs, shim
 from hs_agent.bare import family, files
 from hs_agent.bare.log import Log
+from hs_agent.folder import Folder
 from hs_daemon import boot_s
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -391,6 +392,58 @@ def test_a_job_whose_output_file_takes_no_more_can_be_told_to_end(shims, place: 
     assert folder.control("term 0.1")
     assert started.wait(20)["signal"] in (signal.SIGTERM, signal.SIGKILL)
     assert "output file: it took no more for 0.2 s; the rest is only here" in started.log()
+
+
+STOPPED = """
+import os, signal
+from hs_agent import shim
+from hs_agent.bare import output
+
+output.become = lambda identity: os.kill(os.getpid(), signal.SIGSTOP)
+output.LAST_S = 0.2
+shim.main({folder!r})
+"""
+
+
+BECOMES = """
+import os, signal
+from hs_agent import shim
+from hs_agent.bare import output
+
+def become(identity):
+    {does}
+
+output.become, output.LAST_S = become, 0.2
+shim.main({folder!r})
+"""
+
+
+def with_a_writer_that(does: str, shims, folder: Folder) -> Started:
+    """In the moment in which it becomes the job's user."""
+    script = BECOMES.format(does=does, folder=str(folder.path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, start_new_session=True)
+    begin(process)
+    shims.started.append(Started(folder, process))
+    return shims.started[-1]
+
+
+def test_whoever_stops_the_writer_of_their_output_file_as_it_begins_holds_up_no_shim(
+    shims, place: Path
+) -> None:
+    folder = shims.launch("/bin/sleep", "600", output=str(place / "out.txt"))
+    started = with_a_writer_that("os.kill(os.getpid(), signal.SIGSTOP)", shims, folder)
+    assert started.job() is not None
+    assert folder.control("term 0.1")
+    assert started.wait(20)["signal"] == signal.SIGTERM
+    assert "output file: it took no more for 0.2 s" in started.log()
+
+
+def test_a_writer_that_cannot_become_the_user_writes_nothing_and_says_so(shims, place: Path) -> None:
+    folder = shims.launch("/bin/echo", "said", output=str(place / "out.txt"))
+    started = with_a_writer_that("raise PermissionError(1, 'Operation not permitted')", shims, folder)
+    assert started.wait()["code"] == 0
+    assert "said\n" in started.log()
+    assert "output file: Operation not permitted; the rest is only here" in started.log()
 
 
 def test_the_first_output_is_in_the_file_however_late_the_shim_comes_to_read(shims) -> None:

@@ -116,6 +116,15 @@ def test_processes_of_jobs_are_no_strangers(host, start, place: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
+def test_a_stranger_whose_name_is_no_text_is_one_all_the_same(host, start, tmp_path: Path) -> None:
+    program = tmp_path / os.fsdecode(b"caf\xe9")
+    program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    program.chmod(0o755)
+    process = start(str(program), "600")
+    host.look(0.0, process.pid)
+    assert f"process {process.pid} (caf\N{REPLACEMENT CHARACTER} of " in host.look(STAYS_S, process.pid)["g0"]
+
+
 def test_what_serves_jobs_that_compute_at_once_is_no_stranger(host, start, tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.write_bytes(Path("/bin/sleep").resolve().read_bytes())

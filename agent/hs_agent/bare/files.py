@@ -20,7 +20,7 @@ def keep_room(folder: str, name: str, size: int) -> None:
     """For `replace_json` of that name, which finds so many bytes then even on a disk that is full."""
     fd = os.open(
         os.path.join(folder, f".{name}.room"),
-        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW,
+        os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
         0o644,
     )
     try:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from hs_agent.bare.family import read_stat, send
 from hs_agent.bare.kernel import PR_SET_DUMPABLE, become, prctl
 
 CHUNK = 64 << 10
+PID = struct.Struct("=i")
 LAST_S = 10.0  # that the file may take once the job has ended
 
 
@@ -31,9 +33,9 @@ class Output:
             os._exit(0)
         theirs.close()
         os.waitpid(between, 0)
-        said = self._end.recv(CHUNK)
-        self.trouble = "" if said.isdigit() else _why(said)  # for which the file has not all of it
-        self._pid = int(said) if said.isdigit() else 0
+        said = self._end.recv(PID.size, socket.MSG_WAITALL)
+        self.trouble = "" if said else _why(said)  # for which the file has not all of it
+        self._pid = PID.unpack(said)[0] if said else 0
         found = read_stat(self._pid)
         self._start = found[2] if found else 0
         self._end.setblocking(False)
@@ -126,9 +128,9 @@ def _write(end: socket.socket, identity: dict[str, Any] | None) -> None:
             if fd != end.fileno():
                 with contextlib.suppress(OSError):
                     os.close(fd)
+        end.send(PID.pack(os.getpid()))  # its user, who may stop it from here on, is to hold up nobody but it
         become(identity)
         prctl(PR_SET_DUMPABLE, 0)  # outside the job's control group: it is not its user's to run things in
-        end.send(b"%d" % os.getpid())
         _, fds, _, _ = socket.recv_fds(end, 1, 1)
         while fds and (data := end.recv(CHUNK)):
             while data:
