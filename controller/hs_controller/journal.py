@@ -300,16 +300,27 @@ class Journal:
             doc = db.scalar(docs(JOBS.c.id == job))
         return None if doc is None else JOB.validate_json(doc)
 
+    def ended_among(self, jobs: Sequence[JobId]) -> tuple[Job, ...]:
+        with self._read() as db:
+            found = list(db.scalars(docs(JOBS.c.ended, among(JOBS.c.id, frozenset(jobs)))))
+        return tuple(JOB.validate_json(doc) for doc in found)
+
     def answer(self, caller: str, key: str) -> bytes | None:
         which = (REQUESTS.c.caller == caller) & (REQUESTS.c.key == key)
         with self._read() as db:
             return db.scalar(sa.select(REQUESTS.c.answer).where(which))
 
     def ended_jobs(
-        self, *, user: str = "", states: Sequence[str] = (), array: int = 0, limit: int
+        self,
+        *,
+        user: str = "",
+        states: Sequence[str] = (),
+        array: int = 0,
+        before: int = MOST,
+        limit: int,
     ) -> tuple[Job, ...]:
-        """The newest ones, newest first."""
-        which: list[sa.ColumnElement[bool]] = [JOBS.c.ended]
+        """The newest ones of those with numbers less than `before`, newest first."""
+        which: list[sa.ColumnElement[bool]] = [JOBS.c.ended, JOBS.c.id < before]
         if user:
             which.append(JOBS.c.user == user)
         if states:
