@@ -345,19 +345,18 @@ class Journal:
         newest: bool = False,
     ) -> tuple[Event, ...]:
         """In order; at most `limit`, the first ones after `after_seq` or the newest."""
-        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST))
-        if job:
-            query = query.where(EVENTS.c.job == min(job, MOST))
-        if user:
-            query = query.where(EVENTS.c.user == user)
-        if kind:
-            query = query.where(EVENTS.c.kind == kind)
-        if deeds:
-            query = query.where(EVENTS.c.deed)
+        which = _events_of(job, user, kind, deeds=deeds)
+        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST), *which)
         query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()
         return tuple(event_of(row) for row in (reversed(rows) if newest else rows))
+
+    def before_newest(self, count: int, *, job: int = 0, user: str = "", deeds: bool = False) -> int:
+        """After which event the newest `count` of these come; 0: there are no others."""
+        query = sa.select(EVENTS.c.seq).where(*_events_of(job, user, "", deeds=deeds))
+        with self._read() as db:
+            return db.scalar(query.order_by(EVENTS.c.seq.desc()).offset(count).limit(1)) or 0
 
     def usage_at(self, at_s: float) -> dict[Account, Usage]:
         """What each account had received by then, on a straight line between samples; accounts that had nothing are absent."""
@@ -370,6 +369,17 @@ class Journal:
             part = 0.0 if then is None else (at_s - was.at_s) / (then.at_s - was.at_s)
             found[who] = was.usage if then is None else was.usage.towards(then.usage, part)
         return found
+
+
+def _events_of(job: int, user: str, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:
+    if job:
+        yield EVENTS.c.job == min(job, MOST)
+    if user:
+        yield EVENTS.c.user == user
+    if kind:
+        yield EVENTS.c.kind == kind
+    if deeds:
+        yield EVENTS.c.deed
 
 
 def _by_account(rows: Iterable[Any], which: Callable[..., Sample]) -> dict[Account, Sample]:

@@ -19,7 +19,6 @@ from hs_controller.output import Output
 from hs_controller.permissions import Caller
 from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
-from hs_controller.rows import Event
 from hs_controller.token_service import TokenCalls
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.cluster.admission import spec_bytes
@@ -358,29 +357,23 @@ class Service(AdminCalls, TokenCalls):
 
     async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         with self._watcher():
-            cursor = _Cursor(request.after_seq)
-            if not cursor.seen:
-                for event in await self._newest(request, cursor):
-                    yield views.event_view(event)
+            cursor = _Cursor(request.after_seq or await self._before_newest(request))
             async for view in self._backlog(request, cursor):
                 yield view
             if request.follow:
                 async for view in self._live(request, cursor):
                     yield view
 
-    async def _newest(self, request: pb.EventsRequest, cursor: "_Cursor") -> Sequence[Event]:
-        upto = self._loop.committed_seq
+    async def _before_newest(self, request: pb.EventsRequest) -> int:
         tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
-        page = await self._loop.store.read(
-            lambda journal: journal.events(
-                job=request.job_id, user=request.user, deeds=request.deeds, limit=tail, newest=True
+        return await self._loop.store.read(
+            lambda journal: journal.before_newest(
+                tail, job=request.job_id, user=request.user, deeds=request.deeds
             )
         )
-        cursor.seen = max(upto, page[-1].seq if page else 0)
-        return page
 
     async def _backlog(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
-        """From the journal, a page at a time, until there is no more."""
+        """From the journal, a page at a time, until there is no more: a watcher that takes nothing has no more than that in memory."""
         while True:
             upto = self._loop.committed_seq
             page = await self._loop.store.read(
