@@ -1,12 +1,14 @@
 """Which certificates count, whatever becomes of the wall clock in between."""
 
+from dataclasses import replace
+
 import pytest
 
 from hs_controller.permissions import Caller, Role
 from hs_controller.pki import LEAF_S
-from hs_controller.registry import Registry
-from hs_controller.rows import Kept
-from hs_core.names import HostName
+from hs_controller.registry import TOKENS_PER_USER, Registry
+from hs_controller.rows import Kept, UserToken
+from hs_core.names import HostName, UserName
 
 V1 = HostName("v1")
 T = 2e9
@@ -43,3 +45,20 @@ def test_what_a_node_had_before_it_joined_anew_counts_no_more_whereto_the_clock_
     joins(registry, "B", T + step_s)
     assert registry.why_refused(shown("B", T + step_s), T + step_s) == ""
     assert "replaced by a newer one" in registry.why_refused(shown("A", T), T + step_s)
+
+
+def test_of_a_users_tokens_that_can_no_longer_be_used_the_newest_are_kept_however_many_were_made() -> None:
+    registry, made, ann = Registry(), 3 * TOKENS_PER_USER, UserName("ann")
+
+    def make(name: str, user: UserName, *, revoked: bool) -> None:
+        row = UserToken(id=name, user=user, label="", digest=name, created_s=T, not_after_s=T + 1e7)
+        registry.keep(Kept(now_s=T, rows=(row,), gone=registry.add_token(row)))
+        registry.keep(Kept(now_s=T, rows=(replace(row, revoked=revoked),)))
+
+    make("bobs", UserName("bob"), revoked=True)
+    make("00000", ann, revoked=False)
+    for number in range(1, made + 1):
+        make(f"{number:05}", ann, revoked=True)
+    kept = [row.id for row in registry.tokens("ann")]
+    assert kept == ["00000", *(f"{number:05}" for number in range(made - TOKENS_PER_USER, made + 1))]
+    assert [row.id for row in registry.tokens("bob")] == ["bobs"]
