@@ -159,14 +159,9 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
 def _prepared(source: Path, fresh: Path) -> int:
     """A checked copy that is ready to be opened, on the disk."""
     _remove(fresh)
-    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with source.open("rb") as data, fresh.open("wb") as out:
-        chunk = data.read(CHUNK_BYTES)
-        if chunk and not chunk.startswith(SQLITE):  # of a device or a huge file not all is read to say so
-            raise StoreRefusedError(f"{source}: cannot be put back: file is not a database")
-        while chunk:
-            out.write(chunk)
-            chunk = data.read(CHUNK_BYTES)
+    _copy(source, fresh, begins=SQLITE)
+    if wal(source).exists():  # of a journal that was put aside: what was committed last is in it alone
+        _copy(wal(source), wal(fresh))
     opened = engine(fresh, "IMMEDIATE")
     try:
         check_schema(opened, source)
@@ -196,6 +191,17 @@ def _prepared(source: Path, fresh: Path) -> int:
     with fresh.open("rb") as written:
         os.fsync(written.fileno())
     return int(jobs)
+
+
+def _copy(source: Path, fresh: Path, *, begins: bytes = b"") -> None:
+    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with source.open("rb") as data, fresh.open("wb") as out:
+        chunk = data.read(CHUNK_BYTES)
+        if chunk and not chunk.startswith(begins):  # of a device or a huge file not all is read to say so
+            raise StoreRefusedError(f"{source}: cannot be put back: file is not a database")
+        while chunk:
+            out.write(chunk)
+            chunk = data.read(CHUNK_BYTES)
 
 
 def _put_back(db: sa.Connection) -> Event:

@@ -93,6 +93,13 @@ def test_a_restore_that_is_cut_off_is_whole_when_it_is_said_again(
     assert len(list(folder.glob("journal.db.before-*-wal"))) == 1
 
 
+def test_who_was_too_quick_goes_back_to_all_that_was_committed(folder: Path, copy: Path) -> None:
+    _, aside = backup.restore(folder, copy, force=True)
+    assert aside is not None
+    assert backup.restore(folder, aside, force=True)[0] == 40, "also what is in the log beside it alone"
+    assert names_in(folder) == {"old"}
+
+
 def test_two_restores_within_a_second_put_two_journals_aside(folder: Path, copy: Path) -> None:
     asides = {backup.restore(folder, copy, force=True)[1] for _ in range(3)}
     assert len(asides) == 3
