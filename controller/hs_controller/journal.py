@@ -77,6 +77,7 @@ from hs_controller.tables import (
 from hs_core.model import Job
 from hs_core.names import JobId
 
+EVENTS_AT_ONCE, JOBS_AT_ONCE = 20_000, 2_000  # that are dropped
 ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
@@ -205,8 +206,8 @@ class Journal:
         requests_before_s: float,
         fine_before_s: float,
         coarse_before_s: float,
-    ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for.
+    ) -> bool:
+        """Drop what is older than anybody was promised, a bounded amount at a time: whether there is more. `awaited`: jobs that live ones wait for.
 
         Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out.
         """
@@ -214,19 +215,21 @@ class Journal:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             chatter = EVENTS.c.deed.is_(False)
             oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or 0
-            old = EVENTS.c.seq <= min(newest - events, oldest + 20_000)
-            db.execute(sa.delete(EVENTS).where(chatter, old))
+            until = min(newest - events, oldest + EVENTS_AT_ONCE)
+            more = until < newest - events
+            db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
             done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= newest - events)
             first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
             db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first))
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
-            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
-            db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
+            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(JOBS_AT_ONCE)
+            more |= db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare))).rowcount == JOBS_AT_ONCE
             beyond = sa.select(REQUESTS.c.at_s).order_by(REQUESTS.c.at_s.desc()).offset(requests).limit(1)
             old = (REQUESTS.c.at_s < requests_before_s) | (REQUESTS.c.at_s <= beyond.scalar_subquery())
             db.execute(sa.delete(REQUESTS).where(old))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
                 db.execute(DROP_STALE_SAMPLES, {"tier": tier, "before_s": before_s})
+            return more
 
     # --- the write-ahead log ----------------------------------------------------------------------------------------
 

@@ -378,9 +378,9 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
 
 
 def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journal) -> None:
-    def prune(events: int, deeds: int) -> None:
+    def prune(events: int, deeds: int) -> bool:
         ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
-        journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
+        return journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
 
     deeds = [1, 2, 3, 50, 95]
     journal.commit(Batch(events=tuple(event(seq, deed=seq in deeds) for seq in range(1, 101))))
@@ -392,8 +392,9 @@ def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journa
     # A deed at the very beginning does not keep what comes after it: so much is dropped at a time, from there on.
     many = 45_000
     journal.commit(Batch(events=tuple(event(seq) for seq in range(101, many))))
-    for _ in range(3):
-        prune(events=10, deeds=3)
+    assert [prune(events=10, deeds=3) for _ in range(3)] == [True, True, False], (
+        "it says whether there is more"
+    )
     assert [e.seq for e in journal.events()] == [3, 50, 95, *range(many - 10, many)]
 
 
