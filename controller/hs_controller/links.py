@@ -177,7 +177,6 @@ class Link:
                 f"{self.host.name} sends {LOGS} logs already; try again later", Kind.UNAVAILABLE
             )
         reader = LogReader(self, next(self._requests), whose, window_bytes)
-        self.logs[reader.request] = reader
         request = agent_pb2.LogRequest(
             request_id=reader.request,
             job_id=job,
@@ -188,6 +187,7 @@ class Link:
             ago_s=ago_s,
         )
         self._send(agent_pb2.ToAgent(log=request))
+        self.logs[reader.request] = reader
         return reader
 
     async def logs_of(self, job: JobId) -> tuple[int, ...]:
@@ -239,7 +239,6 @@ class Link:
                 Kind.UNAVAILABLE,
             )
         reader = ErrandReader(self, next(self._requests), whose, window_bytes)
-        self.errands[reader.request] = reader
         request = agent_pb2.Exec(
             request_id=reader.request,
             job_id=job,
@@ -249,12 +248,13 @@ class Link:
             window_bytes=window_bytes,
         )
         self._send(agent_pb2.ToAgent(exec=request))
+        self.errands[reader.request] = reader
         return reader
 
     def cancel(self, reader: Reader[Any]) -> None:
-        """Nobody reads it any more."""
+        """Nobody reads it any more. That is said however much waits to be sent: else the agent would keep it, and its place, for ever."""
         if self.forget(reader) and not self.closed.is_set():
-            self._send(agent_pb2.ToAgent(cancel=agent_pb2.Cancel(request_id=reader.request)))
+            self._put(agent_pb2.ToAgent(cancel=agent_pb2.Cancel(request_id=reader.request)))
 
     def forget(self, reader: Reader[Any]) -> bool:
         """Whether it was known."""
@@ -293,6 +293,9 @@ class Link:
             raise RefusedError(
                 f"{self.host.name} does not take its messages; try again later", Kind.UNAVAILABLE
             )
+        self._put(message)
+
+    def _put(self, message: agent_pb2.ToAgent) -> None:
         self._control.append(message)
         self._something.set()
 
