@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from hs_controller.rows import (
     HOST,
@@ -262,6 +263,16 @@ class Journal:
             raise told(error.orig, "reading") from error
 
     def load(self) -> Loaded:
+        """Raises StoreRefusedError where a row is none that this version knows."""
+        try:
+            return self._load()
+        except (ValueError, KeyError) as error:
+            raise StoreRefusedError(
+                f"{self.folder / 'journal.db'}: holds what cannot be read ({_unread(error)}): it is damaged, or was written by another"
+                " version of the controller; put it back from a backup"
+            ) from None
+
+    def _load(self) -> Loaded:
         with self._read() as db:
             meta = read_meta(db)
             live = tuple(JOB.validate_json(doc) for doc in db.scalars(docs(JOBS.c.ended.is_(False))))
@@ -372,6 +383,14 @@ class Journal:
             part = 0.0 if then is None else (at_s - was.at_s) / (then.at_s - was.at_s)
             found[who] = was.usage if then is None else was.usage.towards(then.usage, part)
         return found
+
+
+def _unread(error: ValueError | KeyError) -> str:
+    """Without the value: it may be a secret."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join([error.title, *map(str, first["loc"]), first["msg"]])
 
 
 def _events_of(job: int, user: str, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_controller.journal import Journal
-from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
+from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage, UserToken
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
 from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, nearest_samples
 from hs_core.events import Fact
@@ -313,6 +313,32 @@ def test_a_corrupt_page_is_refused(folder: Path) -> None:
     file.write_bytes(torn)
     with pytest.raises(StoreRefusedError, match=r"corrupt|malformed"):
         Journal.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            "UPDATE jobs SET doc = replace(doc, '\"queued\"', '\"secret\"')",
+            r"Job: state: Input should be 'queued'",
+        ),
+        ("UPDATE jobs SET doc = '{secret'", "Job: Invalid JSON"),
+        ("UPDATE meta SET value = 'secret'", "JSONDecodeError: Expecting value"),
+        ("UPDATE credentials SET kind = 'later'", "KeyError: 'later'"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_told_without_what_is_in_it(
+    journal: Journal, change: str, why: str
+) -> None:
+    token = UserToken(id="t", user=ANN, label="", digest="d", created_s=1.0, not_after_s=2.0)
+    journal.commit(Batch(jobs=(job(1),), credentials=(token,)))
+    with journal._write("changing") as db:
+        db.exec_driver_sql(change)
+    with pytest.raises(StoreRefusedError, match=why) as refused:
+        journal.load()
+    assert "put it back from a backup" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__, "nor in a traceback"
 
 
 @pytest.mark.parametrize("how", ["gone", "empty"])
