@@ -151,8 +151,9 @@ class Front(ABC):
     async def open(self) -> None:
         try:
             self._listener = self._bind()
-        except OSError as error:
-            raise DoorError(f"{self.name}: cannot be listened on: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # the latter of a name that can be no host's
+            why = getattr(error, "strerror", None) or error
+            raise DoorError(f"{self.name}: cannot be listened on: {why}") from None
         self._accepting = asyncio.create_task(self._accept(), name=f"front {self.name}")
 
     async def shut(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ import pytest
 from hs_controller import doors
 from hs_controller.callers import ANONYMOUS, Guest, Known
 from hs_controller.config import Limits
-from hs_controller.doors import Guests, TcpFront, UnixFront
+from hs_controller.doors import DoorError, Guests, TcpFront, UnixFront
 from tests.controller.kit import until
 
 SOMEBODY = Known(ANONYMOUS, "somebody")
@@ -140,3 +141,10 @@ def test_nothing_is_kept_of_the_address_of_who_was_sent_away_or_counts_as_somebo
                 writer.transport.abort()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["gpu..head", "x" * 64])
+def test_a_port_at_a_name_that_is_no_hosts_is_refused_by_that_name(host: str, tmp_path: Path) -> None:
+    front = TcpFront((host, 7443), Limits(), Guests(tmp_path / "inner"), None, lambda _certificate: SOMEBODY)
+    with pytest.raises(DoorError, match=f"{re.escape(host)}:7443: cannot be listened on: "):
+        asyncio.run(front.open())
