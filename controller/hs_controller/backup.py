@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -81,6 +82,7 @@ def take(folder: Path) -> Copy:
     file = folder / BACKUP
     file.unlink(missing_ok=True)
     try:
+        _check_room(folder)
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with (
             contextlib.closing(sqlite3.connect(folder / "journal.db", timeout=30)) as source,
@@ -93,6 +95,17 @@ def take(folder: Path) -> Copy:
         raise StoreUnavailableError(f"{file}: {error}") from None
     finally:
         file.unlink(missing_ok=True)
+
+
+def _check_room(folder: Path) -> None:
+    """A copy that fills the disk would stop the journal meanwhile. Raises StoreUnavailableError."""
+    journal = folder / "journal.db"
+    size = sum(part.stat().st_size for part in (journal, wal(journal)) if part.exists())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * size:
+        raise StoreUnavailableError(
+            f"{folder}: a copy takes up to {size} bytes, and the journal has to have as much again left to go on; {free} are free"
+        )
 
 
 class Copies:
