@@ -11,6 +11,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName, UserName
 
 TOKENS_PER_USER = 100  # that can still be used, and of others the newest so many
+SERIALS_PER_NODE = 16  # the newest: one that renews has two or three, and one that never stops must not fill the controller with them
 KEPT_S = 30 * 86_400.0  # what can no longer be used is shown for so long
 USED_EVERY_S = 60.0  # `last_used_s` is no finer
 
@@ -145,8 +146,8 @@ class Registry:
 
     def renewed(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         old = self._nodes.get(node, NodeIdentity(node=node))
-        live = {known: end_s for known, end_s in old.serials.items() if end_s > now_s}
-        return replace(old, serials={**live, serial: until_s})
+        live = [(known, end_s) for known, end_s in old.serials.items() if end_s > now_s]
+        return replace(old, serials=dict([*live, (serial, until_s)][-SERIALS_PER_NODE:]))
 
     def removed(self, node: HostName, now_s: float) -> NodeIdentity:
         return NodeIdentity(node=node, refused_before_s=self._cut(node, now_s), removed=True)
