@@ -215,7 +215,7 @@ class Journal:
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             chatter = EVENTS.c.deed.is_(False)
-            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or 0
+            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or newest
             until = min(newest - events, oldest + EVENTS_AT_ONCE)
             more = until < newest - events
             db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))

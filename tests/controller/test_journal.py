@@ -422,6 +422,10 @@ def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journa
         "it says whether there is more"
     )
     assert [e.seq for e in journal.events()] == [3, 50, 95, *range(many - 10, many)]
+    journal._writer.exec_driver_sql("DELETE FROM events WHERE NOT deed")
+    journal._writer.commit()
+    journal.commit(Batch(events=(event(many, deed=True),)))
+    assert not prune(events=10, deeds=3), "where there are deeds alone there is no more"
 
 
 @pytest.mark.parametrize(
