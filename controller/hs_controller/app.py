@@ -187,8 +187,16 @@ class Controller:
 
     async def _renew_if_due(self, authority: Authority) -> None:
         now_s = time.time()
-        if authority.own_due_s(now_s) <= now_s:
+        due_s = authority.own_due_s(now_s)
+        if due_s > now_s:
+            return
+        try:
             await asyncio.to_thread(authority.renew_own, now_s)
+        except PkiError as error:  # a full disk, say
+            if not due_s:
+                raise
+            log.error("own-certificate-not-renewed", why=str(error))  # there is a third of its life left
+        else:
             log.info("own-certificate-renewed")
 
     async def _keep_renewed(self, authority: Authority) -> None:
@@ -198,7 +206,7 @@ class Controller:
                 await self._renew_if_due(authority)
                 for context in self._contexts:
                     authority.load_own(context)
-            except PkiError as error:  # a full disk, say: there is a third of its life left
+            except PkiError as error:
                 log.error("own-certificate-not-renewed", why=str(error))
 
     async def _serve(self, guests: Guests, authority: Authority | None, secret: str) -> grpc.aio.Server:

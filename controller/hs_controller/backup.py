@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -81,6 +82,7 @@ def take(folder: Path) -> Copy:
     file = folder / BACKUP
     file.unlink(missing_ok=True)
     try:
+        _check_room(folder)
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with (
             contextlib.closing(sqlite3.connect(folder / "journal.db", timeout=30)) as source,
@@ -93,6 +95,17 @@ def take(folder: Path) -> Copy:
         raise StoreUnavailableError(f"{file}: {error}") from None
     finally:
         file.unlink(missing_ok=True)
+
+
+def _check_room(folder: Path) -> None:
+    """A copy that fills the disk would stop the journal meanwhile. Raises StoreUnavailableError."""
+    journal = folder / "journal.db"
+    size = sum(part.stat().st_size for part in (journal, wal(journal)) if part.exists())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * size:
+        raise StoreUnavailableError(
+            f"{folder}: a copy takes up to {size} bytes, and the journal has to have as much again left to go on; {free} are free"
+        )
 
 
 class Copies:
@@ -159,14 +172,9 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
 def _prepared(source: Path, fresh: Path) -> int:
     """A checked copy that is ready to be opened, on the disk."""
     _remove(fresh)
-    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with source.open("rb") as data, fresh.open("wb") as out:
-        chunk = data.read(CHUNK_BYTES)
-        if chunk and not chunk.startswith(SQLITE):  # of a device or a huge file not all is read to say so
-            raise StoreRefusedError(f"{source}: cannot be put back: file is not a database")
-        while chunk:
-            out.write(chunk)
-            chunk = data.read(CHUNK_BYTES)
+    _copy(source, fresh, begins=SQLITE)
+    if wal(source).exists():  # of a journal that was put aside: what was committed last is in it alone
+        _copy(wal(source), wal(fresh))
     opened = engine(fresh, "IMMEDIATE")
     try:
         check_schema(opened, source)
@@ -196,6 +204,17 @@ def _prepared(source: Path, fresh: Path) -> int:
     with fresh.open("rb") as written:
         os.fsync(written.fileno())
     return int(jobs)
+
+
+def _copy(source: Path, fresh: Path, *, begins: bytes = b"") -> None:
+    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with source.open("rb") as data, fresh.open("wb") as out:
+        chunk = data.read(CHUNK_BYTES)
+        if chunk and not chunk.startswith(begins):  # of a device or a huge file not all is read to say so
+            raise StoreRefusedError(f"{source}: cannot be put back: file is not a database")
+        while chunk:
+            out.write(chunk)
+            chunk = data.read(CHUNK_BYTES)
 
 
 def _put_back(db: sa.Connection) -> Event:

@@ -151,8 +151,9 @@ class Front(ABC):
     async def open(self) -> None:
         try:
             self._listener = self._bind()
-        except OSError as error:
-            raise DoorError(f"{self.name}: cannot be listened on: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # the latter of a name that can be no host's
+            why = getattr(error, "strerror", None) or error
+            raise DoorError(f"{self.name}: cannot be listened on: {why}") from None
         self._accepting = asyncio.create_task(self._accept(), name=f"front {self.name}")
 
     async def shut(self) -> None:
@@ -223,9 +224,7 @@ class Front(ABC):
             if outer in self._open:
                 self._open.discard(outer)
                 self._guests.leave(name)
-                self._of_whom[whose] -= 1
-                if not self._of_whom[whose]:
-                    del self._of_whom[whose]
+                self._left(whose)
 
         inner = _Half(gone)
         outer.gone = gone
@@ -243,6 +242,12 @@ class Front(ABC):
         outer.meet(inner)
         if self._silent_s:
             loop.call_later(self._silent_s, self._listen, outer, inner, 0)
+
+    def _left(self, whose: str) -> None:
+        """Nothing is kept of who has no connection any more: addresses may be without end."""
+        self._of_whom[whose] -= 1
+        if not self._of_whom[whose]:
+            del self._of_whom[whose]
 
     def _listen(self, outer: _Half, inner: _Half, before: int) -> None:
         """Who has gone without a word, or says nothing, must not keep others out for ever."""
@@ -400,7 +405,7 @@ class TcpFront(Front):
                 ssl_handshake_timeout=None if self._secure is None else HANDSHAKE_S,
             )
         finally:
-            self._of_whom[source] -= 1
+            self._left(source)
         guest = self._who(transport.get_extra_info("peercert") or {})
         if guest is None:
             raise _Refused(f"{source}: its certificate is none of an agent's")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from hs_controller.rows import (
     HOST,
@@ -77,6 +78,7 @@ from hs_controller.tables import (
 from hs_core.model import Job
 from hs_core.names import JobId
 
+EVENTS_AT_ONCE, JOBS_AT_ONCE = 20_000, 2_000  # that are dropped
 ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
@@ -205,28 +207,30 @@ class Journal:
         requests_before_s: float,
         fine_before_s: float,
         coarse_before_s: float,
-    ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for.
+    ) -> bool:
+        """Drop what is older than anybody was promised, a bounded amount at a time: whether there is more. `awaited`: jobs that live ones wait for.
 
         Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out.
         """
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             chatter = EVENTS.c.deed.is_(False)
-            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or 0
-            old = EVENTS.c.seq <= min(newest - events, oldest + 20_000)
-            db.execute(sa.delete(EVENTS).where(chatter, old))
+            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or newest
+            until = min(newest - events, oldest + EVENTS_AT_ONCE)
+            more = until < newest - events
+            db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
             done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= newest - events)
             first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
             db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first))
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
-            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
-            db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
+            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(JOBS_AT_ONCE)
+            more |= db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare))).rowcount == JOBS_AT_ONCE
             beyond = sa.select(REQUESTS.c.at_s).order_by(REQUESTS.c.at_s.desc()).offset(requests).limit(1)
             old = (REQUESTS.c.at_s < requests_before_s) | (REQUESTS.c.at_s <= beyond.scalar_subquery())
             db.execute(sa.delete(REQUESTS).where(old))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
                 db.execute(DROP_STALE_SAMPLES, {"tier": tier, "before_s": before_s})
+            return more
 
     # --- the write-ahead log ----------------------------------------------------------------------------------------
 
@@ -259,6 +263,16 @@ class Journal:
             raise told(error.orig, "reading") from error
 
     def load(self) -> Loaded:
+        """Raises StoreRefusedError where a row is none that this version knows."""
+        try:
+            return self._load()
+        except (ValueError, KeyError) as error:
+            raise StoreRefusedError(
+                f"{self.folder / 'journal.db'}: holds what cannot be read ({_unread(error)}): it is damaged, or was written by another"
+                " version of the controller; put it back from a backup"
+            ) from None
+
+    def _load(self) -> Loaded:
         with self._read() as db:
             meta = read_meta(db)
             live = tuple(JOB.validate_json(doc) for doc in db.scalars(docs(JOBS.c.ended.is_(False))))
@@ -300,16 +314,27 @@ class Journal:
             doc = db.scalar(docs(JOBS.c.id == job))
         return None if doc is None else JOB.validate_json(doc)
 
+    def ended_among(self, jobs: Sequence[JobId]) -> tuple[Job, ...]:
+        with self._read() as db:
+            found = list(db.scalars(docs(JOBS.c.ended, among(JOBS.c.id, frozenset(jobs)))))
+        return tuple(JOB.validate_json(doc) for doc in found)
+
     def answer(self, caller: str, key: str) -> bytes | None:
         which = (REQUESTS.c.caller == caller) & (REQUESTS.c.key == key)
         with self._read() as db:
             return db.scalar(sa.select(REQUESTS.c.answer).where(which))
 
     def ended_jobs(
-        self, *, user: str = "", states: Sequence[str] = (), array: int = 0, limit: int
+        self,
+        *,
+        user: str = "",
+        states: Sequence[str] = (),
+        array: int = 0,
+        before: int = MOST,
+        limit: int,
     ) -> tuple[Job, ...]:
-        """The newest ones, newest first."""
-        which: list[sa.ColumnElement[bool]] = [JOBS.c.ended]
+        """The newest ones of those with numbers less than `before`, newest first."""
+        which: list[sa.ColumnElement[bool]] = [JOBS.c.ended, JOBS.c.id < before]
         if user:
             which.append(JOBS.c.user == user)
         if states:
@@ -334,19 +359,18 @@ class Journal:
         newest: bool = False,
     ) -> tuple[Event, ...]:
         """In order; at most `limit`, the first ones after `after_seq` or the newest."""
-        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST))
-        if job:
-            query = query.where(EVENTS.c.job == min(job, MOST))
-        if user:
-            query = query.where(EVENTS.c.user == user)
-        if kind:
-            query = query.where(EVENTS.c.kind == kind)
-        if deeds:
-            query = query.where(EVENTS.c.deed)
+        which = _events_of(job, user, kind, deeds=deeds)
+        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST), *which)
         query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()
         return tuple(event_of(row) for row in (reversed(rows) if newest else rows))
+
+    def before_newest(self, count: int, *, job: int = 0, user: str = "", deeds: bool = False) -> int:
+        """After which event the newest `count` of these come; 0: there are no others."""
+        query = sa.select(EVENTS.c.seq).where(*_events_of(job, user, "", deeds=deeds))
+        with self._read() as db:
+            return db.scalar(query.order_by(EVENTS.c.seq.desc()).offset(count).limit(1)) or 0
 
     def usage_at(self, at_s: float) -> dict[Account, Usage]:
         """What each account had received by then, on a straight line between samples; accounts that had nothing are absent."""
@@ -359,6 +383,25 @@ class Journal:
             part = 0.0 if then is None else (at_s - was.at_s) / (then.at_s - was.at_s)
             found[who] = was.usage if then is None else was.usage.towards(then.usage, part)
         return found
+
+
+def _unread(error: ValueError | KeyError) -> str:
+    """Without the value: it may be a secret."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join([error.title, *map(str, first["loc"]), first["msg"]])
+
+
+def _events_of(job: int, user: str, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:
+    if job:
+        yield EVENTS.c.job == min(job, MOST)
+    if user:
+        yield EVENTS.c.user == user
+    if kind:
+        yield EVENTS.c.kind == kind
+    if deeds:
+        yield EVENTS.c.deed
 
 
 def _by_account(rows: Iterable[Any], which: Callable[..., Sample]) -> dict[Account, Sample]:

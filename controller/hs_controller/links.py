@@ -26,6 +26,8 @@ AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and
 LOGS, LOGS_OF_ONE = 64, 32
 ERRANDS_OF_ONE = 4  # commands beside jobs; how many in all an agent decides
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
+# Of what one agent says of jobs: as much as a Hello may say, counted with what each takes in memory beside.
+REPORTS_BYTES, REPORT_BYTES = 256 << 20, 512
 
 
 T = TypeVar("T")
@@ -106,6 +108,8 @@ class Link:
         self.memory: agent_pb2.HostMemory | None = None  # for people
         self.troubles: tuple[str, ...] = ()  # likewise
         self.reports: dict[JobId, JobReport] = {}
+        self._sizes: dict[JobId, int] = {}  # of those
+        self._size = 0
         self._last_words: tuple[JobReport, ...] = ()  # of the Hello
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
@@ -130,7 +134,7 @@ class Link:
         self, jobs: Iterable[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
     ) -> tuple[JobReport, ...]:
         """Takes in what a message says of jobs and devices; raises RefusedError where it makes no sense."""
-        told = tuple(sane(convert.to_report(job)) for job in jobs)
+        told = tuple(map(self._report, jobs))
         if gpus:
             self.host = replace(self.host, gpus=convert.to_gpus(gpus))
             self.gpus = tuple(gpus)
@@ -138,6 +142,16 @@ class Link:
             self.reports[report.job] = report
         self.last_report_s = now_s
         return told
+
+    def _report(self, said: common_pb2.JobReport) -> JobReport:
+        report, size = sane(convert.to_report(said)), said.ByteSize() + REPORT_BYTES
+        self._size += size - self._sizes.get(report.job, 0)
+        self._sizes[report.job] = size
+        if self._size > REPORTS_BYTES:
+            raise RefusedError(
+                f"{self.host.name} says too much of jobs: {len(self._sizes)} of them take more than {REPORTS_BYTES >> 20} MiB"
+            )
+        return report
 
     def joined(self, now_s: float) -> HostJoined:
         """Last words are for whom it meets: they grow old."""
@@ -149,6 +163,8 @@ class Link:
         # What ended and is no longer wanted, the agent forgets, and so do we.
         named = {job.job for job in wanted.jobs}
         self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
+        self._sizes = {job: self._sizes[job] for job in self.reports}
+        self._size = sum(self._sizes.values())
 
     def release(self) -> None:
         """What is wanted may go out now."""
@@ -177,7 +193,6 @@ class Link:
                 f"{self.host.name} sends {LOGS} logs already; try again later", Kind.UNAVAILABLE
             )
         reader = LogReader(self, next(self._requests), whose, window_bytes)
-        self.logs[reader.request] = reader
         request = agent_pb2.LogRequest(
             request_id=reader.request,
             job_id=job,
@@ -188,6 +203,7 @@ class Link:
             ago_s=ago_s,
         )
         self._send(agent_pb2.ToAgent(log=request))
+        self.logs[reader.request] = reader
         return reader
 
     async def logs_of(self, job: JobId) -> tuple[int, ...]:
@@ -239,7 +255,6 @@ class Link:
                 Kind.UNAVAILABLE,
             )
         reader = ErrandReader(self, next(self._requests), whose, window_bytes)
-        self.errands[reader.request] = reader
         request = agent_pb2.Exec(
             request_id=reader.request,
             job_id=job,
@@ -249,12 +264,13 @@ class Link:
             window_bytes=window_bytes,
         )
         self._send(agent_pb2.ToAgent(exec=request))
+        self.errands[reader.request] = reader
         return reader
 
     def cancel(self, reader: Reader[Any]) -> None:
-        """Nobody reads it any more."""
+        """Nobody reads it any more. That is said however much waits to be sent: else the agent would keep it, and its place, for ever."""
         if self.forget(reader) and not self.closed.is_set():
-            self._send(agent_pb2.ToAgent(cancel=agent_pb2.Cancel(request_id=reader.request)))
+            self._put(agent_pb2.ToAgent(cancel=agent_pb2.Cancel(request_id=reader.request)))
 
     def forget(self, reader: Reader[Any]) -> bool:
         """Whether it was known."""
@@ -293,6 +309,9 @@ class Link:
             raise RefusedError(
                 f"{self.host.name} does not take its messages; try again later", Kind.UNAVAILABLE
             )
+        self._put(message)
+
+    def _put(self, message: agent_pb2.ToAgent) -> None:
         self._control.append(message)
         self._something.set()
 

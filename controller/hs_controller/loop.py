@@ -43,6 +43,7 @@ log = structlog.get_logger("hs_controller.loop")
 
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
+PRUNE_AGAIN = 3  # times as long as it took, from its beginning, where there is more: jobs may be submitted and cancelled by the thousand a second
 CLOCK_BEHIND_S = 60.0  # the journal: a person has to hear of it
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
@@ -140,6 +141,7 @@ class Loop:
         self._commit_s = 0.0  # and its commit
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
+        self._prune_in_s = PRUNE_S  # after that
         self._young = garbage.Young()
         self._thinker = Thinker()
         self._closing = False
@@ -448,12 +450,12 @@ class Loop:
 
     async def _prune(self) -> None:
         now_s = self.clock.now_s()
-        if now_s - self._pruned_s < PRUNE_S:
+        if now_s - self._pruned_s < self._prune_in_s:
             return
-        self._pruned_s = now_s
+        self._pruned_s, self._prune_in_s = now_s, PRUNE_S
         config, awaited = self.config, self.mind.machine.awaited
         with contextlib.suppress(StoreUnavailableError):  # the next commit says so
-            await self.store.write(
+            more = await self.store.write(
                 lambda journal: journal.prune(
                     events=config.event_limit,
                     deeds=config.deed_limit,
@@ -465,6 +467,8 @@ class Loop:
                     coarse_before_s=now_s - config.usage_days * 86_400.0,
                 )
             )
+            if more:
+                self._prune_in_s = min(PRUNE_S, PRUNE_AGAIN * (self.clock.now_s() - now_s))
 
     # --- when the store cannot be written -----------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class Authority:
         if key.public_key() != own.public_key() or not self._signed(own):
             return 0.0
         start_s, end_s = own.not_valid_before_utc.timestamp(), own.not_valid_after_utc.timestamp()
-        if now_s < start_s:  # the clock was wrong when it was made
+        if not start_s <= now_s < end_s:  # before: the clock was wrong when it was made
             return 0.0
         return start_s + RENEW_AFTER * (end_s - start_s)
 
@@ -153,13 +153,19 @@ class Authority:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(CONTROLLER_URI)]
         names += [x509.DNSName(name) for name in dict.fromkeys((CONTROLLER_DNS, *_host_names()))]
         issued = self._sign("controller", key.public_key(), names, [ExtendedKeyUsageOID.SERVER_AUTH], now_s)
+        files = {"server.key": _key_pem(key), "server.pem": issued.chain_pem}
         try:
-            # A crash in between leaves two that do not belong together: `own_due_s` sees it.
-            for name, data in (("server.key", _key_pem(key)), ("server.pem", issued.chain_pem)):
+            for (
+                name,
+                data,
+            ) in files.items():  # both first: where the disk is full, those that are there stay good
                 fresh = self._folder / f".{name}"
                 fresh.unlink(missing_ok=True)
                 _write(fresh, data)
-                fresh.rename(self._folder / name)
+            for (
+                name
+            ) in files:  # a crash in between leaves two that do not belong together: `own_due_s` sees it
+                (self._folder / f".{name}").rename(self._folder / name)
             _sync(self._folder)
         except OSError as error:
             raise PkiError(f"{self._folder}: cannot be written: {error.strerror or error}") from None

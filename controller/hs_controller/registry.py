@@ -10,7 +10,8 @@ from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserTo
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName, UserName
 
-TOKENS_PER_USER = 100  # that can still be used
+TOKENS_PER_USER = 100  # that can still be used, and of others the newest so many
+SERIALS_PER_NODE = 16  # the newest: one that renews has two or three, and one that never stops must not fill the controller with them
 KEPT_S = 30 * 86_400.0  # what can no longer be used is shown for so long
 USED_EVERY_S = 60.0  # `last_used_s` is no finer
 
@@ -80,16 +81,20 @@ class Registry:
         return next((row for row in self._tokens.values() if row.id == token_id), None)
 
     def add_token(self, row: UserToken) -> tuple[UserToken, ...]:
-        """Raises RefusedError where one more is too many; else those that are old enough to be forgotten."""
+        """Raises RefusedError where one more is too many; else those that are forgotten: who makes and revokes tokens all day must not fill the controller with them."""
         if row.digest in self._tokens:
             raise RefusedError("key: was used before for a token; use another one", Kind.CONFLICT)
-        now_s, own = row.created_s, self.tokens(row.user)
-        live = self.usable(now_s, row.user)
+        now_s, live = row.created_s, self.usable(row.created_s, row.user)
         if len(live) >= TOKENS_PER_USER:
             raise RefusedError(
                 f"{row.user} has {len(live)} tokens; revoke some first: hsctl token revoke", Kind.CONFLICT
             )
-        return tuple(one for one in own if max(one.last_used_s, min(one.not_after_s, now_s)) + KEPT_S < now_s)
+        dead = [one for one in self.tokens(row.user) if one.revoked or now_s >= one.not_after_s]
+        return tuple(
+            one
+            for newer, one in enumerate(reversed(dead))
+            if newer >= TOKENS_PER_USER or max(one.last_used_s, min(one.not_after_s, now_s)) + KEPT_S < now_s
+        )
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -141,8 +146,8 @@ class Registry:
 
     def renewed(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
         old = self._nodes.get(node, NodeIdentity(node=node))
-        live = {known: end_s for known, end_s in old.serials.items() if end_s > now_s}
-        return replace(old, serials={**live, serial: until_s})
+        live = [(known, end_s) for known, end_s in old.serials.items() if end_s > now_s]
+        return replace(old, serials=dict([*live, (serial, until_s)][-SERIALS_PER_NODE:]))
 
     def removed(self, node: HostName, now_s: float) -> NodeIdentity:
         return NodeIdentity(node=node, refused_before_s=self._cut(node, now_s), removed=True)

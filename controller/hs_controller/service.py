@@ -4,12 +4,14 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hs_controller import errands, views
 from hs_controller.admin_service import AdminCalls
 from hs_controller.backup import Copies
 from hs_controller.calls import Context, key_of, reaches_all, seconds
 from hs_controller.gate import CALLER, ResyncError
+from hs_controller.journal import MOST, Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
@@ -17,9 +19,9 @@ from hs_controller.output import Output
 from hs_controller.permissions import Caller
 from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
-from hs_controller.rows import Event
 from hs_controller.token_service import TokenCalls
 from hs_core.cluster import ClusterMachine, Outcome
+from hs_core.cluster.admission import spec_bytes
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
@@ -30,6 +32,7 @@ from hs_proto.v1 import controller_pb2 as pb
 
 JOBS_PER_REQUEST = 10_000
 LIST_DEFAULT, LIST_MOST = 1000, 5000
+READ_AT_ONCE = 100  # jobs
 STORY = 200
 EVENTS_PAGE = 500
 EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
@@ -111,10 +114,18 @@ class Service(AdminCalls, TokenCalls):
         return await self._from_store(machine.missing(specs))
 
     async def _from_store(self, ids: Sequence[JobId]) -> Sequence[Job]:
-        if not ids:
-            return ()
-        rows = await self._loop.store.read(lambda journal: [journal.job(job) for job in ids])
-        return [row for row in rows if row is not None and row.state.ended]
+        """Those that have ended. A few at a time, as everybody reads on one thread; no more of them than one user's jobs may take in memory."""
+        rows, size, most = list[Job](), 0, self._loop.config.limits.spec_bytes_per_user
+        for first in range(0, len(ids), READ_AT_ONCE):
+            some = ids[first : first + READ_AT_ONCE]
+            found = await self._loop.store.read(partial(Journal.ended_among, jobs=some))
+            size += sum(spec_bytes(row.spec) for row in found)
+            if size > most:
+                raise RefusedError(
+                    f"jobs: the specs of those named that have ended take more than {most} bytes: name fewer at a time"
+                )
+            rows += found
+        return rows
 
     def _notes(self, specs: Sequence[JobSpec]) -> list[str]:
         notes = []
@@ -159,7 +170,8 @@ class Service(AdminCalls, TokenCalls):
             return [event(now_s=now_s, by=UserName(caller.name), jobs=ids)]
 
         machine = await self._loop.settled()
-        old = await self._from_store([job for job in ids if machine.find(job) is None])
+        gone = {job for job in ids if job < machine.next_job_id and machine.find(job) is None}
+        old = await self._from_store(sorted(gone))
         # The request says whom it was about, so nothing of the answer is kept for one that is sent again.
         await self._loop.ask(make, lambda _outcomes: b"", key, old)
         pieces, reply = Pieces(self._loop.settled), pb.JobsReply()
@@ -212,15 +224,25 @@ class Service(AdminCalls, TokenCalls):
                     await show(row)
         # The ended ones after those that go on: one that ends in between is in both; the other way round it would be in neither.
         if ended or (request.all and not states):
-            rows = await self._loop.store.read(
-                lambda journal: journal.ended_jobs(
-                    user=request.user, states=ended, array=request.array_id, limit=limit
-                )
-            )
-            for row in rows:
+            async for row in self._ended(request, ended, limit):
                 await show(row)
         newest = sorted(found, reverse=True)[:limit]
         return pb.ListJobsReply(jobs=[found[j] for j in (newest if request.limit else reversed(newest))])
+
+    async def _ended(
+        self, request: pb.ListJobsRequest, states: Sequence[str], limit: int
+    ) -> AsyncIterator[Job]:
+        """The newest, a few at a time: their specs, of which nothing is shown, may be large."""
+        before = MOST
+        while limit > 0:
+            read = partial(Journal.ended_jobs, user=request.user, states=states, array=request.array_id)
+            most = min(limit, READ_AT_ONCE)
+            rows = await self._loop.store.read(partial(read, before=before, limit=most))
+            for row in rows:
+                yield row
+            if len(rows) < most:
+                return
+            before, limit = rows[-1].id, limit - most
 
     async def GetJob(self, request: pb.JobRequest, context: Context) -> pb.JobDetail:
         caller = CALLER.get()
@@ -335,29 +357,23 @@ class Service(AdminCalls, TokenCalls):
 
     async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         with self._watcher():
-            cursor = _Cursor(request.after_seq)
-            if not cursor.seen:
-                for event in await self._newest(request, cursor):
-                    yield views.event_view(event)
+            cursor = _Cursor(request.after_seq or await self._before_newest(request))
             async for view in self._backlog(request, cursor):
                 yield view
             if request.follow:
                 async for view in self._live(request, cursor):
                     yield view
 
-    async def _newest(self, request: pb.EventsRequest, cursor: "_Cursor") -> Sequence[Event]:
-        upto = self._loop.committed_seq
+    async def _before_newest(self, request: pb.EventsRequest) -> int:
         tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
-        page = await self._loop.store.read(
-            lambda journal: journal.events(
-                job=request.job_id, user=request.user, deeds=request.deeds, limit=tail, newest=True
+        return await self._loop.store.read(
+            lambda journal: journal.before_newest(
+                tail, job=request.job_id, user=request.user, deeds=request.deeds
             )
         )
-        cursor.seen = max(upto, page[-1].seq if page else 0)
-        return page
 
     async def _backlog(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
-        """From the journal, a page at a time, until there is no more."""
+        """From the journal, a page at a time, until there is no more: a watcher that takes nothing has no more than that in memory."""
         while True:
             upto = self._loop.committed_seq
             page = await self._loop.store.read(

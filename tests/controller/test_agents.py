@@ -6,9 +6,13 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from hs_controller.links import Hub, Link
+from hs_controller import links
+from hs_controller.links import CONTROL_MESSAGES, LOGS, Hub, Link
 from hs_controller.permissions import Caller, Role
 from hs_controller.rows import Kept, NodeIdentity
+from hs_core.errors import RefusedError
+from hs_core.names import JobId
+from hs_core.wanted import Turn, Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -182,6 +186,60 @@ def test_last_words_are_taken_in_once_in_however_many_messages_and_are_not_of_wh
     assert [(said.job, said.epoch) for said in joined.last_words] == [(1, 0), (2, 0), (1, 3)]
     assert [(said.job, said.epoch) for said in joined.reports] == [(1, 4)]
     assert link.joined(1.0).last_words == ()
+
+
+def test_what_an_agent_was_not_asked_for_as_it_takes_no_messages_has_none_of_its_places():
+    gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
+    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus)
+    link = Link(hello, convert.to_host(hello), 0.0)
+    asked = {"whose": "ann", "window_bytes": 1 << 20}
+
+    async def asks() -> list[agent_pb2.ToAgent]:
+        readers = [link.log(JobId(1), tail_lines=-1, follow=True, **asked)]
+        readers.append(link.exec(JobId(1), 0, ["true"], limit_s=1.0, **asked))
+        while len(link._control) < CONTROL_MESSAGES:
+            link.taken(readers[0], 1)
+        for _ in range(LOGS):
+            with pytest.raises(RefusedError, match="a does not take its messages"):
+                link.log(JobId(1), tail_lines=-1, follow=True, **asked)
+            with pytest.raises(RefusedError, match="a does not take its messages"):
+                link.exec(JobId(1), 0, ["true"], limit_s=1.0, **asked)
+        for reader in readers:
+            link.cancel(reader)
+        assert not link.logs
+        assert not link.errands
+        return [await link.next(lambda: 0.0) for _ in range(CONTROL_MESSAGES + 2)]
+
+    told = asyncio.run(asks())
+    assert [message.cancel.request_id for message in told[-2:]] == [
+        told[0].log.request_id,
+        told[1].exec.request_id,
+    ], "what it was asked for it is told to leave, however much it has not taken"
+
+
+def test_what_an_agent_says_of_jobs_has_a_bound_in_which_it_may_repeat_itself_and_speak_of_new_ones(
+    monkeypatch,
+):
+    monkeypatch.setattr(links, "REPORTS_BYTES", 100 * (links.REPORT_BYTES + 64))
+    gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
+    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus)
+    link = Link(hello, convert.to_host(hello), 0.0)
+    nothing = Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=())
+
+    def says(phase: str, *jobs: int, **more) -> None:
+        link.heard([common_pb2.JobReport(job_id=job, phase=phase, **more) for job in jobs], (), 0.0)
+
+    for first in range(0, 1000, 100):  # ended, and not wanted: forgotten
+        says("exited", *range(first, first + 100), note="x" * 20)
+        link.direct(nothing, 0.0)
+    for step in range(10):
+        says("running", *range(100), step=step)
+    assert len(link.reports) == 100
+    with pytest.raises(RefusedError, match="a says too much of jobs"):
+        says("running", *range(100, 130))
+    link = Link(hello, convert.to_host(hello), 0.0)
+    with pytest.raises(RefusedError, match="a says too much of jobs"):
+        says("running", 1, note="x" * links.REPORTS_BYTES)
 
 
 def test_a_hello_without_an_end_is_not_listened_to(lasting, monkeypatch):

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ import pytest
 from hs_agent import identity
 from hs_agent.identity import Keeper
 from hs_controller import pki
-from hs_controller.pki import Authority
+from hs_controller.config import Config
+from hs_controller.pki import Authority, PkiError
 from hs_core.errors import Kind, RefusedError
+from tests.controller.kit import started
 from tests.controller.secured import CONNECTED, Cluster, Host
 
 
@@ -91,6 +96,38 @@ def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn
     authority.renew_own(time.time())
     authority.server_context()
     assert authority.own_due_s(time.time()) > time.time()
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_renewal_for_which_the_disk_has_no_room_leaves_the_certificate_that_is_there_good(
+    written: int, lasting: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki.init(lasting.state_dir)
+    authority = Authority.load(lasting.state_dir)
+    assert authority is not None
+    authority.renew_own(time.time() - 6 * 86_400.0)
+    good, rooms, write = certificate_of(lasting), iter([True] * written), pki._write
+
+    def full(file: Path, data: bytes) -> None:
+        if not next(rooms, False):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, data)
+
+    async def story() -> None:
+        async with started(replace(lasting, listen=("127.0.0.1", 0))) as here:
+            assert here.controller.address
+
+    monkeypatch.setattr(pki, "_write", full)
+    asyncio.run(story())
+    assert certificate_of(lasting) == good
+    assert 0.0 < authority.own_due_s(time.time()) < time.time(), "it is due, and good for another day"
+    with pytest.raises(PkiError, match="No space left"):
+        authority.renew_own(time.time())
+    assert authority.own_due_s(time.time() + 2 * 86_400.0) == 0.0
+
+
+def certificate_of(config: Config) -> list[bytes]:
+    return [(config.state_dir / "pki" / f"server.{end}").read_bytes() for end in ("key", "pem")]
 
 
 def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ import pytest
 from hs_controller import doors
 from hs_controller.callers import ANONYMOUS, Guest, Known
 from hs_controller.config import Limits
-from hs_controller.doors import Guests, UnixFront
+from hs_controller.doors import DoorError, Guests, TcpFront, UnixFront
 from tests.controller.kit import until
 
 SOMEBODY = Known(ANONYMOUS, "somebody")
@@ -115,3 +116,35 @@ def test_while_the_system_looks_for_one_guests_name_others_are_served(tmp_path: 
             await until(lambda: bool(behind.writers))
 
     asyncio.run(story())
+
+
+def test_nothing_is_kept_of_the_address_of_who_was_sent_away_or_counts_as_somebody_else(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        behind, guests = Behind(b"welcome"), Guests(tmp_path / "inner")
+        told: list[Guest | None] = [None, SOMEBODY]
+        front = TcpFront(("127.0.0.1", 0), Limits(), guests, None, lambda _certificate: told.pop(0))
+        async with await asyncio.start_unix_server(behind.serve, path=str(guests.address)):
+            await front.open()
+            for says in (b"", b"welcome"):
+                reader, writer = await asyncio.open_connection(*front.address)
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read(7) == says
+                assert dict(front._of_whom) == ({"somebody": 1} if says else {})
+                writer.close()
+            await until(lambda: not front._open)
+            assert not front._of_whom
+            await front.shut()
+            await front.close()
+            for writer in behind.writers:
+                writer.transport.abort()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["gpu..head", "x" * 64])
+def test_a_port_at_a_name_that_is_no_hosts_is_refused_by_that_name(host: str, tmp_path: Path) -> None:
+    front = TcpFront((host, 7443), Limits(), Guests(tmp_path / "inner"), None, lambda _certificate: SOMEBODY)
+    with pytest.raises(DoorError, match=f"{re.escape(host)}:7443: cannot be listened on: "):
+        asyncio.run(front.open())

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_controller.journal import Journal
-from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
+from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage, UserToken
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
 from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, nearest_samples
 from hs_core.events import Fact
@@ -315,6 +315,32 @@ def test_a_corrupt_page_is_refused(folder: Path) -> None:
         Journal.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            "UPDATE jobs SET doc = replace(doc, '\"queued\"', '\"secret\"')",
+            r"Job: state: Input should be 'queued'",
+        ),
+        ("UPDATE jobs SET doc = '{secret'", "Job: Invalid JSON"),
+        ("UPDATE meta SET value = 'secret'", "JSONDecodeError: Expecting value"),
+        ("UPDATE credentials SET kind = 'later'", "KeyError: 'later'"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_told_without_what_is_in_it(
+    journal: Journal, change: str, why: str
+) -> None:
+    token = UserToken(id="t", user=ANN, label="", digest="d", created_s=1.0, not_after_s=2.0)
+    journal.commit(Batch(jobs=(job(1),), credentials=(token,)))
+    with journal._write("changing") as db:
+        db.exec_driver_sql(change)
+    with pytest.raises(StoreRefusedError, match=why) as refused:
+        journal.load()
+    assert "put it back from a backup" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__, "nor in a traceback"
+
+
 @pytest.mark.parametrize("how", ["gone", "empty"])
 def test_a_journal_that_is_gone_is_not_started_anew(folder: Path, how: str) -> None:
     opened = Journal.open(folder)
@@ -378,9 +404,9 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
 
 
 def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journal) -> None:
-    def prune(events: int, deeds: int) -> None:
+    def prune(events: int, deeds: int) -> bool:
         ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
-        journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
+        return journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
 
     deeds = [1, 2, 3, 50, 95]
     journal.commit(Batch(events=tuple(event(seq, deed=seq in deeds) for seq in range(1, 101))))
@@ -392,9 +418,14 @@ def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journa
     # A deed at the very beginning does not keep what comes after it: so much is dropped at a time, from there on.
     many = 45_000
     journal.commit(Batch(events=tuple(event(seq) for seq in range(101, many))))
-    for _ in range(3):
-        prune(events=10, deeds=3)
+    assert [prune(events=10, deeds=3) for _ in range(3)] == [True, True, False], (
+        "it says whether there is more"
+    )
     assert [e.seq for e in journal.events()] == [3, 50, 95, *range(many - 10, many)]
+    journal._writer.exec_driver_sql("DELETE FROM events WHERE NOT deed")
+    journal._writer.commit()
+    journal.commit(Batch(events=(event(many, deed=True),)))
+    assert not prune(events=10, deeds=3), "where there are deeds alone there is no more"
 
 
 @pytest.mark.parametrize(

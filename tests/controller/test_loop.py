@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from hs_controller import journal
 from hs_controller.config import Config, ConfigUser
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
@@ -194,6 +195,24 @@ def test_an_ended_job_that_a_live_one_waits_for_is_kept_beyond_the_limit(config)
             await loop.ask(cancels(second), ids, None)
             machine = await loop.settled()
             assert machine.why(JobId(4), loop.clock.now_s()).reason is not Reason.DEPENDENCY
+
+    asyncio.run(scenario())
+
+
+def test_what_is_too_old_goes_as_fast_as_it_comes(config, monkeypatch) -> None:
+    monkeypatch.setattr(journal, "JOBS_AT_ONCE", 5)
+    config, names = replace(config, ended_limit=10), [f"j{number}" for number in range(60)]
+
+    async def scenario() -> None:
+        async with running(config) as loop:
+            jobs = tuple(JobId(number) for number in range(1, 61))
+            await loop.ask(submits(*names), ids, None)
+            cancel = JobsCancelled(now_s=loop.clock.now_s(), by=ANN, jobs=jobs)
+            await loop.ask(lambda _now_s, _machine: [cancel], ids, None)
+            loop._pruned_s = 0.0  # a minute ago: with the next batch
+            async with asyncio.timeout(30):
+                while len(await loop.store.read(lambda journal: journal.ended_jobs(limit=99))) > 10:
+                    await loop.ask(submits("one-more"), ids, None)
 
     asyncio.run(scenario())
 

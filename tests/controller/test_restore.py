@@ -2,15 +2,17 @@
 
 import os
 import shutil
+import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hs_controller import backup
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch
-from hs_controller.sqlite import StoreRefusedError
+from hs_controller.sqlite import StoreRefusedError, StoreUnavailableError
 from hs_core.model import Job, JobSpec
 from hs_core.names import JobId, UserName
 
@@ -93,6 +95,13 @@ def test_a_restore_that_is_cut_off_is_whole_when_it_is_said_again(
     assert len(list(folder.glob("journal.db.before-*-wal"))) == 1
 
 
+def test_who_was_too_quick_goes_back_to_all_that_was_committed(folder: Path, copy: Path) -> None:
+    _, aside = backup.restore(folder, copy, force=True)
+    assert aside is not None
+    assert backup.restore(folder, aside, force=True)[0] == 40, "also what is in the log beside it alone"
+    assert names_in(folder) == {"old"}
+
+
 def test_two_restores_within_a_second_put_two_journals_aside(folder: Path, copy: Path) -> None:
     asides = {backup.restore(folder, copy, force=True)[1] for _ in range(3)}
     assert len(asides) == 3
@@ -130,3 +139,18 @@ def test_a_backup_may_come_through_a_pipe(folder: Path, copy: Path) -> None:
     os.close(reading)
     assert jobs == 3
     assert names_in(folder) == {"from-the-backup"}
+
+
+def test_a_copy_for_which_there_is_no_room_is_not_begun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal would have none either, until it was given up."""
+    size = sum((folder / f"journal.db{end}").stat().st_size for end in ("", "-wal"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2 * size - 1))
+    monkeypatch.setattr(sqlite3, "connect", lambda *_args, **_more: pytest.fail("it was begun"))
+    with pytest.raises(StoreUnavailableError, match=f"takes up to {size} bytes.*; {2 * size - 1} are free"):
+        backup.take(folder)
+    assert not (folder / backup.BACKUP).exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2 * size))
+    backup.take(folder).close()

@@ -7,8 +7,9 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from hs_controller import pieces
+from hs_controller import pieces, service
 from hs_controller.config import Config
+from hs_controller.journal import Journal
 from hs_core.profile import RateSample
 from hs_proto.v1 import common_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -270,6 +271,66 @@ def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
                 await here.client.submit(spec(after=[common_pb2.After(job_id=1, condition="ok")]))
             [waits] = await here.client.submit(spec(after=[common_pb2.After(job_id=1, condition="fail")]))
             assert waits == 4
+
+    asyncio.run(story())
+
+
+def test_of_ended_jobs_no_more_is_taken_into_memory_than_one_users_jobs_may_take(lasting, monkeypatch):
+    most = 256 << 10
+    config = replace(lasting, ended_limit=10, limits=replace(lasting.limits, spec_bytes_per_user=most))
+    large = spec(env={"TEXT": "x" * (20 << 10)})
+    read = list[int]()
+
+    def counted(look):
+        def looked_up(journal, *args, **more):
+            found = look(journal, *args, **more)
+            read.append(len(found))
+            return found
+
+        return looked_up
+
+    async def story():
+        async with started(config) as here:
+            stub, ended = here.client.stub, list[int]()
+            for key in "abcd":
+                jobs = await here.client.submit(*[large] * 10)
+                await stub.Cancel(pb.JobsRequest(key=key, job_ids=jobs))
+                ended += jobs
+            for look in (Journal.ended_jobs, Journal.ended_among):
+                monkeypatch.setattr(Journal, look.__name__, counted(look))
+            monkeypatch.setattr(service, "READ_AT_ONCE", 5)
+            waiting = spec(after=[common_pb2.After(job_id=job, condition="any") for job in ended])
+            for ask in (
+                lambda: stub.Cancel(pb.JobsRequest(key="all", job_ids=ended)),
+                lambda: here.client.submit(waiting),
+                lambda: here.client.submit(waiting, dry_run=True),
+            ):
+                async with refused(*INVALID, f"more than {most} bytes: name fewer at a time"):
+                    await ask()
+                assert sum(read) * (20 << 10) < 2 * most
+                read.clear()
+            few = await stub.Cancel(pb.JobsRequest(key="few", job_ids=ended[:5]))
+            assert [(view.id, view.state) for view in few.jobs] == [(job, "cancelled") for job in ended[:5]]
+            shown = await stub.ListJobs(pb.ListJobsRequest(all=True, limit=33))
+            assert [view.id for view in shown.jobs] == ended[:-34:-1]
+            assert max(read) <= 5
+
+    asyncio.run(story())
+
+
+def test_jobs_that_never_were_are_not_looked_for_in_the_journal(lasting, monkeypatch):
+    read, looks = Journal._read, list[Journal]()
+
+    def looked(journal):
+        looks.append(journal)
+        return read(journal)
+
+    async def story():
+        async with started(lasting) as here:
+            monkeypatch.setattr(Journal, "_read", looked)
+            async with refused(*NOT_FOUND, "there is no job 1"):
+                await here.client.stub.Cancel(pb.JobsRequest(key="k", job_ids=range(1, 1001)))
+        assert not looks
 
     asyncio.run(story())
 

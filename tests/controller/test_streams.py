@@ -6,6 +6,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from hs_controller import service
+from hs_controller.journal import Journal
 from hs_controller.links import LOGS, LOGS_OF_ONE
 from hs_core.errors import RefusedError
 from hs_proto.v1 import agent_pb2
@@ -153,6 +155,31 @@ def test_events_come_from_the_backlog_and_then_live_without_a_gap(lasting):
             )
             of_job = [event.kind async for event in stub.Events(pb.EventsRequest(job_id=2))]
             assert of_job == ["submitted"]
+
+    asyncio.run(story())
+
+
+def test_however_many_events_are_asked_for_a_watcher_has_one_page_of_them_in_memory(lasting, monkeypatch):
+    monkeypatch.setattr(service, "EVENTS_PAGE", 5)
+    events, read = Journal.events, list[int]()
+
+    def counted(journal, **asked):
+        found = events(journal, **asked)
+        read.append(len(found))
+        return found
+
+    async def story():
+        async with started(lasting) as here:
+            await here.client.submit(*(spec(f"j{n}") for n in range(30)))
+            await here.client.stub.Cancel(pb.JobsRequest(key="c", job_ids=range(1, 11)))
+            monkeypatch.setattr(Journal, "events", counted)
+            last = here.loop.committed_seq
+            for tail in (23, last, last + 1, 100_000):
+                told = [e.seq async for e in here.client.stub.Events(pb.EventsRequest(tail=tail))]
+                assert told == list(range(max(1, last - tail + 1), last + 1))
+            of_job = pb.EventsRequest(tail=1, job_id=7)
+            assert [e.kind async for e in here.client.stub.Events(of_job)] == ["cancelled"]
+            assert max(read) == 5
 
     asyncio.run(story())
 
