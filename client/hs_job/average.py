@@ -169,7 +169,7 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
     if any(value.shape != first.shape for value in values):
         raise ValueError(f"{where} has shapes {sorted({tuple(value.shape) for value in values})}")
     wide = torch.complex128 if first.is_complex() else torch.float64
-    total = torch.zeros(first.shape, dtype=wide)
+    total = torch.zeros(first.shape, dtype=wide, device=first.device)
     for value, weight in zip(values, weights):
         if weight:
             total += weight * value.to(wide)
@@ -263,7 +263,8 @@ def _reseed(state: Dict[str, Any], step: int, copy: int) -> Dict[str, Any]:
 
         def anew(tensor: Any) -> Any:
             if tensor.numel() == 16:  # a CUDA generator: seed and offset
-                return torch.tensor(list(struct.pack("<qq", seeds.getrandbits(62), 0)), dtype=torch.uint8)
+                made = struct.pack("<qq", seeds.getrandbits(62), 0)
+                return torch.tensor(list(made), dtype=torch.uint8, device="cpu")
             return torch.Generator().manual_seed(seeds.getrandbits(62)).get_state()
 
         found["own"] = [anew(each) for each in state.get("own", ())]

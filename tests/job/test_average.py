@@ -250,6 +250,17 @@ def test_arrays_of_numbers_are_averaged_and_bytes_are_the_busiest_copys() -> Non
         average.merged(parts, [3, 1], 6)
 
 
+def test_an_average_is_the_same_whatever_the_default_device_is() -> None:
+    parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
+    for part in parts:
+        part["rng"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)]
+    with torch.device("meta"):
+        elsewhere = average.as_copy(average.merged(parts, [2, 2], 6), 1, 2)
+    found = average.as_copy(average.merged(parts, [2, 2], 6), 1, 2)
+    assert elsewhere["objects"]["model"]["w"].tolist() == [1.5]
+    assert elsewhere["rng"]["cuda"][0].tolist() == found["rng"]["cuda"][0].tolist()
+
+
 def test_a_copy_that_did_nothing_has_no_weight() -> None:
     idle = saved(2, float("nan"), fetched=2, began=2, count=2)
     found = average.merged([idle, saved(4, 4.0, fetched=4, began=2, count=4)], [0, 2], 4)

@@ -335,6 +335,19 @@ def test_state_is_saved_from_the_host_while_its_memory_is_swapped_out() -> None:
     assert all(torch.equal(saved[name], before[name]) for name in before)
 
 
+def test_what_is_swapped_lies_on_the_host_whatever_the_default_device_is() -> None:
+    model, optimizer, _ = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
+    before = [p.detach().clone() for p in model.parameters()]
+    with torch.device("meta"):
+        swapper.reserve()
+        swapper.out()
+        saved = pack(dict(model.named_parameters()), "model", swapper.host_of)
+        swapper.back(pytest.fail)
+    assert all(torch.equal(a, b) for a, b in zip(saved.values(), before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
 def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer, _ = trained()
     swapper = Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",))
