@@ -68,6 +68,25 @@ while not os.path.exists("enough"):
 print("done", i, flush=True)
 """
 
+DERIVED = """
+import torch
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        loss = super().step(closure)
+        if steps == 20 and fails: raise ArithmeticError
+        return loss
+steps, fails = 0, True
+w = torch.nn.Parameter(torch.ones(4)); v = torch.nn.Parameter(torch.ones(4))
+other = torch.optim.SGD([v], lr=0.1); own = Own([w], lr=0.1)
+while steps < 37:
+    w.square().sum().backward()
+    try:
+        own.step()
+    except ArithmeticError:
+        fails = False
+    steps += 1
+"""
+
 NO_TORCH = """
 import os, sys, hs_job
 while not os.path.exists("enough"):
@@ -169,6 +188,14 @@ def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimiz
     output, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
     assert steps[-1] <= int(output.split()[1])
+
+
+def test_a_step_that_calls_the_one_that_it_is_derived_from_is_one(agent: StubAgent) -> None:
+    """Torch has hooks called for both, once there has been an optimizer of either class."""
+    job = start(agent, script(agent, DERIVED))
+    output, errors = job.communicate()
+    assert (job.returncode, output, errors) == (0, "", "")
+    assert agent.messages("progress")[-1]["step"] == 37
 
 
 def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None:
