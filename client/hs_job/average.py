@@ -20,7 +20,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from hs_job import arrays
+from hs_job import arrays, rng
 from hs_job.pack import versions, with_versions
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ def _reseed(state: Dict[str, Any], step: int, copy: int) -> Dict[str, Any]:
             found["cuda"] = [anew(each) for each in state["cuda"]]
     if "numpy" in state:
         numpy = importlib.import_module("numpy")
-        name, keys, position, has_gauss, cached = numpy.random.RandomState(seeds.getrandbits(32)).get_state()
-        found["numpy"] = [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+        kept, seed = state["numpy"], seeds.getrandbits(32)
+        own = seed if isinstance(kept, list) else getattr(numpy.random, kept["bit_generator"])(seed)
+        found["numpy"] = rng.of_numpy(numpy.random.RandomState(own).get_state(legacy=False))
     return found
