@@ -49,6 +49,7 @@ class Hooks:
         optimizers.register_optimizer_step_pre_hook(_undynamo(self._begins))
         optimizers.register_optimizer_step_post_hook(_undynamo(self._stepped))
         self._hook_optimizer(torch.optim.Optimizer)
+        self._hook_compiler()
         self._hook_scaler()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self._hook_loader(loading.DataLoader)
@@ -66,6 +67,25 @@ class Hooks:
             known.add(optimizer)
 
         kind.__init__ = __init__
+
+    def _hook_compiler(self) -> None:
+        """Torch 2.2 takes away what calls hooks from its optimizers, for good, where it is first asked to compile something; later ones don't."""
+        torch, base = self._torch, self._torch.optim.Optimizer
+        if not torch.__version__.startswith("2.2."):
+            return
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            if getattr(base.step, "hooked", False):  # it has, and says that all are hooked
+                base.step.hooked = False
+                for kind in base.__subclasses__():
+                    if kind.__module__.startswith("torch.optim."):
+                        kind.step = base.profile_hook_step(kind.step)
+            return made
+
+        torch.compile = compiled
 
     def _hook_scaler(self) -> None:
         """Where losses are scaled, gradients of parts are, and the whole ones are not any more: nothing can be told of both."""
