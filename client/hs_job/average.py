@@ -20,7 +20,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from hs_job import arrays
+from hs_job import arrays, rng
 from hs_job.pack import versions, with_versions
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
     if any(value.shape != first.shape for value in values):
         raise ValueError(f"{where} has shapes {sorted({tuple(value.shape) for value in values})}")
     wide = torch.complex128 if first.is_complex() else torch.float64
-    total = torch.zeros(first.shape, dtype=wide)
+    total = torch.zeros(first.shape, dtype=wide, device=first.device)
     for value, weight in zip(values, weights):
         if weight:
             total += weight * value.to(wide)
@@ -263,7 +263,8 @@ def _reseed(state: Dict[str, Any], step: int, copy: int) -> Dict[str, Any]:
 
         def anew(tensor: Any) -> Any:
             if tensor.numel() == 16:  # a CUDA generator: seed and offset
-                return torch.tensor(list(struct.pack("<qq", seeds.getrandbits(62), 0)), dtype=torch.uint8)
+                made = struct.pack("<qq", seeds.getrandbits(62), 0)
+                return torch.tensor(list(made), dtype=torch.uint8, device="cpu")
             return torch.Generator().manual_seed(seeds.getrandbits(62)).get_state()
 
         found["own"] = [anew(each) for each in state.get("own", ())]
@@ -273,6 +274,7 @@ def _reseed(state: Dict[str, Any], step: int, copy: int) -> Dict[str, Any]:
             found["cuda"] = [anew(each) for each in state["cuda"]]
     if "numpy" in state:
         numpy = importlib.import_module("numpy")
-        name, keys, position, has_gauss, cached = numpy.random.RandomState(seeds.getrandbits(32)).get_state()
-        found["numpy"] = [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+        kept, seed = state["numpy"], seeds.getrandbits(32)
+        own = seed if isinstance(kept, list) else getattr(numpy.random, kept["bit_generator"])(seed)
+        found["numpy"] = rng.of_numpy(numpy.random.RandomState(own).get_state(legacy=False))
     return found

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from hs_job import gradients, noise, runtime
 from hs_job.position import Data, Trained
@@ -23,6 +23,8 @@ from hs_job.swap import Swapper
 
 if TYPE_CHECKING:
     from hs_job.handed import Handed
+
+Call = Tuple[int, int]  # the optimizer's identity, the thread's
 
 _BETWEEN_STEPS_WITHIN_S = 10.0  # where a step takes longer, it is held amid its batches, but not saved
 
@@ -34,6 +36,8 @@ class Hooks:
         self._torch = torch
         self._rt = rt
         self._known: Set[int] = set()
+        self._done: Dict[Call, int] = {}  # steps …
+        self._under_way: Dict[Call, List[int]] = {}  # … and how many were done when those under way began
         self._kinds: Any = weakref.WeakKeyDictionary()
         self.optimizers: Any = weakref.WeakSet()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
@@ -41,8 +45,11 @@ class Hooks:
 
     def install(self) -> None:
         torch = self._torch
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_undynamo(self._stepped))
+        optimizers: Any = sys.modules["torch.optim.optimizer"]
+        optimizers.register_optimizer_step_pre_hook(_undynamo(self._begins))
+        optimizers.register_optimizer_step_post_hook(_undynamo(self._stepped))
         self._hook_optimizer(torch.optim.Optimizer)
+        self._hook_compiler()
         self._hook_scaler()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self._hook_loader(loading.DataLoader)
@@ -61,6 +68,25 @@ class Hooks:
 
         kind.__init__ = __init__
 
+    def _hook_compiler(self) -> None:
+        """Torch 2.2 takes away what calls hooks from its optimizers, for good, where it is first asked to compile something; later ones don't."""
+        torch, base = self._torch, self._torch.optim.Optimizer
+        if not torch.__version__.startswith("2.2."):
+            return
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            if getattr(base.step, "hooked", False):  # it has, and says that all are hooked
+                base.step.hooked = False
+                for kind in base.__subclasses__():
+                    if kind.__module__.startswith("torch.optim."):
+                        kind.step = base.profile_hook_step(kind.step)
+            return made
+
+        torch.compile = compiled
+
     def _hook_scaler(self) -> None:
         """Where losses are scaled, gradients of parts are, and the whole ones are not any more: nothing can be told of both."""
         rt, kind = self._rt, getattr(getattr(self._torch, "amp", None), "GradScaler", None)
@@ -76,9 +102,21 @@ class Hooks:
 
         kind.__init__ = __init__
 
+    def _begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        call = id(optimizer), threading.get_ident()
+        self._under_way.setdefault(call, []).append(self._done.get(call, 0))
+
+    def _contains_another(self, optimizer: Any) -> bool:
+        """The step that ends has called `step` of the class that its own is derived from: that one was counted. One that has failed leaves its beginning below."""
+        call = id(optimizer), threading.get_ident()
+        done = self._done.get(call, 0)
+        self._done[call] = done + 1
+        under_way = self._under_way.get(call)
+        return bool(under_way and under_way.pop() < done)
+
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         rt = self._rt
-        if not rt.live:
+        if self._contains_another(optimizer) or not rt.live:
             return
         batch, key = rt.batch, id(optimizer)
         batch.steps(key)

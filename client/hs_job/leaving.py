@@ -24,6 +24,12 @@ def end_workers() -> None:
         child.kill()
 
 
+def works_for_a_loader() -> bool:
+    """This process is a DataLoader's worker, started and not forked. It ends with who trains: torch would call its leaving by itself a failure."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
 def flush_files() -> None:
     """What a script has written of its batches so far: they are not trained on again."""
     for thing in gc.get_objects():

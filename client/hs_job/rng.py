@@ -8,6 +8,8 @@ import random
 import sys
 from typing import Any, Dict, Iterator, List
 
+from hs_job.pack import pack, unpack
+
 
 def generators(loader: Any) -> List[Any]:
     """The torch generators that a DataLoader and its samplers were given, each once."""
@@ -41,9 +43,16 @@ def capture(torch: Any, own: List[Any]) -> Dict[str, Any]:
             state["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
-        state["numpy"] = [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+        state["numpy"] = of_numpy(numpy.random.get_state(legacy=False))
     return state
+
+
+def of_numpy(kept: Dict[str, Any]) -> Any:
+    """A list where it is of numpy's own choice, else what the script's choice of a generator keeps."""
+    if kept["bit_generator"] != "MT19937":
+        return pack(kept, "the state of numpy's generator")
+    keys, position = kept["state"]["key"], kept["state"]["pos"]
+    return ["MT19937", keys.tolist(), int(position), int(kept["has_gauss"]), float(kept["gauss"])]
 
 
 def put_back(torch: Any, own: List[Any], state: Dict[str, Any]) -> None:
@@ -58,5 +67,5 @@ def put_back(torch: Any, own: List[Any], state: Dict[str, Any]) -> None:
                 torch.cuda.set_rng_state(kept, device)
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in state:
-        name, keys, position, has_gauss, cached = state["numpy"]
-        numpy.random.set_state((name, keys, position, has_gauss, cached))
+        kept = state["numpy"]
+        numpy.random.set_state(tuple(kept) if isinstance(kept, list) else unpack(kept))

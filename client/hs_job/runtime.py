@@ -21,7 +21,7 @@ from hs_job import place, said
 from hs_job.batch import Batch
 from hs_job.inject import say
 from hs_job.keeper import Keeper
-from hs_job.leaving import end_workers, vanish
+from hs_job.leaving import end_workers, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.stop import Stop
 
@@ -480,7 +480,7 @@ class Runtime:
 
     def _heard_leave(self) -> None:
         self._leave = True
-        if self._phase is Phase.NEW:
+        if self._phase is Phase.NEW and not works_for_a_loader():
             vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
 
     def _lost(self) -> None:

@@ -1,7 +1,8 @@
 """Device memory to the host and back: the storages shrink to nothing and come back, tensors stay the same objects.
 
 Moved are the storages that training itself needs at a batch edge: parameters, gradients and state of every optimizer, parameters and
-buffers of every module handed over. Views and tied weights share a storage, so they stay views and tied.
+buffers of every module handed over. Views and tied weights share a storage, so they stay views and tied. What is on the host says so: a
+script may have made its GPU the default device.
 """
 # Python 3.9 has no strict; a storage has no other identity that lasts:
 # ruff: noqa: B905, SLF001
@@ -118,7 +119,7 @@ class Swapper:
         if parked is None:
             return None
         _, buffer, _ = parked
-        view = self._torch.empty(0, dtype=tensor.dtype)
+        view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         return view.set_(buffer, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     # --- what to move ----------------------------------------------------------------------------------------------
@@ -168,10 +169,10 @@ class Swapper:
         torch = self._torch
         if self._on_cuda():
             try:
-                return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+                return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
             except RuntimeError:
                 pass  # the limit on locked memory: slower, not impossible
-        return torch.empty(size, dtype=torch.uint8).untyped_storage()
+        return torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
 
     def _on_cuda(self) -> bool:
         cuda = self._torch.cuda

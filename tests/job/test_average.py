@@ -14,7 +14,7 @@ from warm import Warm
 
 from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
-from hs_job import average
+from hs_job import average, rng
 from hs_job.checkpoint import Folder
 from hs_job.pack import pack, unpack
 
@@ -248,6 +248,28 @@ def test_arrays_of_numbers_are_averaged_and_bytes_are_the_busiest_copys() -> Non
     parts[1]["objects"]["model"]["own"]["keys"] = pack({b"b": np.array([1.0]), (1, b"b"): b""}, "keys")
     with pytest.raises(ValueError, match=r"the copies differ in entries of model\['own'\]\['keys'\]"):
         average.merged(parts, [3, 1], 6)
+
+
+def test_an_average_is_the_same_whatever_the_default_device_is() -> None:
+    parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
+    for part in parts:
+        part["rng"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)]
+    with torch.device("meta"):
+        elsewhere = average.as_copy(average.merged(parts, [2, 2], 6), 1, 2)
+    found = average.as_copy(average.merged(parts, [2, 2], 6), 1, 2)
+    assert elsewhere["objects"]["model"]["w"].tolist() == [1.5]
+    assert elsewhere["rng"]["cuda"][0].tolist() == found["rng"]["cuda"][0].tolist()
+
+
+def test_copies_draw_apart_also_from_a_generator_that_a_script_has_given_numpy() -> None:
+    part = saved(4, 1.0, fetched=4, began=2, count=4)
+    dice = np.random.RandomState(np.random.PCG64(1))
+    part["rng"]["numpy"] = rng.of_numpy(dice.get_state(legacy=False))
+    drawn = []
+    for copy in range(3):
+        dice.set_state(unpack(average.as_copy(average.merged([part], [2], 4), copy, 3)["rng"]["numpy"]))
+        drawn.append(dice.rand())
+    assert len(set(drawn)) == 3
 
 
 def test_a_copy_that_did_nothing_has_no_weight() -> None:

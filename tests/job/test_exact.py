@@ -385,6 +385,22 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss!r} {own.step(step, loss)!r}", flush=True)
 """
 
+DICE_OF_ITS_OWN_CHOICE = """
+import numpy as np
+
+np.random.set_bit_generator(np.random.Philox(3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs + np.random.randn(), ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
 A_STEP_FOR_EACH_EPOCH = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
@@ -430,6 +446,7 @@ for epoch in range(state.epoch, 4):
         pytest.param(
             WITH_ARRAYS, 7, id="whose own state holds arrays, their scalars, bytes, types and complex numbers"
         ),
+        pytest.param(DICE_OF_ITS_OWN_CHOICE, 7, id="that has given numpy another generator"),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
 )

@@ -23,6 +23,7 @@ from hs_core.events import (
     JobWentOn,
     SuspendFailed,
 )
+from hs_core.gang import Step
 from hs_core.reports import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
@@ -68,6 +69,25 @@ while not os.path.exists("enough"):
 print("done", i, flush=True)
 """
 
+DERIVED = """
+import torch
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        loss = super().step(closure)
+        if steps == 20 and fails: raise ArithmeticError
+        return loss
+steps, fails = 0, True
+w = torch.nn.Parameter(torch.ones(4)); v = torch.nn.Parameter(torch.ones(4))
+other = torch.optim.SGD([v], lr=0.1); own = Own([w], lr=0.1)
+while steps < 37:
+    w.square().sum().backward()
+    try:
+        own.step()
+    except ArithmeticError:
+        fails = False
+    steps += 1
+"""
+
 NO_TORCH = """
 import os, sys, hs_job
 while not os.path.exists("enough"):
@@ -97,6 +117,19 @@ for epoch in range(6):
     with torch.no_grad():
         for (x,) in val: m(x)
 print("done", flush=True)
+"""
+
+WITH_SPAWNED_WORKERS = """
+import os, torch
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == "__main__":
+    data = TensorDataset(torch.randn(64, 4))
+    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True, multiprocessing_context="spawn")
+    m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=0.01)
+    while not os.path.exists("enough"):
+        for (x,) in loader:
+            o.zero_grad(); m(x).sum().backward(); o.step()
+    print("done", flush=True)
 """
 
 UNEVEN = """
@@ -171,6 +204,14 @@ def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimiz
     assert steps[-1] <= int(output.split()[1])
 
 
+def test_a_step_that_calls_the_one_that_it_is_derived_from_is_one(agent: StubAgent) -> None:
+    """Torch has hooks called for both, once there has been an optimizer of either class."""
+    job = start(agent, script(agent, DERIVED))
+    output, errors = job.communicate()
+    assert (job.returncode, output, errors) == (0, "", "")
+    assert agent.messages("progress")[-1]["step"] == 37
+
+
 def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None:
     job = start(agent, script(agent, NO_TORCH), fresh=True)
     for _ in range(3):
@@ -192,6 +233,22 @@ def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(age
     output, errors = job.communicate()
     assert (job.returncode, output, errors) == (0, "done\n", "")
     assert {message["pid"] for message in agent.messages("hello")} == {job.pid}
+
+
+@pytest.mark.slow
+def test_a_loaders_worker_that_was_spawned_does_not_leave_by_itself(agent: StubAgent) -> None:
+    """Torch would raise an error in the rank that it works for, which has yet to hear that all leave."""
+    job = start(agent, script(agent, WITH_SPAWNED_WORKERS), fresh=True)
+    agent.wait(JobProgressed)
+    workers = [fd for _, fd, message in agent.heard if message.get("pid") not in (None, job.pid)]
+    assert workers
+    with agent._changed:
+        agent._do(Step(tell=tuple((worker, {"type": "leave"}) for worker in workers)))
+    since = agent.seen()
+    agent.wait(JobProgressed, since)
+    (agent.folder / "enough").touch()
+    output, errors = job.communicate()
+    assert (job.returncode, output, errors) == (0, "done\n", "")
 
 
 def test_switched_off_by_the_environment_the_script_runs_by_itself(agent: StubAgent) -> None:

@@ -1,7 +1,9 @@
 """The runtime's parts by themselves: files, swapping, frames."""
 
 import ast
+import functools
 import importlib.util
+import inspect
 import json
 import os
 import struct
@@ -15,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hs_job import inject, place
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.handed import apart
+from hs_job.hooks import Hooks
 from hs_job.link import Frames, frame
 from hs_job.pack import pack
 from hs_job.swap import Swapper
@@ -296,6 +300,47 @@ def trained(kind: Any = torch.optim.Adam) -> tuple[Any, Any, Any]:
     return model, optimizer, data
 
 
+def test_steps_are_heard_of_also_once_torch_2_2_has_taken_its_hooks_away_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = [each for each in vars(torch.optim).values() if isinstance(each, type)]
+    for kind in kinds:
+        monkeypatch.setattr(kind, "step", without_hooks(kind.step))
+
+    def compiles(thing: Any) -> Any:
+        """As much of it as concerns optimizers."""
+        for kind in kinds:
+            if getattr(kind.step, "hooked", False):
+                kind.step = kind.step.__wrapped__
+            kind.step.hooked = True
+        return thing
+
+    monkeypatch.setattr(torch, "__version__", "2.2.2")
+    monkeypatch.setattr(torch, "compile", compiles)
+    Hooks(torch, SimpleNamespace())._hook_compiler()
+    model, before, _ = trained(torch.optim.SGD)
+    torch.compile(model)
+    after = torch.optim.Rprop(model.parameters())
+    torch.compile(model)
+    stepped = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: stepped.append(optimizer))
+    before.step()
+    after.step()
+    hook.remove()
+    assert stepped == [before, after]
+
+
+def without_hooks(step: Any) -> Any:
+    """Another function, to be hooked anew."""
+    bare = inspect.unwrap(step, stop=lambda each: not getattr(each, "hooked", False))
+
+    @functools.wraps(bare)
+    def anew(*args: Any, **kwargs: Any) -> Any:
+        return bare(*args, **kwargs)
+
+    return anew
+
+
 class Handed:
     def __init__(self, **objects: Any) -> None:
         self.objects = objects
@@ -333,6 +378,19 @@ def test_state_is_saved_from_the_host_while_its_memory_is_swapped_out() -> None:
     swapper.out()
     saved = pack(model.state_dict(), "model", swapper.host_of)
     assert all(torch.equal(saved[name], before[name]) for name in before)
+
+
+def test_what_is_swapped_lies_on_the_host_whatever_the_default_device_is() -> None:
+    model, optimizer, _ = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
+    before = [p.detach().clone() for p in model.parameters()]
+    with torch.device("meta"):
+        swapper.reserve()
+        swapper.out()
+        saved = pack(dict(model.named_parameters()), "model", swapper.host_of)
+        swapper.back(pytest.fail)
+    assert all(torch.equal(a, b) for a, b in zip(saved.values(), before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
 def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
