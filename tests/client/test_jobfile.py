@@ -77,6 +77,21 @@ def test_values_of_a_sweep_keep_the_text_that_was_written(tmp_path):
     assert [list(spec.command)[1:] for spec in made] == [["1e-3", "yes"], ["0.10", "yes"]]
 
 
+def test_the_words_of_a_command_keep_the_text_that_was_written(tmp_path):
+    (spec,) = specs("run: [echo, 1.10, 12:30, 1_000, 007, 1e-3, yes, 2026-01-01]", tmp_path)
+    assert list(spec.command)[1:] == ["1.10", "12:30", "1_000", "007", "1e-3", "yes", "2026-01-01"]
+
+
+@pytest.mark.parametrize("written", ["12_3", "[12_3]", "'12_3'", "[12_3, 14:any]"])
+def test_a_task_of_an_array_is_named_in_a_file_as_anywhere(written):
+    assert read(f"run: x\nafter: {written}\n").after[0] == "12_3"
+
+
+def test_a_tag_on_a_value_that_keeps_its_text_is_refused():
+    with pytest.raises(InvalidError, match="could not determine a constructor"):
+        read("run: x\nenv: {A: !secret b}\n")
+
+
 def test_an_elastic_job_may_ask_for_several_servers_where_it_leaves_their_number_open(tmp_path):
     text = "run: x\nresources: {gpus: 2}\nnodes: 2\nplacement: {topology: any}\nelastic: {gpus_max: 8, batch: 32}\n"
     (spec,) = specs(text, tmp_path)
@@ -306,6 +321,22 @@ def test_key_value_words_change_fields_of_the_file(hsctl, fake, tmp_path):
         ran = hsctl("submit", "-f", "job.yaml", word)
         assert text in ran.err
         assert ran.code == 2
+
+
+def test_key_value_words_are_read_as_in_the_file(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: 'true'\n")
+    words = ["env.PATTERN=[a-z]*", "run=[echo, 1.10, 12:30]"]
+    assert hsctl("submit", "-f", "job.yaml", *words).code == 0
+    (spec,) = fake.last("Submit").jobs
+    assert (spec.env["PATTERN"], list(spec.command)[1:]) == ("[a-z]*", ["1.10", "12:30"])
+
+
+@pytest.mark.parametrize("word", ["name=a: b", "name=[a", "run=echo a\nname: b"])
+def test_a_key_value_word_that_is_not_one_value_is_named_and_refused(hsctl, fake, tmp_path, word):
+    (tmp_path / "job.yaml").write_text("run: 'true'\n")
+    ran = hsctl("submit", "-f", "job.yaml", word)
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith(f"hsctl: {word!r}:")
 
 
 def test_a_job_file_is_read_from_standard_input(hsctl, fake):
