@@ -269,9 +269,18 @@ class Job(_Part):
     )
     workdir: NonEmpty | None = Field(None, description="folder to run in; the one you are in by default")
     setup: str | None = Field(None, description="shell lines run before `run`, in the same shell")
-    run: Annotated[str | list[str], BeforeValidator(_words)] = Field(
-        description="shell lines, or a list that is run as it is"
-    )
+    run: Annotated[
+        str | list[str],
+        BeforeValidator(_words),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string"},
+                    {"type": "array", "items": {"type": ["string", "number", "boolean"]}},
+                ]
+            }
+        ),
+    ] = Field(description="shell lines, or a list that is run as it is")
     output: NonEmpty | None = Field(
         None,
         description="the log is also written here; %x is the job's name, %j its number, %a its task's, %A its array's",

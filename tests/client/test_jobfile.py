@@ -359,6 +359,12 @@ def test_the_schema_names_every_field_and_forbids_others():
     assert schema["required"] == ["run"]
 
 
+def test_the_schema_takes_numbers_among_the_words_of_a_command_as_its_reader_does():
+    (words,) = (kind for kind in jobfile.schema()["properties"]["run"]["anyOf"] if kind["type"] == "array")
+    assert words["items"]["type"] == ["string", "number", "boolean"]
+    assert read("run: [python, train.py, --epochs, 10, --amp, true]").run[3:] == ["10", "--amp", "true"]
+
+
 def test_the_python_api_takes_the_same_fields():
     job = Job(run=["python", "train.py"], resources={"gpus": "V100:2"}, after=[3], job_class="x")
     assert (job.resources.count, job.gpu_types, job.after) == (2, ["V100"], ["3"])
