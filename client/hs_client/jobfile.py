@@ -600,6 +600,6 @@ def _fields_at(path: Path_) -> list[str]:
     part: type[BaseModel] | None = Job
     for step in path:
         field = part.model_fields.get(str(step)) if part else None
-        kinds = (Resources, Retry, Checkpoint, Placement)
+        kinds = (Resources, Retry, Checkpoint, Placement, DataSet, Elastic)
         part = next((k for k in kinds if field is not None and k.__name__ in str(field.annotation)), None)
     return [f.alias or name for name, f in part.model_fields.items()] if part else []

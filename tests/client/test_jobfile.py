@@ -149,6 +149,8 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nresorces: {gpus: 1}\n", "job.yaml:2: unknown field 'resorces'; did you mean 'resources'?"),
         ("run: x\nresources:\n  gpuz: 1\n", "job.yaml:3: unknown field 'resources.gpuz'; did you mean 'gpus'?"),
         ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
+        ("run: x\nelastic: {gpus_mx: 8}\n", "unknown field 'elastic.gpus_mx'; did you mean 'gpus_max'?"),
+        ("run: x\ndataset: {path: /data}\n", "unknown field 'dataset.path'; known here: name, size"),
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
         (f"run: x\nname: {'n' * 129}\n", "expected at most 128 characters"),
