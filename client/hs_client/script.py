@@ -15,7 +15,7 @@ from hs_client import quantities
 from hs_client.errors import InvalidError
 from hs_client.jobfile import MAX_SPEC_BYTES, Path_
 
-_LINE = re.compile(r"#\s?(SBATCH|HS)\s+(\S.*)")
+_LINE = re.compile(r"#(SBATCH|HS)\s+(\S.*)")
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 
 # Slurm's short options, and the long names they stand for.
@@ -83,7 +83,8 @@ def read(path: Path, arguments: list[str]) -> Script:
     )
     for number, line in enumerate(lines, 1):
         text = line.strip()
-        if match := _LINE.fullmatch(text):
+        # As sbatch has it, `# SBATCH` and an indented `#SBATCH` are comments.
+        if match := _LINE.fullmatch(line.rstrip()):
             words = _split(match[2], f"{path}:{number}")
             if match[1] == "HS":
                 script.hs_words.append((words, f"{path}:{number}"))

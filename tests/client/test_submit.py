@@ -284,6 +284,15 @@ def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "line", ["# SBATCH --gpus=3", "##SBATCH --gpus=3", "  #SBATCH --gpus=3", "# HS is what it is for"]
+)
+def test_a_line_that_slurm_takes_for_a_comment_is_one(sent, tmp_path, line):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\n#SBATCH -c 2\ntrue\n")
+    (spec,) = sent("job.sh")
+    assert (spec.gpus, spec.cpus, sent.err.count("ignored")) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [("#HS --gpuz 2", "job.sh:2: "), ("#HS --dry-run", "expected only what describes the job"), ("#HS true", "expected only what"),
      ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
