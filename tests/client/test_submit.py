@@ -293,10 +293,21 @@ def test_a_line_that_slurm_takes_for_a_comment_is_one(sent, tmp_path, line):
 
 
 @pytest.mark.parametrize(
+    ("lines", "each"),
+    [("--gpus=8\n#SBATCH --nodes=2", 4), ("-N 2 -G v100:2", 1), ("--gpus-per-node=8 --nodes=2", 8), ("--gres=gpu:4 -N2", 4), ("--gpus=8", 8)],
+)  # fmt: skip
+def test_gpus_of_an_sbatch_line_are_those_of_all_its_nodes(sent, tmp_path, lines, each):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {lines}\ntrue\n")
+    (spec,) = sent("job.sh")
+    assert spec.gpus == each
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [("#HS --gpuz 2", "job.sh:2: "), ("#HS --dry-run", "expected only what describes the job"), ("#HS true", "expected only what"),
      ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
      ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
+     ("#SBATCH --gpus=3 -N2", "job.sh:2: --gpus=3: expected a multiple of --nodes, which is 2"), ("#SBATCH --nodes=0 -G 1", "nodes = 0"),
      ("#SBATCH oops", "expected an option")],
 )  # fmt: skip
 def test_a_wrong_line_of_a_script_is_named(hsctl, fake, tmp_path, line, text):
