@@ -26,7 +26,7 @@ _SHORT = {
     "d": "dependency", "D": "chdir", "o": "output", "e": "error", "p": "partition", "q": "qos", "A": "account",
     "C": "constraint", "w": "nodelist", "x": "exclude", "H": "hold", "k": "no-kill", "s": "oversubscribe",
 }  # fmt: skip
-_DEPENDENCY = {"after": "any", "afterok": "ok", "afterany": "any", "afternotok": "fail"}
+_DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 _IGNORED = {
     "partition": "HeteroShare has no partitions; #HS --gpu-type chooses GPUs",
     "error": "both streams go to one log",

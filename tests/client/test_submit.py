@@ -306,7 +306,7 @@ def test_gpus_of_an_sbatch_line_are_those_of_all_its_nodes(sent, tmp_path, lines
     ("line", "text"),
     [("#HS --gpuz 2", "job.sh:2: "), ("#HS --dry-run", "expected only what describes the job"), ("#HS true", "expected only what"),
      ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
-     ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
+     ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#SBATCH --dependency=after:11", "found 'after:11'"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
      ("#SBATCH --gpus=3 -N2", "job.sh:2: --gpus=3: expected a multiple of --nodes, which is 2"), ("#SBATCH --nodes=0 -G 1", "nodes = 0"),
      ("#SBATCH oops", "expected an option")],
 )  # fmt: skip
