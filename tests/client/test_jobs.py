@@ -318,6 +318,12 @@ def test_the_words_of_exec_are_the_commands_own(hsctl, fake):
         assert hsctl("exec", *words).code == 2
 
 
+def test_a_command_beside_a_job_has_an_hour_at_most(hsctl, fake):
+    ran = hsctl("exec", "--timeout", "2h", "1", "true")
+    assert (ran.code, ran.err) == (2, "hsctl: --timeout '2h': expected an hour at most\n")
+    assert not fake.requests["Exec"]
+
+
 def test_exec_says_it_when_the_controller_stops_telling(hsctl, fake):
     fake.add(state="running")
     fake.execs = [said(b"half")]
