@@ -308,7 +308,7 @@ def test_gpus_of_an_sbatch_line_are_those_of_all_its_nodes(sent, tmp_path, lines
      ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
      ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#SBATCH --dependency=after:11", "found 'after:11'"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
      ("#SBATCH --gpus=3 -N2", "job.sh:2: --gpus=3: expected a multiple of --nodes, which is 2"), ("#SBATCH --nodes=0 -G 1", "nodes = 0"),
-     ("#SBATCH oops", "expected an option")],
+     ("#HS -h", "job.sh:2: No such option '-h'"), ("#SBATCH oops", "expected an option")],
 )  # fmt: skip
 def test_a_wrong_line_of_a_script_is_named(hsctl, fake, tmp_path, line, text):
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
