@@ -275,6 +275,17 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         assert told in sent.err
 
 
+@pytest.mark.parametrize(("name", "output"), [("a", "log.txt"), ("50%job", "/tmp/%x.txt")])
+def test_no_part_of_a_folder_or_name_becomes_a_number_in_the_path_of_a_log(
+    hsctl, fake, tmp_path, name, output
+):
+    (tmp_path / "50%job").mkdir()
+    ran = hsctl("submit", "-J", name, "-C", "50%job", "-o", output, "true")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith(f"hsctl: output = {output!r}: expected no %j in names")
+    assert hsctl("submit", "-J", name, "-C", "50%job", "-o", "/tmp/%j.txt", "true").code == 0
+
+
 def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -G 1 -J a -c 1\n#HS -G 2 -J b\ntrue\n")
