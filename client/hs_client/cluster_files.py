@@ -329,7 +329,7 @@ def read_cluster(state: Path) -> Cluster | None:
         return Cluster(
             socket=data["socket"], run_dir=data["run_dir"], options=data["options"], daemons=daemons
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConflictError(

@@ -349,6 +349,13 @@ def test_bad_options_of_up_start_nothing(call, state, words, text):
     assert not state.exists()
 
 
+def test_a_file_is_no_state_folder(call, tmp_path):
+    (tmp_path / "file").touch()
+    ran = call("up", "--emulate", "V100:1", "--state", str(tmp_path / "file"))
+    assert ran.code == 2
+    assert "file: File exists: expected a folder that can be made and written" in ran.err
+
+
 @pytest.mark.usefixtures("state")
 def test_a_machine_without_gpus_is_told_how_to_emulate(call, monkeypatch):
     monkeypatch.setattr(embedded, "_gpus_here", lambda: 0)
