@@ -286,6 +286,12 @@ def test_no_part_of_a_folder_or_name_becomes_a_number_in_the_path_of_a_log(
     assert hsctl("submit", "-J", name, "-C", "50%job", "-o", "/tmp/%j.txt", "true").code == 0
 
 
+def test_an_empty_gpu_type_is_not_any(hsctl, fake):
+    ran = hsctl("submit", "--gpu-type", "", "true")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith("hsctl: --gpu-type: resources.gpu_type = '': expected names of GPU models")
+
+
 def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -G 1 -J a -c 1\n#HS -G 2 -J b\ntrue\n")
