@@ -366,6 +366,16 @@ def test_a_list_that_may_not_be_all_says_so(hsctl, fake):
     assert hsctl("queue", "-n", LISTED).err == "", "as many as were asked for"
 
 
+@pytest.mark.parametrize(("verb", "method"), [("pause", "Pause"), ("resume", "Unpause")])
+def test_of_an_array_what_has_ended_is_neither_paused_nor_resumed(hsctl, fake, verb, method):
+    for index, state in enumerate(("succeeded", "running", "queued", "failed")):
+        fake.add(id=10 + index, array_id=10, array_index=index, state=state)
+    assert hsctl(verb, "10_all").code == 0
+    assert list(fake.last(method).job_ids) == [11, 12]
+    hsctl(verb, "10_0")
+    assert list(fake.last(method).job_ids) == [10], "who names a task is told that it has ended"
+
+
 def test_all_of_an_array_are_found_however_many_jobs_came_since(hsctl, fake):
     for index in range(2):
         fake.add(id=10 + index, array_id=10, array_index=index)

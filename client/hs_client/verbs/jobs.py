@@ -410,7 +410,7 @@ def _changing(
     @click.pass_context
     def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
         with connected(ctx) as client:
-            views = change(client, job_words.job_ids(client, jobs))
+            views = change(client, job_words.job_ids(client, jobs, under_way=True))
         if as_json:
             out(forms.text([forms.job(view) for view in views], indent=2))
         for view in views if not as_json else ():
