@@ -144,6 +144,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if error.filename is not None:  # no verb asks for files that nobody named
             say(f"{PROGRAM}: {str(error.filename)[:200]}: {error.strerror}")
             return errors.BAD_USAGE
+        if error.errno == errno.ENOENT:  # only getcwd takes no name
+            say(f"{PROGRAM}: the folder you are in was removed: expected one that exists (cd)")
+            return errors.BAD_USAGE
         if error.errno not in _NO_ROOM:
             raise
         _unheard()

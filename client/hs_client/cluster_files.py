@@ -13,7 +13,7 @@ import pwd
 import re
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,14 @@ def user(text: str) -> tuple[str, float | None]:
     if number is not None and not quantities.LEAST_TICKETS <= number <= quantities.MOST_TICKETS:
         raise InvalidError(f"--user {text!r}: {expected}")
     return name, number
+
+
+def users(texts: Iterable[str]) -> tuple[tuple[str, float | None], ...]:
+    found = tuple(map(user, texts))
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise InvalidError(f"--user {','.join(names)}: expected each name once")
+    return found
 
 
 # --- folders and configuration ---------------------------------------------------------------------------------------
@@ -321,7 +329,7 @@ def read_cluster(state: Path) -> Cluster | None:
         return Cluster(
             socket=data["socket"], run_dir=data["run_dir"], options=data["options"], daemons=daemons
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConflictError(

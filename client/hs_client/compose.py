@@ -277,7 +277,13 @@ def _output(job: Job, spec: common.JobSpec) -> str:
         raise InvalidError(
             f"output = {job.output!r}: expected no % but %x (the job's name), %j (its number) and, in an array, %a (the task's number) and %A (the array's)"
         )
-    return _absolute(text, spec.workdir)
+    path = _absolute(text, spec.workdir)
+    for number in NUMBERS:
+        if path.count(number) > job.output.count(number):
+            raise InvalidError(
+                f"output = {job.output!r}: expected no {number} in names that it is made of, where it would become a number: {path}"
+            )
+    return path
 
 
 def _check_output(job: Job, output: str) -> None:

@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import ENDED, MOST_JOBS, Client
 from hs_client.errors import InvalidError, NotFoundError
 
 _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 
 
-def job_ids(client: Client, words: Sequence[str]) -> list[int]:
-    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), in order and each once."""
+def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) -> list[int]:
+    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array; `under_way`: without what of it has ended, unless all has), in order and each once."""
     found: list[int] = []
     arrays: dict[int, list[Any]] = {}
     for word in words:
@@ -24,12 +24,13 @@ def job_ids(client: Client, words: Sequence[str]) -> list[int]:
         array = int(head)
         if array not in arrays:
             arrays[array] = client.jobs(ended=True, limit=MOST_JOBS, array_id=array) if array else []
-        tasks = [view.id for view in arrays[array] if task in {"all", str(view.array_index)}]
+        tasks = [view for view in arrays[array] if task in {"all", str(view.array_index)}]
         if not tasks:
             raise NotFoundError(
                 f"no such job: {word} (array {head}{'' if task == 'all' else f' has no task {task}'})"
             )
-        found += sorted(tasks)
+        left = [view for view in tasks if view.state not in ENDED] if under_way and task == "all" else []
+        found += sorted(view.id for view in left or tasks)
     return list(dict.fromkeys(found))
 
 

@@ -21,6 +21,7 @@ MAX_ENV = 512
 MAX_STRATEGIES = 64
 MAX_SPEC_BYTES = 256 * 1024
 RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
+MODELS_EXPECTED = "names of GPU models, e.g. H100,A100 or any"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
 _HALF = re.compile(r"[\ud800-\udfff]")
@@ -53,9 +54,13 @@ def _seconds(value: object) -> object:
 
 
 def _models(value: object) -> object:
-    if not isinstance(value, str):
+    if isinstance(value, list | tuple):
         return value
-    return [word.strip() for word in value.split(",") if word.strip() not in {"", "any"}]
+    words = value.split(",") if isinstance(value, str) else []
+    named = [word.strip() for word in words if word.strip()]
+    if not named:  # an unset variable of a script, most likely
+        raise ValueError(f"expected {MODELS_EXPECTED}")
+    return [word for word in named if word != "any"]
 
 
 def _alone(value: object) -> object:
@@ -269,9 +274,18 @@ class Job(_Part):
     )
     workdir: NonEmpty | None = Field(None, description="folder to run in; the one you are in by default")
     setup: str | None = Field(None, description="shell lines run before `run`, in the same shell")
-    run: Annotated[str | list[str], BeforeValidator(_words)] = Field(
-        description="shell lines, or a list that is run as it is"
-    )
+    run: Annotated[
+        str | list[str],
+        BeforeValidator(_words),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string"},
+                    {"type": "array", "items": {"type": ["string", "number", "boolean"]}},
+                ]
+            }
+        ),
+    ] = Field(description="shell lines, or a list that is run as it is")
     output: NonEmpty | None = Field(
         None,
         description="the log is also written here; %x is the job's name, %j its number, %a its task's, %A its array's",
@@ -471,7 +485,7 @@ def check_env_name(name: str) -> None:
 def _check_models(value: list[str]) -> list[str]:
     for name in value:
         if not _MODEL.fullmatch(name) or len(name) > 64:
-            raise ValueError(f"{name!r}: expected names of GPU models, e.g. H100,A100 or any")
+            raise ValueError(f"{name!r}: expected {MODELS_EXPECTED}")
     return value
 
 
@@ -591,6 +605,6 @@ def _fields_at(path: Path_) -> list[str]:
     part: type[BaseModel] | None = Job
     for step in path:
         field = part.model_fields.get(str(step)) if part else None
-        kinds = (Resources, Retry, Checkpoint, Placement)
+        kinds = (Resources, Retry, Checkpoint, Placement, DataSet, Elastic)
         part = next((k for k in kinds if field is not None and k.__name__ in str(field.annotation)), None)
     return [f.alias or name for name, f in part.model_fields.items()] if part else []

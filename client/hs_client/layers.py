@@ -51,8 +51,8 @@ class Layers:
                 f"{word!r}: expected KEY=VALUE after a job file, e.g. resources.gpus=2 or env.LR=0.1"
             )
         path = tuple(key.strip().split("."))
-        textual = path[0] in {"env", "sweep"}
-        value: object = text if textual and not text.startswith("[") else yamlfile.scalar(text)
+        as_it_is = path[0] == "env" or (path[0] == "sweep" and not text.startswith("["))
+        value: object = text if as_it_is else yamlfile.scalar(text, path, repr(word))
         self.put(path, value, f"{word!r}")
 
     def where(self, path: Path_) -> str:

@@ -15,7 +15,9 @@ from hs_client import quantities
 from hs_client.errors import InvalidError
 from hs_client.jobfile import MAX_SPEC_BYTES, Path_
 
-_LINE = re.compile(r"#\s?(SBATCH|HS)\s+(\S.*)")
+_LINE = re.compile(r"#(SBATCH|HS)\s+(\S.*)")
+_EACH: Path_ = ("resources", "gpus")
+_IN_ALL: Path_ = ("gpus",)  # until the last line is read, which may say over how many nodes
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm", ".job")
 
 # Slurm's short options, and the long names they stand for.
@@ -24,7 +26,7 @@ _SHORT = {
     "d": "dependency", "D": "chdir", "o": "output", "e": "error", "p": "partition", "q": "qos", "A": "account",
     "C": "constraint", "w": "nodelist", "x": "exclude", "H": "hold", "k": "no-kill", "s": "oversubscribe",
 }  # fmt: skip
-_DEPENDENCY = {"after": "any", "afterok": "ok", "afterany": "any", "afternotok": "fail"}
+_DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
 _IGNORED = {
     "partition": "HeteroShare has no partitions; #HS --gpu-type chooses GPUs",
     "error": "both streams go to one log",
@@ -83,7 +85,8 @@ def read(path: Path, arguments: list[str]) -> Script:
     )
     for number, line in enumerate(lines, 1):
         text = line.strip()
-        if match := _LINE.fullmatch(text):
+        # As sbatch has it, `# SBATCH` and an indented `#SBATCH` are comments.
+        if match := _LINE.fullmatch(line.rstrip()):
             words = _split(match[2], f"{path}:{number}")
             if match[1] == "HS":
                 script.hs_words.append((words, f"{path}:{number}"))
@@ -91,7 +94,21 @@ def read(path: Path, arguments: list[str]) -> Script:
                 _sbatch(words, script, f"{path}:{number}")
         elif text and not text.startswith("#"):
             break  # as sbatch: options end at the first command
+    _share_out(script)
     return script
+
+
+def _share_out(script: Script) -> None:
+    """Slurm's `--gpus` are those of the whole job, ours those of each node."""
+    nodes = next((content for path, content, _ in reversed(script.data) if path == ("nodes",)), 1) or 1
+    for place, (path, content, origin) in enumerate(script.data):
+        if path == _IN_ALL:
+            model, count = content
+            if count % nodes:
+                raise InvalidError(
+                    f"{origin}: expected a multiple of --nodes, which is {nodes}: every node has as many GPUs"
+                )
+            script.data[place] = (_EACH, _gpus_text(model, count // nodes), origin)
 
 
 def _interpreter(path: Path, first: str) -> list[str]:
@@ -185,7 +202,11 @@ def _gpus(name: str, value: str) -> list[tuple[Path_, Any]] | str:
         if kind != "gpu":
             return "only gpu resources are known"
     model, count = quantities.gpus(value or "1")
-    return [(("resources", "gpus"), f"{model.upper()}:{count}" if model else count)]
+    return [(_IN_ALL, (model, count))] if name == "gpus" else [(_EACH, _gpus_text(model, count))]
+
+
+def _gpus_text(model: str, count: int) -> str | int:
+    return f"{model.upper()}:{count}" if model else count
 
 
 def _dependencies(value: str) -> list[str]:

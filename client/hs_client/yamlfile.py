@@ -1,8 +1,11 @@
 """Job files: YAML read as data only, within limits, remembering the line of every field.
 
-Values below `env` and `sweep` keep the text that was written (`lr: [1e-3]`, `DEBUG: on`): they go into strings anyway.
+What goes into strings anyway keeps the text that was written: `lr: [1e-3]` of a sweep, `DEBUG: on` of `env`, `1.10` among the words of `run`,
+and `after: 12_3`, which is 123 to YAML.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ MAX_ALIASES = 32
 MAX_DEPTH = 12
 MAX_NODES = 20_000
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-_TEXTUAL = ("env", "sweep")
+_TEXTUAL = ("env", "sweep", "after", "array")
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[Path_, str]]:
@@ -24,6 +27,22 @@ def read(path: Path) -> tuple[dict[str, Any], dict[Path_, str]]:
 
 
 def parse(raw: bytes, source: str) -> tuple[dict[str, Any], dict[Path_, str]]:
+    with _composed(raw, source) as (root, reader):
+        return reader.mapping(root, ()), reader.origins
+
+
+def scalar(text: str, path: Path_, source: str) -> Any:
+    """The value of a KEY=VALUE override: what it would be in that field of a file."""
+    with _composed(b"v: " + text.encode(), source) as (root, reader):
+        (_, node), *others = root.value
+        if others:
+            raise InvalidError(f"{source}: expected one value (a text of several lines belongs in a file)")
+        return reader.value(node, path)
+
+
+@contextmanager
+def _composed(raw: bytes, source: str) -> "Iterator[tuple[yaml.MappingNode, _Reader]]":
+    """The fields, and who reads them; what is wrong with either is InvalidError."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -33,26 +52,19 @@ def parse(raw: bytes, source: str) -> tuple[dict[str, Any], dict[Path_, str]]:
         loader = yaml.SafeLoader(text)
         try:
             root = loader.get_single_node()
-            reader = _Reader(loader, source)
             if root is None:
                 raise InvalidError(f"{source}: empty: expected a job, at least `run:`")
             if not isinstance(root, yaml.MappingNode):
                 raise InvalidError(
                     f"{source}: expected fields such as `name:` and `run:`, found {_kind(root)}"
                 )
-            return reader.mapping(root, ()), reader.origins
+            yield root, _Reader(loader, source)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise InvalidError(_unreadable(error, source)) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise InvalidError(f"{source}: unreadable: {error}") from None
-
-
-def scalar(text: str) -> Any:
-    """The value of a KEY=VALUE override."""
-    data, _ = parse(b"v: " + text.encode(), "value")
-    return data["v"]
 
 
 def _bytes(path: Path) -> bytes:
@@ -99,6 +111,10 @@ def _kind(node: yaml.Node) -> str:
     )
 
 
+def _keeps_text(path: Path_) -> bool:
+    return path[0] in _TEXTUAL or (path[0] == "run" and len(path) > 1)
+
+
 class _Reader:
     def __init__(self, loader: yaml.SafeLoader, source: str) -> None:
         self.loader = loader
@@ -116,7 +132,11 @@ class _Reader:
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, i)) for i, item in enumerate(node.value)]
-        if path[0] in _TEXTUAL and not node.tag.endswith(":null"):
+        if (
+            _keeps_text(path)
+            and not node.tag.endswith(":null")
+            and node.tag in yaml.SafeLoader.yaml_constructors
+        ):
             return str(node.value)
         try:
             return self.loader.construct_object(node, deep=True)

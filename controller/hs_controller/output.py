@@ -233,6 +233,17 @@ def _has_log(job: Job) -> bool:
 def _end_of(job: Job, lines: int) -> bytes:
     text = job.exit.log_tail if job.exit else ""
     if not text:
-        raise RefusedError(f"job {job.id}: its log is no longer there", Kind.NOT_FOUND)
+        raise _out_of_reach(job)
     kept = text.splitlines(keepends=True)
     return "".join(kept[-lines:] if lines > 0 else kept if lines < 0 else []).encode()
+
+
+def _out_of_reach(job: Job) -> RefusedError:
+    """Of an ended job whose server is not connected, if it has one."""
+    if job.host is not None:
+        return RefusedError(
+            f"{job.host}, where job {job.id} was, is away: its log is there", Kind.UNAVAILABLE
+        )
+    if job.first_run_s is None:
+        return RefusedError(f"job {job.id} ended before it started: it has no log", Kind.NOT_FOUND)
+    return RefusedError(f"job {job.id}: its log is no longer there", Kind.NOT_FOUND)

@@ -244,6 +244,18 @@ def test_policy_is_shown_checked_and_set(hsctl, fake):
     assert hsctl("policy", "set", "fifo").out == "fifo is in office as before\n"
 
 
+@pytest.mark.parametrize("verb", ["backup", "support-bundle"])
+def test_in_a_folder_that_was_removed_nothing_can_be_written(hsctl, tmp_path, monkeypatch, verb):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    ran = hsctl(verb, "copy")
+    assert (ran.code, ran.err) == (
+        2,
+        "hsctl: the folder you are in was removed: expected one that exists (cd)\n",
+    )
+
+
 def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     data = [b"half", b"other"]
     digest = hashlib.sha256(b"".join(data)).hexdigest()

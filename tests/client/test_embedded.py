@@ -339,6 +339,7 @@ def test_a_run_folder_that_is_a_link_is_refused(short):
         (["--emulate", "V100:1", "--emulate", "K80:1"], "expected one model"), (["--emulate", "V100:1", "--quantum", "0"], "quantum"), (["--emulate", "V100:1", "--page", "0"], "page"),
         (["--host", "V100:4"], "expected NAME=MODEL:NUMBER"), (["--host", "v1=V100:x"], "expected MODEL:NUMBER"),
         (["--host", "v1=V100:4", "--host", "v1=K80:4"], "each name once"), (["--host", "v1=V100:4", "--emulate", "K80:1"], "neither --emulate"),
+        (["--emulate", "V100:1", "--user", "ann", "--user", "ann:20"], "--user ann,ann: expected each name once"),
     ],
 )  # fmt: skip
 def test_bad_options_of_up_start_nothing(call, state, words, text):
@@ -346,6 +347,13 @@ def test_bad_options_of_up_start_nothing(call, state, words, text):
     assert ran.code == 2
     assert text in ran.err
     assert not state.exists()
+
+
+def test_a_file_is_no_state_folder(call, tmp_path):
+    (tmp_path / "file").touch()
+    ran = call("up", "--emulate", "V100:1", "--state", str(tmp_path / "file"))
+    assert ran.code == 2
+    assert "file: File exists: expected a folder that can be made and written" in ran.err
 
 
 @pytest.mark.usefixtures("state")

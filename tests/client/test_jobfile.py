@@ -77,6 +77,21 @@ def test_values_of_a_sweep_keep_the_text_that_was_written(tmp_path):
     assert [list(spec.command)[1:] for spec in made] == [["1e-3", "yes"], ["0.10", "yes"]]
 
 
+def test_the_words_of_a_command_keep_the_text_that_was_written(tmp_path):
+    (spec,) = specs("run: [echo, 1.10, 12:30, 1_000, 007, 1e-3, yes, 2026-01-01]", tmp_path)
+    assert list(spec.command)[1:] == ["1.10", "12:30", "1_000", "007", "1e-3", "yes", "2026-01-01"]
+
+
+@pytest.mark.parametrize("written", ["12_3", "[12_3]", "'12_3'", "[12_3, 14:any]"])
+def test_a_task_of_an_array_is_named_in_a_file_as_anywhere(written):
+    assert read(f"run: x\nafter: {written}\n").after[0] == "12_3"
+
+
+def test_a_tag_on_a_value_that_keeps_its_text_is_refused():
+    with pytest.raises(InvalidError, match="could not determine a constructor"):
+        read("run: x\nenv: {A: !secret b}\n")
+
+
 def test_an_elastic_job_may_ask_for_several_servers_where_it_leaves_their_number_open(tmp_path):
     text = "run: x\nresources: {gpus: 2}\nnodes: 2\nplacement: {topology: any}\nelastic: {gpus_max: 8, batch: 32}\n"
     (spec,) = specs(text, tmp_path)
@@ -134,6 +149,8 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nresorces: {gpus: 1}\n", "job.yaml:2: unknown field 'resorces'; did you mean 'resources'?"),
         ("run: x\nresources:\n  gpuz: 1\n", "job.yaml:3: unknown field 'resources.gpuz'; did you mean 'gpus'?"),
         ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
+        ("run: x\nelastic: {gpus_mx: 8}\n", "unknown field 'elastic.gpus_mx'; did you mean 'gpus_max'?"),
+        ("run: x\ndataset: {path: /data}\n", "unknown field 'dataset.path'; known here: name, size"),
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
         (f"run: x\nname: {'n' * 129}\n", "expected at most 128 characters"),
@@ -179,6 +196,9 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nresources: {gpus: lots}\n", "expected a number of GPUs or MODEL:NUMBER"),
         ("run: x\nresources: {gpus: 'V100:2', gpu_type: H100}\n", "expected one of them"),
         ("run: x\nresources: {gpu_memory: 40}\n", "resources.gpu_memory = 40: expected a size with its unit"),
+        ("run: x\nresources: {gpu_type: ''}\n", "resources.gpu_type = '': expected names of GPU models"),
+        ("run: x\nplacement: {gpu_type: ','}\n", "placement.gpu_type = ',': expected names of GPU models"),
+        ("run: x\nresources: {gpu_type: 4090}\n", "resources.gpu_type = 4090: expected names of GPU models"),
         ("run: x\nresources: {memory: 1e30}\n", "resources.memory"),
         ("run: x\nresources: 4\n", "resources = 4: expected fields below it"),
         ("run: x\nnodes: '2'\n", "nodes = '2': expected a whole number"),
@@ -308,6 +328,22 @@ def test_key_value_words_change_fields_of_the_file(hsctl, fake, tmp_path):
         assert ran.code == 2
 
 
+def test_key_value_words_are_read_as_in_the_file(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: 'true'\n")
+    words = ["env.PATTERN=[a-z]*", "run=[echo, 1.10, 12:30]"]
+    assert hsctl("submit", "-f", "job.yaml", *words).code == 0
+    (spec,) = fake.last("Submit").jobs
+    assert (spec.env["PATTERN"], list(spec.command)[1:]) == ("[a-z]*", ["1.10", "12:30"])
+
+
+@pytest.mark.parametrize("word", ["name=a: b", "name=[a", "run=echo a\nname: b"])
+def test_a_key_value_word_that_is_not_one_value_is_named_and_refused(hsctl, fake, tmp_path, word):
+    (tmp_path / "job.yaml").write_text("run: 'true'\n")
+    ran = hsctl("submit", "-f", "job.yaml", word)
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith(f"hsctl: {word!r}:")
+
+
 def test_a_job_file_is_read_from_standard_input(hsctl, fake):
     assert hsctl("submit", "-f", "-", stdin="run: 'true'\nname: piped\n").code == 0
     assert fake.last("Submit").jobs[0].name == "piped"
@@ -326,6 +362,12 @@ def test_the_schema_names_every_field_and_forbids_others():
     }
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["run"]
+
+
+def test_the_schema_takes_numbers_among_the_words_of_a_command_as_its_reader_does():
+    (words,) = (kind for kind in jobfile.schema()["properties"]["run"]["anyOf"] if kind["type"] == "array")
+    assert words["items"]["type"] == ["string", "number", "boolean"]
+    assert read("run: [python, train.py, --epochs, 10, --amp, true]").run[3:] == ["10", "--amp", "true"]
 
 
 def test_the_python_api_takes_the_same_fields():

@@ -318,6 +318,12 @@ def test_the_words_of_exec_are_the_commands_own(hsctl, fake):
         assert hsctl("exec", *words).code == 2
 
 
+def test_a_command_beside_a_job_has_an_hour_at_most(hsctl, fake):
+    ran = hsctl("exec", "--timeout", "2h", "1", "true")
+    assert (ran.code, ran.err) == (2, "hsctl: --timeout '2h': expected an hour at most\n")
+    assert not fake.requests["Exec"]
+
+
 def test_exec_says_it_when_the_controller_stops_telling(hsctl, fake):
     fake.add(state="running")
     fake.execs = [said(b"half")]
@@ -358,6 +364,16 @@ def test_a_list_that_may_not_be_all_says_so(hsctl, fake):
     assert "the newest 1000 are listed" in hsctl("queue").err
     assert "the newest 1000 are listed" in hsctl("queue", "--json").err
     assert hsctl("queue", "-n", LISTED).err == "", "as many as were asked for"
+
+
+@pytest.mark.parametrize(("verb", "method"), [("pause", "Pause"), ("resume", "Unpause")])
+def test_of_an_array_what_has_ended_is_neither_paused_nor_resumed(hsctl, fake, verb, method):
+    for index, state in enumerate(("succeeded", "running", "queued", "failed")):
+        fake.add(id=10 + index, array_id=10, array_index=index, state=state)
+    assert hsctl(verb, "10_all").code == 0
+    assert list(fake.last(method).job_ids) == [11, 12]
+    hsctl(verb, "10_0")
+    assert list(fake.last(method).job_ids) == [10], "who names a task is told that it has ended"
 
 
 def test_all_of_an_array_are_found_however_many_jobs_came_since(hsctl, fake):

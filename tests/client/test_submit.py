@@ -275,6 +275,23 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         assert told in sent.err
 
 
+@pytest.mark.parametrize(("name", "output"), [("a", "log.txt"), ("50%job", "/tmp/%x.txt")])
+def test_no_part_of_a_folder_or_name_becomes_a_number_in_the_path_of_a_log(
+    hsctl, fake, tmp_path, name, output
+):
+    (tmp_path / "50%job").mkdir()
+    ran = hsctl("submit", "-J", name, "-C", "50%job", "-o", output, "true")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith(f"hsctl: output = {output!r}: expected no %j in names")
+    assert hsctl("submit", "-J", name, "-C", "50%job", "-o", "/tmp/%j.txt", "true").code == 0
+
+
+def test_an_empty_gpu_type_is_not_any(hsctl, fake):
+    ran = hsctl("submit", "--gpu-type", "", "true")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert ran.err.startswith("hsctl: --gpu-type: resources.gpu_type = '': expected names of GPU models")
+
+
 def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -G 1 -J a -c 1\n#HS -G 2 -J b\ntrue\n")
@@ -284,11 +301,31 @@ def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "line", ["# SBATCH --gpus=3", "##SBATCH --gpus=3", "  #SBATCH --gpus=3", "# HS is what it is for"]
+)
+def test_a_line_that_slurm_takes_for_a_comment_is_one(sent, tmp_path, line):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\n#SBATCH -c 2\ntrue\n")
+    (spec,) = sent("job.sh")
+    assert (spec.gpus, spec.cpus, sent.err.count("ignored")) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "each"),
+    [("--gpus=8\n#SBATCH --nodes=2", 4), ("-N 2 -G v100:2", 1), ("--gpus-per-node=8 --nodes=2", 8), ("--gres=gpu:4 -N2", 4), ("--gpus=8", 8)],
+)  # fmt: skip
+def test_gpus_of_an_sbatch_line_are_those_of_all_its_nodes(sent, tmp_path, lines, each):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {lines}\ntrue\n")
+    (spec,) = sent("job.sh")
+    assert spec.gpus == each
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [("#HS --gpuz 2", "job.sh:2: "), ("#HS --dry-run", "expected only what describes the job"), ("#HS true", "expected only what"),
      ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
-     ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
-     ("#SBATCH oops", "expected an option")],
+     ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#SBATCH --dependency=after:11", "found 'after:11'"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
+     ("#SBATCH --gpus=3 -N2", "job.sh:2: --gpus=3: expected a multiple of --nodes, which is 2"), ("#SBATCH --nodes=0 -G 1", "nodes = 0"),
+     ("#HS -h", "job.sh:2: No such option '-h'"), ("#SBATCH oops", "expected an option")],
 )  # fmt: skip
 def test_a_wrong_line_of_a_script_is_named(hsctl, fake, tmp_path, line, text):
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")

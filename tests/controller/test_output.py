@@ -8,7 +8,7 @@ import pytest
 
 from hs_controller.output import Output
 from hs_controller.rows import Event
-from hs_core.errors import RefusedError
+from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
 from hs_core.model import Job, JobSpec, JobState
 from hs_core.names import HostName, JobId, UserName
@@ -105,6 +105,18 @@ def test_of_a_gang_each_server_is_heard_of_the_newest_incarnation_by_its_rank() 
     del links["b"]
     with pytest.raises(RefusedError, match=r"b, where rank 1 of job 1 is, is away"):
         output(links, story, epoch=1, hosts=("a", "b"), rank=1)
+
+
+def test_the_log_of_an_ended_job_is_out_of_reach_while_its_server_is_away() -> None:
+    with pytest.raises(RefusedError, match=r"a, where job 1 was, is away: its log is there") as refused:
+        output({}, [ran(1, "a")], epoch=0, hosts=("a",))
+    assert refused.value.kind is Kind.UNAVAILABLE
+
+
+def test_a_job_that_ended_before_it_started_has_no_log() -> None:
+    with pytest.raises(RefusedError, match=r"job 1 ended before it started: it has no log") as refused:
+        output({}, [], epoch=0, hosts=())
+    assert refused.value.kind is Kind.NOT_FOUND
 
 
 def test_each_server_is_asked_for_what_was_written_since_the_same_moment_however_long_that_takes(

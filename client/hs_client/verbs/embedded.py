@@ -90,7 +90,7 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
         slowdowns=tuple(map(cluster_files.slowdown, given["slowdown"])),
         quantum_s=given["quantum"],
         policy=given["policy"],
-        users=tuple(map(cluster_files.user, given["users"])),
+        users=cluster_files.users(given["users"]),
         preload=given["preload"],
         page=given["page"],
     )

@@ -25,6 +25,7 @@ from hs_client.verbs.common import (
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
+MOST_EXEC_S = 3600.0
 STATES = (
     "queued",
     "starting",
@@ -367,6 +368,8 @@ def exec_(
     if not words:
         raise InvalidError("expected a command after --")
     limit_s = span("--timeout", timeout)
+    if limit_s > MOST_EXEC_S:
+        raise InvalidError(f"--timeout {timeout!r}: expected an hour at most")
     with connected(ctx) as client:
         job_id = job_words.one_job(client, job)
         for chunk in client.exec(job_id, words, rank=rank, limit_s=limit_s):
@@ -407,7 +410,7 @@ def _changing(
     @click.pass_context
     def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
         with connected(ctx) as client:
-            views = change(client, job_words.job_ids(client, jobs))
+            views = change(client, job_words.job_ids(client, jobs, under_way=True))
         if as_json:
             out(forms.text([forms.job(view) for view in views], indent=2))
         for view in views if not as_json else ():

@@ -279,7 +279,7 @@ def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
 def _parse_line(words: Sequence[str], where: str) -> dict[str, Any]:
     """The flags of an #HS line."""
     try:
-        with submit.make_context("#HS", list(words), resilient_parsing=False) as context:
+        with submit.make_context("#HS", list(words), help_option_names=[]) as context:
             flags = dict(context.params)
     except click.ClickException as error:
         raise InvalidError(f"{where}: {error.format_message()}") from None
