@@ -275,7 +275,7 @@ class Lives(Views):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
-        elif evicted:  # it was told to end, and may have ended as if it were done
+        elif evicted and not ended.ok:  # of one that was told to end its host says so, also where it ended well
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
