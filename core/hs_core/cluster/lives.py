@@ -275,7 +275,9 @@ class Lives(Views):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
-        elif evicted and not ended.ok:  # of one that was told to end its host says so, also where it ended well
+        elif (
+            evicted and not ended.ok
+        ):  # of one that was told to end its host says so, also where it ended well
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
@@ -481,14 +483,15 @@ class Lives(Views):
             self._releasing.popleft()
 
     def _released_by(self, job: JobId, now_s: float) -> None:
+        state = self._book.jobs[job].state
         for waiter in sorted(self._book.waiters.get(job, ())):
             row = self._book.live.get(waiter)
             if row is None:
                 continue
-            for index, after in enumerate(row.spec.after):
-                if self._book.dependency(row, index) is admission.Dependency.NEVER:
-                    why = admission.never_text(after, self._book.jobs[after.job].state)
-                    self._cancel(row, "its dependency", now_s, why=why)
+            # Of the others each was looked at when it ended: of two arrays one may wait for the whole of the other.
+            for after in [after for after in row.spec.after if after.job == job]:
+                if admission.dependency(after.condition, state) is admission.Dependency.NEVER:
+                    self._cancel(row, "its dependency", now_s, why=admission.never_text(after, state))
                     break
             else:
                 self._stale = True
