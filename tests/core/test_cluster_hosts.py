@@ -127,3 +127,17 @@ def test_a_drain_said_again_keeps_the_reason_and_deadline_that_it_does_not_say()
     at.handle(HostDrained(now_s=3.0, by=UserName("bob"), host=N1, deadline_s=900.0))
     drain = at.machine.host(N1).drain
     assert (drain.by, drain.since_s, drain.reason, drain.deadline_s) == ("bob", 1.0, "new fans", 900.0)
+
+
+def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_begins_again() -> None:
+    at = world("submit alice a gpus=2 max_duration_s=100 on_partition=fence")
+    at.do("report n1 1:0=running run_s=50 gpu_s=100 step=40 checkpoint_step=40 checkpoint_generation=1")
+    at.do("leave n1")
+    at.do("@70")
+    at.do("tick")
+    assert at.machine.job(JobId(1)).state is JobState.QUEUED
+    told = "1:0=exited run_s=100.2 gpu_s=200.4 step=80 checkpoint_step=80 checkpoint_generation=2"
+    at.do(f"host n1 V100:4 {told} signal=15 why=time_limit")
+    (wanted,) = at.wanted[N1].jobs
+    assert (wanted.epoch, wanted.spec.max_duration_s) == (1, 100.0)
+    assert 0 < wanted.time_limit_s < 0.1
