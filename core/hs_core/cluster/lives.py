@@ -393,6 +393,7 @@ class Lives(Views):
             and not row.portions
             and stored.hosts == row.hosts
             and all(home is not None and self._takes(row, home) for home in homes)
+            and self._models(row.hosts) == row.gpu_models  # else a server has others now
         )
         happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
