@@ -127,3 +127,40 @@ def test_a_drain_said_again_keeps_the_reason_and_deadline_that_it_does_not_say()
     at.handle(HostDrained(now_s=3.0, by=UserName("bob"), host=N1, deadline_s=900.0))
     drain = at.machine.host(N1).drain
     assert (drain.by, drain.since_s, drain.reason, drain.deadline_s) == ("bob", 1.0, "new fans", 900.0)
+
+
+def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_begins_again() -> None:
+    at = world("submit alice a gpus=2 max_duration_s=100 on_partition=fence")
+    at.do("report n1 1:0=running run_s=50 gpu_s=100 step=40 checkpoint_step=40 checkpoint_generation=1")
+    at.do("leave n1")
+    at.do("@70")
+    at.do("tick")
+    assert at.machine.job(JobId(1)).state is JobState.QUEUED
+    told = "1:0=exited run_s=100.2 gpu_s=200.4 step=80 checkpoint_step=80 checkpoint_generation=2"
+    at.do(f"host n1 V100:4 {told} signal=15 why=time_limit")
+    (wanted,) = at.wanted[N1].jobs
+    assert (wanted.epoch, wanted.spec.max_duration_s) == (1, 100.0)
+    assert 0 < wanted.time_limit_s < 0.1
+
+
+@pytest.mark.parametrize("told", ["", "1:0=checkpointed step=40 checkpoint_step=40 checkpoint_generation=1"])
+@pytest.mark.parametrize("before", ["", "1:0=running step=40 checkpoint_step=40 checkpoint_generation=1"])
+def test_a_job_leaves_a_server_whose_gpus_were_replaced_by_those_of_another_model(
+    before: str, told: str
+) -> None:
+    at = world("submit alice a gpus=2 gpu_types=V100")
+    at.do(f"report n1 {before}")
+    at.do("leave n1")
+    at.do(f"host n1 A100:4 boot=b2 {told}")
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.hosts, at.wanted[N1].jobs) == (JobState.QUEUED, (), ())
+    at.do("host n2 V100:4")
+    assert at.machine.job(JobId(1)).hosts == ("n2",)
+
+
+def test_a_job_that_stays_on_a_server_with_gpus_of_another_model_is_charged_for_those() -> None:
+    at = world("submit alice a gpus=2")
+    at.do("report n1 1:0=running gpu_s=10 step=40 checkpoint_step=40 checkpoint_generation=1")
+    at.do("host n1 A100:4 boot=b2")
+    at.do("report n1 1:1=running gpu_s=5 step=40")
+    assert at.machine.job(JobId(1)).gpu_s_by_model == {"V100": 10.0, "A100": 5.0}

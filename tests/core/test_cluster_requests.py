@@ -7,12 +7,14 @@ import pytest
 from clusters import ALICE, N1, SETTINGS, refusal, submit, world
 
 from hs_core.cluster import Limits
+from hs_core.cluster.admission import Dependency
+from hs_core.cluster.book import Book
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import UserSet
 from hs_core.forms import Elastic
-from hs_core.model import SuspendMode, Topology
+from hs_core.model import After, JobState, SuspendMode, Topology
 from hs_core.names import JobId
 from hs_core.policies import POLICIES, find
 
@@ -224,3 +226,25 @@ def test_whoever_decides_a_user_may_leave_at_any_moment(name: str) -> None:
         at.do(f"@{now}")
         at.do("tick")
     at.machine.check()
+
+
+def test_of_two_arrays_one_that_waits_for_all_of_the_other_is_not_looked_at_whole_at_each_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = world("submit alice first array=50")
+    submit(at, *[a_spec("then", after=tuple(After(job=JobId(n + 1)) for n in range(50)))] * 50)
+    looked = []
+    monkeypatch.setattr(Book, "dependency", lambda *_: looked.append(1) or Dependency.OPEN)
+    at.do("report n1 1:0=exited code=0")
+    assert at.machine.job(JobId(1)).state is JobState.SUCCEEDED
+    assert len(looked) <= 50
+
+
+def test_an_array_waits_for_the_whole_of_another_and_ends_with_the_first_of_it_that_fails() -> None:
+    at = world("submit alice first array=2", "submit alice then array=2 after=1,2")
+    at.do("report n1 1:0=exited code=0")
+    assert [at.machine.job(JobId(n)).state for n in (3, 4)] == [JobState.QUEUED] * 2
+    at.do("report n1 2:0=exited code=1")
+    assert [at.machine.why(JobId(n), 0.0).text for n in (3, 4)] == [
+        "it was cancelled by its dependency: was to run once job 2 succeeded, but it failed"
+    ] * 2

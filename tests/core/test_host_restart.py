@@ -10,7 +10,7 @@ from hostsim import HostSim
 from hs_core.errors import BrokenError
 from hs_core.events import JobExited, JobHeld, JobWentOn
 from hs_core.forms import Form, Shape, Spread
-from hs_core.host import HostMachine
+from hs_core.host import HostMachine, board
 from hs_core.host.plain import plain, revive
 from hs_core.names import JobId
 from hs_core.reports import Exit, Tier
@@ -200,3 +200,20 @@ def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
 )
 def test_a_restarted_agent_knows_in_which_form_its_jobs_run(form: Form) -> None:
     assert revive(Form | None, json.loads(json.dumps(plain(form)))) == form
+
+
+def test_what_an_agent_remembers_of_classes_does_not_grow_with_all_that_there_ever_were(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(board, "MOST_CLASSES", 8)
+    sim = HostSim(12, ram_bytes=64 << 30)
+    for n in range(1, 13):
+        sim.job(n, user=f"class {n}", ways=Ways(**QUICK))
+    sim.send()
+    sim.run(10)
+    saved = sim.machine.saved()
+    for remembered in (saved["hooking_classes"], list(saved["class_bytes"])):
+        assert remembered == [f"class {n}" for n in range(5, 13)]
+    sim.kill_agent()
+    sim.start_agent()
+    assert sim.machine.saved()["hooking_classes"] == saved["hooking_classes"]

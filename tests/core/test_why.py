@@ -163,3 +163,19 @@ def test_while_nothing_can_be_taken_in_it_is_told_by_who_is_connected_and_that_t
     at.machine.look_on(["n2"])
     assert at.machine.connected == {"n2"}
     at.machine.check()
+
+
+def test_of_an_array_of_which_nobody_runs_who_waits_for_another_s_place_is_told_whose() -> None:
+    at = world()
+    at.do("drain n1")
+    at.do("submit alice a array=3 array_limit=1 gpus=2")
+    for job in (2, 3):
+        why = at.machine.why(JobId(job), 0.0)
+        assert why.reason is Reason.ARRAY_LIMIT
+        assert (
+            why.text
+            == "its array may have 1 job under way at once, and job 1 of it, waiting too, comes first"
+        )
+        assert why.next_step == "`hsctl why 1` says what that one waits for"
+    at.do("undrain n1")
+    assert at.machine.why(JobId(2), 0.0).text == "its array may have 1 job under way at once, and has"

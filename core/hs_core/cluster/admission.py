@@ -231,15 +231,17 @@ class Dependency(StrEnum):
     NEVER = "never"
 
 
+_MEETS = {
+    AfterCondition.OK: {JobState.SUCCEEDED},
+    AfterCondition.ANY: {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED},
+    AfterCondition.FAIL: {JobState.FAILED},
+}
+
+
 def dependency(condition: AfterCondition, other: JobState) -> Dependency:
     if not other.ended:
         return Dependency.OPEN
-    wanted = {
-        AfterCondition.OK: {JobState.SUCCEEDED},
-        AfterCondition.ANY: {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED},
-        AfterCondition.FAIL: {JobState.FAILED},
-    }[condition]
-    return Dependency.MET if other in wanted else Dependency.NEVER
+    return Dependency.MET if other in _MEETS[condition] else Dependency.NEVER
 
 
 CONDITION_WORDS = {

@@ -1,7 +1,7 @@
 """The rows and what is looked up in them: one place that changes a row, so that no index can lag behind."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hs_core.cluster.admission import Dependency, dependency
@@ -45,6 +45,7 @@ class Book:
         )  # … and those that received or did something, and nothing else changed
         self.hosts_version = 0  # grows when a host's row changes
         self._held: dict[JobId, set[JobId]] = {}  # by array: those that have to wait
+        self._first: dict[JobId, list[JobId]] = {}  # by array: before those, without a home themselves
         self._recount: set[JobId] = set()  # arrays to be looked at again
         self.bulk = Bulk(keep_ended, keep_ended_bytes)
         rows = [state.jobs[job] for job in sorted(state.jobs)]
@@ -199,6 +200,11 @@ class Book:
         array = self.live[job].spec.array_id
         return array is not None and job in self._held.get(array, ())
 
+    def first_of_array(self, job: JobId) -> Sequence[JobId]:
+        """Those without a home either for whom its array has room, where it has none for this one."""
+        array = self.live[job].spec.array_id
+        return self._first.get(array, ()) if array is not None and self.beyond_array_limit(job) else ()
+
     def recount(self) -> None:
         """Brings `changed` up to date with what arrays hold back."""
         while self._recount:
@@ -208,16 +214,19 @@ class Book:
         rows = [self.live[job] for job in sorted(self.of_array.get(array, ()))]
         room = rows[0].spec.array_limit - sum(row.host is not None for row in rows) if rows else 0
         held: set[JobId] = set()
+        first: list[JobId] = []
         for row in rows:
             if row.host is not None or row.paused or row.id in self.blocked:
                 continue
             if room > 0:
                 room -= 1
+                first.append(row.id)
             else:
                 held.add(row.id)
         before = self._held.pop(array, set())
+        self._first.pop(array, None)
         if held:
-            self._held[array] = held
+            self._held[array], self._first[array] = held, first
         self.changed |= held ^ before
 
 

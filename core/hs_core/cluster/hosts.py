@@ -45,16 +45,15 @@ class Hosts(Moves):
         self._stale = True
         gpus = f"{len(host.gpus)} {host.model}"
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}", host=host.name)
-        self._reconcile(
-            host, event.reports, rebooted=old is not None and old.boot_id != host.boot_id, now_s=now_s
-        )
+        self._reconcile(host, event.reports, old or host, now_s)
         for report in (*event.last_words, *event.reports):
             self._written_since(host.name, report, now_s)
         self._check_gpus(host.name, now_s)
 
-    def _reconcile(self, host: Host, told: Iterable[JobReport], *, rebooted: bool, now_s: float) -> None:
+    def _reconcile(self, host: Host, told: Iterable[JobReport], was: Host, now_s: float) -> None:
         """What the host has against what it should have; the rest follows from the Wanted that it is sent."""
         known = {(report.job, report.epoch): report for report in told}
+        rebooted, others = was.boot_id != host.boot_id, was.model != host.model
         for row in self._book.at(host.name):
             report = known.get((row.id, row.epoch))
             if report is not None:
@@ -66,9 +65,20 @@ class Hosts(Moves):
                 why = "was rebooted" if rebooted else "no longer knows of it"
                 self._lost_at(row, host.name, f"{host.name} {why}", now_s, forgot=True)
             # else the order to start it never arrived: it is repeated
+            if others:
+                self._at_others(row, host, now_s)
         if self._backup.awaits:
             for report in told:
                 self._await_end(host.name, report, now_s)
+
+    def _at_others(self, was: Job, host: Host, now_s: float) -> None:
+        """Its server has GPUs of another model now, which it may not want: who has no process there is placed anew."""
+        row = self._book.live.get(was.id)
+        if row is None or row.epoch != was.epoch or host.name not in row.hosts:
+            return
+        part = row.reports.get(host.name)
+        if part is None or part.phase in (Phase.WAITING, Phase.CHECKPOINTED):
+            self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
     def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard."""

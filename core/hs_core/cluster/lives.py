@@ -275,7 +275,9 @@ class Lives(Views):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
-        elif evicted:  # it was told to end, and may have ended as if it were done
+        elif (
+            evicted and not ended.ok
+        ):  # of one that was told to end its host says so, also where it ended well
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
@@ -391,6 +393,7 @@ class Lives(Views):
             and not row.portions
             and stored.hosts == row.hosts
             and all(home is not None and self._takes(row, home) for home in homes)
+            and self._models(row.hosts) == row.gpu_models  # else a server has others now
         )
         happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
@@ -481,14 +484,15 @@ class Lives(Views):
             self._releasing.popleft()
 
     def _released_by(self, job: JobId, now_s: float) -> None:
+        state = self._book.jobs[job].state
         for waiter in sorted(self._book.waiters.get(job, ())):
             row = self._book.live.get(waiter)
             if row is None:
                 continue
-            for index, after in enumerate(row.spec.after):
-                if self._book.dependency(row, index) is admission.Dependency.NEVER:
-                    why = admission.never_text(after, self._book.jobs[after.job].state)
-                    self._cancel(row, "its dependency", now_s, why=why)
+            # Of the others each was looked at when it ended: of two arrays one may wait for the whole of the other.
+            for after in [after for after in row.spec.after if after.job == job]:
+                if admission.dependency(after.condition, state) is admission.Dependency.NEVER:
+                    self._cancel(row, "its dependency", now_s, why=admission.never_text(after, state))
                     break
             else:
                 self._stale = True

@@ -12,6 +12,7 @@ from hs_core.names import HostName, JobId
 from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, WantedJob
 
 _as_said = copier(WantedJob)
+LEAST_LIMIT_S = 1e-3
 
 
 class Orders:
@@ -63,7 +64,8 @@ class Orders:
             tickets=tickets,
             paused=row.paused,
             cancelled=bool(row.cancelled_by) or evicted or reports.broken(row),
-            time_limit_s=limit_s - row.past_run_s if limit_s else 0.0,
+            # Unheard it may have run for longer than it may: then it is ended as soon as it begins. 0 would be no limit.
+            time_limit_s=max(LEAST_LIMIT_S, limit_s - row.past_run_s) if limit_s else 0.0,
             node_rank=rank if row.nodes > 1 else 0,
             nodes=self._peers(row) if row.nodes > 1 else (),
             rendezvous=rendezvous(row),

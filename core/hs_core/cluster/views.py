@@ -240,6 +240,7 @@ class Views(Held):
             away=tuple(name for name in row.hosts if name not in self._connected),
             open_after=self._open_after(row),
             array_full=unplaced and book.beyond_array_limit(row.id),
+            array_first=book.first_of_array(row.id) if unplaced else (),
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),

@@ -1,15 +1,15 @@
 """The one dominant reason why a job is where it is, with the evidence and what comes next."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
-from hs_core.names import GpuId, HostName
+from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import CANNOT_START, FOR_MEMORY, LAUNCH_FAILED, UNSTOPPED, Exit, Phase
-from hs_core.words import counted
+from hs_core.words import counted, listed
 
 
 class Reason(StrEnum):
@@ -67,6 +67,7 @@ class Scene:
     away: tuple[HostName, ...]  # those of its home that are not connected
     open_after: After | None  # a condition on another job that is still open
     array_full: bool
+    array_first: Sequence[JobId]  # for whom what is left of its room is kept: they wait as well
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
     hosts_away: tuple[
@@ -201,6 +202,15 @@ def _without_home(scene: Scene) -> Why:
         )
     if scene.misfit is not None:
         return _misfit(scene.misfit)
+    if scene.array_first:
+        first = scene.array_first
+        jobs = f"{'job' if len(first) == 1 else 'jobs'} {listed(first)}"
+        return Why(
+            reason=Reason.ARRAY_LIMIT,
+            text=f"its array may have {counted(job.spec.array_limit, 'job')} under way at once, and {jobs} of it, waiting too, "
+            f"{'comes' if len(first) == 1 else 'come'} first",
+            next_step=f"`hsctl why {first[0]}` says what {'that one' if len(first) == 1 else 'the first of them'} waits for",
+        )
     if scene.array_full:
         return Why(
             reason=Reason.ARRAY_LIMIT,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import TypeVar
 
 from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend
 from hs_core.host.agenda import Agenda
@@ -21,9 +22,12 @@ from hs_core.reports import Exit, Phase, Tier
 from hs_core.wanted import Lend, Turn
 
 STORY_LENGTH = 2_000
+MOST_CLASSES = 256  # more than have jobs on one host at a time
 LEAST_TICKETS = 1e-6
 FRACTION_OF_QUANTUM = 1024
 """Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
+
+Known = TypeVar("Known")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,10 +46,10 @@ class Board:
     advance: Fraction = Fraction(0)  # of the virtual time, charged when it began
     suspending: Usual = field(default_factory=Usual)
     resuming: Usual = field(default_factory=Usual)
-    hooking_classes: set[str] = field(
-        default_factory=set
-    )  # job classes whose processes were seen to load the runtime
-    unhooked_classes: set[str] = field(default_factory=set)  # and those that were seen not to
+    hooking_classes: dict[str, None] = field(
+        default_factory=dict
+    )  # job classes whose processes were seen to load the runtime, by `remember`
+    unhooked_classes: dict[str, None] = field(default_factory=dict)  # and those that were seen not to
     heard_s: float = 0.0  # the controller, last
     fence_after_s: float = 0.0
     drained: frozenset[GpuId] = frozenset()
@@ -59,7 +63,7 @@ class Board:
     most_bytes: int = 0  # that would be free without any job
     class_bytes: dict[str, int] = field(
         default_factory=dict
-    )  # host memory for each GPU of a gang, the most that was seen of a job class
+    )  # host memory for each GPU of a gang, the most that was seen of a job class, by `remember`
     refused: set[JobId] = field(default_factory=set)  # for want of host memory, when it was asked last
     room_for: dict[JobId, tuple[int, float]] = field(
         default_factory=dict
@@ -353,6 +357,14 @@ class Board:
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]
         return ("GPU " if len(numbers) == 1 else "GPUs ") + ",".join(numbers)
+
+
+def remember(known: dict[str, Known], job_class: str, what: Known) -> None:
+    """Of the newest classes: users make them up, and what an agent knows is written down before each order."""
+    known.pop(job_class, None)
+    known[job_class] = what
+    if len(known) > MOST_CLASSES:
+        del known[next(iter(known))]
 
 
 def tickets_of(job: HostedJob) -> Fraction:

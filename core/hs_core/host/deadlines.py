@@ -4,7 +4,7 @@ from math import inf
 
 from hs_core.events import Resume
 from hs_core.host import comings
-from hs_core.host.board import Board
+from hs_core.host.board import Board, remember
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
 from hs_core.model import SuspendMode
@@ -89,7 +89,7 @@ def _of_no_hook(board: Board, job: HostedJob) -> None:
     name = job.wanted.job_class
     if name in board.hooking_classes or name in board.unhooked_classes:
         return
-    board.unhooked_classes.add(name)
+    remember(board.unhooked_classes, name, None)
     for other in board.in_order:
         same = other is not job and other.wanted.job_class == name and other.mode is SuspendMode.AUTO
         if same and other.phase is Phase.STARTING and other.hooked is None:

@@ -40,11 +40,11 @@ def save(board: Board) -> dict[str, Any]:
             "quantum": agenda.quantum,
             "known": [[quantum, plain(turn)] for quantum, turn in agenda.known.items()],
         },
-        "hooking_classes": sorted(board.hooking_classes),
-        "unhooked_classes": sorted(board.unhooked_classes),
+        "hooking_classes": list(board.hooking_classes),
+        "unhooked_classes": list(board.unhooked_classes),
         "free_bytes": board.free_bytes,
         "most_bytes": board.most_bytes,
-        "class_bytes": dict(sorted(board.class_bytes.items())),
+        "class_bytes": dict(board.class_bytes),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
@@ -65,8 +65,8 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     agenda.synced, agenda.quantum = kept["synced"], kept["quantum"]
     agenda.standing = revive(Turn, kept["standing"])
     agenda.known = {quantum: revive(Turn, turn) for quantum, turn in kept["known"]}
-    board.hooking_classes = set(saved["hooking_classes"])
-    board.unhooked_classes = set(saved["unhooked_classes"])
+    board.hooking_classes = dict.fromkeys(saved["hooking_classes"])
+    board.unhooked_classes = dict.fromkeys(saved["unhooked_classes"])
     board.free_bytes, board.most_bytes = saved["free_bytes"], saved["most_bytes"]
     board.class_bytes = dict(saved["class_bytes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])

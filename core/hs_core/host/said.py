@@ -22,7 +22,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.host import comings, deadlines, wants
-from hs_core.host.board import Board
+from hs_core.host.board import Board, remember
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
@@ -89,8 +89,8 @@ def _hooked(board: Board, job: HostedJob) -> None:
     if first:
         job.start_deadline_s = board.now_s + board.config.ready_deadline_s
     job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
-    board.hooking_classes.add(job.wanted.job_class)
-    board.unhooked_classes.discard(job.wanted.job_class)
+    remember(board.hooking_classes, job.wanted.job_class, None)
+    board.unhooked_classes.pop(job.wanted.job_class, None)
     if first and job.wanted.paused and job.occupying:
         pause(board, job)
 
