@@ -183,6 +183,25 @@ def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_r
         runnable(read(path), parse_cluster("v100:4"), Sieve())
 
 
+def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_never_run(
+    tmp_path: Path,
+) -> None:
+    gang = (
+        "- {user: ann, arrival_s: 60, steps: 900, job_class: net, nodes: 2, gpu_memory_bytes: 30000000000}\n"
+    )
+    path, _ = put(tmp_path, "yaml", gang)
+    with pytest.raises(
+        RefusedError, match=r":3: gpus: 2 x 1; .*, on servers and GPUs with memory enough: 2"
+    ) as caught:
+        runnable(read(path), parse_cluster("v100:8@4/16,k80:2@2/32"), Sieve())
+    assert caught.value.kind is Kind.IMPOSSIBLE
+    assert len(runnable(read(path), parse_cluster("v100:8@4/16,k80:4@2/32"), Sieve()).jobs) == 1
+    apart = parse_cluster("v100:4@4/32,k80:2@2/32,p100:8@4/16")
+    assert len(runnable(read(path), apart, Sieve(), mixed=True).jobs) == 1
+    with pytest.raises(RefusedError, match="gpus: 2 x 1"):
+        runnable(read(path), apart, Sieve())
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
