@@ -311,6 +311,16 @@ def test_bad_jobs_that_were_left_out_are_counted_in_the_results(
     assert len(said.err.splitlines()) == 2
 
 
+def test_what_is_said_of_a_bad_job_is_in_its_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = put(tmp_path, "csv", GOOD["csv"] + "ann,60,900,[/x] [red] :car:,2,1\n")
+    assert main(["run", str(path), "--policy", "fifo", "--cluster", "v100:4", "--skip-bad"]) == 0
+    said = capsys.readouterr().out
+    assert f"1 bad job left out; the first: {path}:" in said
+    assert "job_class: '[/x] [red] :car:'; expected one that has rates" in said
+
+
 # --- what good files come to ---------------------------------------------------------------------------------------------
 
 
