@@ -69,8 +69,8 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         expect(field in header, (path, lines[0]), "header", ",".join(header), f"a column {field}")
     expect(len(set(header)) == len(header), (path, lines[0]), "header", ",".join(header), "each column once")
     jobs = []
-    for at, row in enumerate(rows, start=1):
-        where = (path, lines[min(at, len(lines) - 1)])
+    for row in rows:
+        where = (path, lines[rows.line_num - 1])  # a field in quotes may go over several lines
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(job_of(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))

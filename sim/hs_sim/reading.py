@@ -1,5 +1,6 @@
 """Reading what people wrote: every mistake is named with file, line, field, value and what was expected; bad jobs may be left out and counted."""
 
+import csv
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from hs_core.errors import Kind, RefusedError
 MOST_BYTES = 512 << 20
 MOST = 1e18  # of any number
 SHOWN = 80  # characters of a value
+csv.field_size_limit(MOST_BYTES)  # what is too long for its field is refused by name, not by the csv module
 
 Where = tuple[Path, int]  # file, line
 

@@ -243,6 +243,7 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
         ('{"v100": {"(\'A3C\', 1)": {}}}', r"null: None; expected steps/s"),
         ('{"v100": {"(\'A3C\', 1)": {"null": true}}}', r"null: True; expected steps/s"),
         ('{"v100": {"(\'A3C\', 0)": {"null": 1}}}', r"expected \('name', gang\)"),
+        ('{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}", r"Exceeds the limit .*; expected JSON"),
     ],
 )
 def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: str, said: str) -> None:
@@ -319,6 +320,22 @@ def test_what_is_said_of_a_bad_job_is_in_its_own_words(
     said = capsys.readouterr().out
     assert f"1 bad job left out; the first: {path}:" in said
     assert "job_class: '[/x] [red] :car:'; expected one that has rates" in said
+
+
+@pytest.mark.parametrize("kind", ["csv", "philly"])
+def test_a_field_of_any_length_is_read(kind: str, tmp_path: Path) -> None:
+    long = "x" * 200_000
+    bad = {"csv": f"ann,60,900,{long},2,1\n", "philly": f"{long},5.0,2,1,a\n"}[kind]
+    path, _ = put(tmp_path, kind, GOOD[kind] + bad)
+    sieve = Sieve(skip_bad=True)
+    assert len(read(path, sieve=sieve).jobs) == 1
+    assert sieve.left_out[0].startswith(f"{path}:")
+
+
+def test_the_line_of_a_bad_job_counts_those_that_fields_in_quotes_go_over(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "csv", '"an\nn",60,900,net,2,1\nbob,-60,900,net,2,1\n')
+    with pytest.raises(RefusedError, match=r"csv\.csv:6: arrival_s: '-60'"):
+        read(path)
 
 
 # --- what good files come to ---------------------------------------------------------------------------------------------
