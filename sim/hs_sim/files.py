@@ -20,7 +20,18 @@ from hs_sim.generate import TABLE_1
 from hs_sim.jobfields import COLUMNS, NEEDED, job_of
 from hs_sim.lined import Lined, LinedList, mapping_of
 from hs_sim.model import SimJob, Workload
-from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
+from hs_sim.reading import (
+    LEAST_TICKETS,
+    MOST_TICKETS,
+    Sieve,
+    Where,
+    did_you_mean,
+    expect,
+    known,
+    number,
+    refuse,
+    text_of,
+)
 
 MOST_JOBS = 2_000_000
 NEVER = "never"
@@ -99,7 +110,9 @@ def _remark(
         expect(
             len(words) == 3, where, "user", line, "`# user NAME TICKETS`, in quotes where there are spaces"
         )
-        tickets[UserName(words[1])] = number(where, "tickets", words[2], above=0)
+        tickets[UserName(words[1])] = number(
+            where, "tickets", words[2], least=LEAST_TICKETS, most=MOST_TICKETS
+        )
     elif words[:1] == ["rate"]:
         expect(
             len(words) == 4,
@@ -149,7 +162,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets = {}
     for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
-        tickets[UserName(str(user))] = number(where, f"users.{user}", value, above=0)
+        tickets[UserName(str(user))] = number(
+            where, f"users.{user}", value, least=LEAST_TICKETS, most=MOST_TICKETS
+        )
     rates = {}
     for class_, by_model in mapping_of(path, tree, "rates").items():
         where = (path, tree["rates"].lines[class_])

@@ -13,6 +13,7 @@ from hs_core.errors import Kind, RefusedError
 
 MOST_BYTES = 512 << 20
 MOST = 1e18  # of any number
+LEAST_TICKETS, MOST_TICKETS = 1e-6, 1e9  # more apart than that policies cannot count with
 SHOWN = 80  # characters of a value
 csv.field_size_limit(MOST_BYTES)  # what is too long for its field is refused by name, not by the csv module
 
