@@ -92,15 +92,19 @@ def check_fits(job: SimJob, workload: Workload, cluster: ClusterSpec, *, mixed: 
             job, workload, "gpu_types", ", ".join(job.gpu_types), f"some of what the cluster has: {there}"
         )
     roomy = _roomy(job, workload, allowed)
-    wide = [pool.servers for pool in roomy if pool.gpus_per_server >= job.gpus]
+    if job.gpu_memory_bytes > (most := max(pool.gpu_memory_bytes for pool in roomy)):
+        _impossible(job, workload, "gpu_memory_bytes", job.gpu_memory_bytes, f"at most {most}, a GPU's")
+    large = [pool for pool in roomy if pool.gpu_memory_bytes >= job.gpu_memory_bytes]
+    wide = [pool.servers for pool in large if pool.gpus_per_server >= job.gpus]
     if (sum(wide) if mixed else max(wide, default=0)) < job.nodes:
         shape = f"{job.nodes} x {job.gpus}"
         where = f" with {' or '.join(job.gpu_types)} GPUs" if job.gpu_types else ""
+        enough = ", on servers and GPUs with memory enough" if len(large) < len(allowed) else ""
         one_of = "" if mixed else "one of "
-        expected = f"a gang (servers x GPUs) that fits into {one_of}the cluster's pools{where}: {there}"
+        expected = (
+            f"a gang (servers x GPUs) that fits into {one_of}the cluster's pools{where}{enough}: {there}"
+        )
         _impossible(job, workload, "gpus", shape, expected)
-    if job.gpu_memory_bytes > (most := max(pool.gpu_memory_bytes for pool in allowed)):
-        _impossible(job, workload, "gpu_memory_bytes", job.gpu_memory_bytes, f"at most {most}, a GPU's")
 
 
 def _impossible(job: SimJob, workload: Workload, field: str, value: object, expected: str) -> NoReturn:

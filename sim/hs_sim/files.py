@@ -20,7 +20,18 @@ from hs_sim.generate import TABLE_1
 from hs_sim.jobfields import COLUMNS, NEEDED, job_of
 from hs_sim.lined import Lined, LinedList, mapping_of
 from hs_sim.model import SimJob, Workload
-from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
+from hs_sim.reading import (
+    LEAST_TICKETS,
+    MOST_TICKETS,
+    Sieve,
+    Where,
+    did_you_mean,
+    expect,
+    known,
+    number,
+    refuse,
+    text_of,
+)
 
 MOST_JOBS = 2_000_000
 NEVER = "never"
@@ -69,8 +80,8 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         expect(field in header, (path, lines[0]), "header", ",".join(header), f"a column {field}")
     expect(len(set(header)) == len(header), (path, lines[0]), "header", ",".join(header), "each column once")
     jobs = []
-    for at, row in enumerate(rows, start=1):
-        where = (path, lines[min(at, len(lines) - 1)])
+    for row in rows:
+        where = (path, lines[rows.line_num - 1])  # a field in quotes may go over several lines
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(job_of(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
@@ -99,7 +110,9 @@ def _remark(
         expect(
             len(words) == 3, where, "user", line, "`# user NAME TICKETS`, in quotes where there are spaces"
         )
-        tickets[UserName(words[1])] = number(where, "tickets", words[2], above=0)
+        tickets[UserName(words[1])] = number(
+            where, "tickets", words[2], least=LEAST_TICKETS, most=MOST_TICKETS
+        )
     elif words[:1] == ["rate"]:
         expect(
             len(words) == 4,
@@ -149,7 +162,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets = {}
     for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
-        tickets[UserName(str(user))] = number(where, f"users.{user}", value, above=0)
+        tickets[UserName(str(user))] = number(
+            where, f"users.{user}", value, least=LEAST_TICKETS, most=MOST_TICKETS
+        )
     rates = {}
     for class_, by_model in mapping_of(path, tree, "rates").items():
         where = (path, tree["rates"].lines[class_])

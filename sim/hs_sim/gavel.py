@@ -15,7 +15,17 @@ from hs_sim.cluster import canonical, nodes_of
 from hs_sim.colocated import load_interference
 from hs_sim.files import assemble
 from hs_sim.model import GAVEL, SHOCKWAVE, Growth, SimJob, Workload
-from hs_sim.reading import Sieve, Where, did_you_mean, expect, number, refuse, text_of
+from hs_sim.reading import (
+    LEAST_TICKETS,
+    MOST_TICKETS,
+    Sieve,
+    Where,
+    did_you_mean,
+    expect,
+    number,
+    refuse,
+    text_of,
+)
 
 FIELDS = (
     "job type", "command", "working directory", "steps argument", "needs data dir", "total steps", "gang", "weight", "SLO", "arrival",
@@ -81,7 +91,13 @@ class _Reader:
 
         steps, gang = whole("total steps"), whole("gang")
         expect(gang <= MOST_GPUS, where, "gang", gang, f"at most {MOST_GPUS} GPUs")
-        weight = number(where, "weight", of["weight"], above=0)
+        weight = number(
+            where,
+            "weight",
+            of["weight"],
+            least=LEAST_TICKETS / WEIGHT_TICKETS,
+            most=MOST_TICKETS / WEIGHT_TICKETS,
+        )
         arrival_s = number(where, "arrival", of["arrival"], least=0)
         mode = of.get("mode", "static")
         expect(mode in MODES, where, "mode", mode, " or ".join(MODES))
@@ -159,6 +175,8 @@ def _speeds(path: Path) -> Iterator[tuple[str, str, float]]:
         raise RefusedError(f"{path}:{error.lineno}: {error.msg}; expected JSON") from None
     except RecursionError:
         raise RefusedError(f"{path}:1: nested too deeply; expected Gavel's throughputs") from None
+    except ValueError as error:  # more digits than Python reads
+        raise RefusedError(f"{path}: {error}; expected JSON") from None
     expect(isinstance(tree, dict) and bool(tree), (path, 1), "throughputs", type(tree).__name__, SHAPE)
     for model, kinds in tree.items():
         expect(isinstance(kinds, dict), (path, _line(text, model)), model, kinds, SHAPE)

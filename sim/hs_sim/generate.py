@@ -8,6 +8,7 @@ from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
 from hs_core.names import UserName
 from hs_sim.model import SimJob, Workload
+from hs_sim.reading import LEAST_TICKETS, MOST_TICKETS
 
 MiB = 1 << 20
 
@@ -131,7 +132,7 @@ def _check(recipe: Recipe) -> None:
         ("service-s", recipe.service_s, 1e-3, 1e9),
         ("service-spread", recipe.service_spread, 0.0, 10.0),
         ("users-spread", recipe.users_spread, 0.0, 10.0),
-        ("tickets", recipe.tickets, 1e-6, 1e9),
+        ("tickets", recipe.tickets, LEAST_TICKETS, MOST_TICKETS),
     ):
         if not least <= value <= most:
             raise RefusedError(f"--{name}: {value}; expected {least} to {most:.10g}")

@@ -1,5 +1,6 @@
 """Reading what people wrote: every mistake is named with file, line, field, value and what was expected; bad jobs may be left out and counted."""
 
+import csv
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -12,7 +13,9 @@ from hs_core.errors import Kind, RefusedError
 
 MOST_BYTES = 512 << 20
 MOST = 1e18  # of any number
+LEAST_TICKETS, MOST_TICKETS = 1e-6, 1e9  # more apart than that policies cannot count with
 SHOWN = 80  # characters of a value
+csv.field_size_limit(MOST_BYTES)  # what is too long for its field is refused by name, not by the csv module
 
 Where = tuple[Path, int]  # file, line
 

@@ -21,6 +21,10 @@ def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
         tree = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no such day, or more digits than Python reads
         raise RefusedError(f"{path}: {error}; expected YAML") from None
+    except RecursionError:
+        raise RefusedError(
+            f"{path}: nested too deeply; expected GPU models with a list of numbers each"
+        ) from None
     if not isinstance(tree, dict):
         raise RefusedError(f"{path}: {tree!r}; expected GPU models with a list of numbers each")
     said = {canonical(str(model)): value for model, value in tree.items()}

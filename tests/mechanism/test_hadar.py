@@ -403,6 +403,20 @@ def test_the_program_spreads_a_gang_over_types_in_whole_servers() -> None:
     assert lone.each.tolist() == [pytest.approx(0.95 * 1e4 / 2510)], "5 % of it for the second server"
 
 
+def test_the_program_gives_a_gang_no_more_servers_of_a_type_than_there_are() -> None:
+    """Of the fast type there is one server, and what it has left would be enough for all parts."""
+    pools = np.array([[4, 0], [4, 0], [0, 8]])
+    lone = exact(replace(jobs([[1.0, 4.0]], [3], [1e4]), nodes=np.array([3])), pools)
+    assert columns(lone.seats) == [[0, 0, 0], [0, 1, 2], [0, 0, 1], [1, 1, 1]]
+    assert lone.worth == pytest.approx(lone.bound)
+
+
+def test_the_program_knows_that_a_gang_is_wider_than_the_servers_of_a_type() -> None:
+    pools = np.array([[4, 0], [4, 0], [0, 8]])
+    both = replace(jobs([[4.0, 1.0], [4.0, 3.9]], [8, 4], [1e4, 1e4]), nodes=np.array([1, 1]))
+    assert columns(exact(both, pools).seats) == [[0, 1], [2, 0], [1, 0], [8, 4]]
+
+
 def may_be_laid(rates: list[float], *, over: float = 1.0, gang: int = 2) -> Jobs:
     """One job of 10,000 iterations on one server or two, where it is `over` times as fast."""
     made = jobs([rates], [gang], [1e4])

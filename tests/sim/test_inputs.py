@@ -80,7 +80,8 @@ BAD = [
     ("gavel", fields(GAVEL_LINE, gang=0), "gang", "'0'", "at least 1"),
     ("gavel", fields(GAVEL_LINE, gang=4), "gang", "4", "1, 2, 64"),
     ("gavel", fields(GAVEL_LINE, gang=10**9), "gang", "1000000000", "at most"),
-    ("gavel", fields(GAVEL_LINE, weight=0), "weight", "'0'", "above 0"),
+    ("gavel", fields(GAVEL_LINE, weight=0), "weight", "'0'", "at least 1e-08"),
+    ("gavel", fields(GAVEL_LINE, weight=1e-300), "weight", "'1e-300'", "at least 1e-08"),
     ("gavel", fields(GAVEL_LINE, type="ResNet-19 (batch size 64)"), "job type", "'ResNet-19", "did you mean ResNet-18"),
     ("shockwave", "\t".join(SHOCKWAVE_LINE.split("\t")[:-1]) + "\n", "fields", "11", "12 with tabs"),
     ("shockwave", fields(SHOCKWAVE_LINE, arrival=-1), "arrival", "'-1'", "at least 0"),
@@ -183,6 +184,25 @@ def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_r
         runnable(read(path), parse_cluster("v100:4"), Sieve())
 
 
+def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_never_run(
+    tmp_path: Path,
+) -> None:
+    gang = (
+        "- {user: ann, arrival_s: 60, steps: 900, job_class: net, nodes: 2, gpu_memory_bytes: 30000000000}\n"
+    )
+    path, _ = put(tmp_path, "yaml", gang)
+    with pytest.raises(
+        RefusedError, match=r":3: gpus: 2 x 1; .*, on servers and GPUs with memory enough: 2"
+    ) as caught:
+        runnable(read(path), parse_cluster("v100:8@4/16,k80:2@2/32"), Sieve())
+    assert caught.value.kind is Kind.IMPOSSIBLE
+    assert len(runnable(read(path), parse_cluster("v100:8@4/16,k80:4@2/32"), Sieve()).jobs) == 1
+    apart = parse_cluster("v100:4@4/32,k80:2@2/32,p100:8@4/16")
+    assert len(runnable(read(path), apart, Sieve(), mixed=True).jobs) == 1
+    with pytest.raises(RefusedError, match="gpus: 2 x 1"):
+        runnable(read(path), apart, Sieve())
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
@@ -190,16 +210,16 @@ def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_r
         ("csv", "user,arrival_s,steps,job_class,colour\n", r":1: colour: 'unknown field'; expected one of"),
         ("csv", "", r":1: jobs: 'none'"),
         ("csv", "# rate net V100 -2\nuser,arrival_s,steps,job_class\nann,0,9,net\n", r":1: rate: '-2'; expected a number of at least 0"),
-        ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number above 0"),
+        ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number of at least 1e-06"),
         ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
         ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
         ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
         ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
         ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
-        ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number above 0, at most 1e\+18"),
+        ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number of at least 1e-06, at most 1e\+09"),
         ("yaml", "rates: {net: {V100: 1.0e+99}}\njobs: []\n", r"rates.net.V100: 1e\+99; expected a number of at least 0, at most 1e\+18"),
-        ("csv", "# user ann 1e19\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r"tickets: '1e19'; expected a number above 0, at most 1e\+18"),
+        ("csv", "# user ann 1e10\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r"tickets: '1e10'; expected a number of at least 1e-06, at most 1e\+09"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left_out(
@@ -224,6 +244,7 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
         ('{"v100": {"(\'A3C\', 1)": {}}}', r"null: None; expected steps/s"),
         ('{"v100": {"(\'A3C\', 1)": {"null": true}}}', r"null: True; expected steps/s"),
         ('{"v100": {"(\'A3C\', 0)": {"null": 1}}}', r"expected \('name', gang\)"),
+        ('{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}", r"Exceeds the limit .*; expected JSON"),
     ],
 )
 def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: str, said: str) -> None:
@@ -290,6 +311,32 @@ def test_bad_jobs_that_were_left_out_are_counted_in_the_results(
     said = capsys.readouterr()
     assert "2 jobs of 1 users, 2 left out" in said.out
     assert len(said.err.splitlines()) == 2
+
+
+def test_what_is_said_of_a_bad_job_is_in_its_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = put(tmp_path, "csv", GOOD["csv"] + "ann,60,900,[/x] [red] :car:,2,1\n")
+    assert main(["run", str(path), "--policy", "fifo", "--cluster", "v100:4", "--skip-bad"]) == 0
+    said = capsys.readouterr().out
+    assert f"1 bad job left out; the first: {path}:" in said
+    assert "job_class: '[/x] [red] :car:'; expected one that has rates" in said
+
+
+@pytest.mark.parametrize("kind", ["csv", "philly"])
+def test_a_field_of_any_length_is_read(kind: str, tmp_path: Path) -> None:
+    long = "x" * 200_000
+    bad = {"csv": f"ann,60,900,{long},2,1\n", "philly": f"{long},5.0,2,1,a\n"}[kind]
+    path, _ = put(tmp_path, kind, GOOD[kind] + bad)
+    sieve = Sieve(skip_bad=True)
+    assert len(read(path, sieve=sieve).jobs) == 1
+    assert sieve.left_out[0].startswith(f"{path}:")
+
+
+def test_the_line_of_a_bad_job_counts_those_that_fields_in_quotes_go_over(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "csv", '"an\nn",60,900,net,2,1\nbob,-60,900,net,2,1\n')
+    with pytest.raises(RefusedError, match=r"csv\.csv:6: arrival_s: '-60'"):
+        read(path)
 
 
 # --- what good files come to ---------------------------------------------------------------------------------------------

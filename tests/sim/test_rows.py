@@ -4,6 +4,7 @@ from collections import Counter
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,18 @@ def test_every_window_of_six_quanta_has_the_exact_shares() -> None:
         for _ in range(6):
             window[rows.pick(np.array([4]), NOBODY)] += 1
         assert window.tolist() == [4, 4, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("part", [1e-9, 1e-10, 1e-11, 1e-13])
+def test_who_has_a_billionth_of_the_tickets_or_less_has_one_turn_at_first(part: float) -> None:
+    rows = Rows(1, 4)
+    for job, tickets in enumerate((1.0, part, part, part)):
+        rows.add(job, 0, 1, tickets, kin=tickets)
+        rows.begin([job])
+    had = np.zeros(4)
+    for _ in range(400):
+        had[rows.pick(np.array([1]), NOBODY)] += 1
+    assert had.tolist() == [399, 1, 0, 0]
 
 
 def test_who_leaves_and_comes_back_elsewhere_carries_its_place() -> None:

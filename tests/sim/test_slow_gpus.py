@@ -131,6 +131,7 @@ def test_a_file_says_how_slow_each_gpu_is(tmp_path: Path) -> None:
         ("A100: [1]", "A100: expected one of the cluster's models, V100"),
         ("[1, 2]", "expected GPU models with a list of numbers each"),
         ("V100: [", "expected YAML"),
+        ("[" * 5000, "nested too deeply; expected GPU models"),
         ("V100: 2020-13-45", "month must be in 1..12; expected YAML"),
     ],
 )

@@ -56,7 +56,7 @@ def exact(
     terms = terms or Terms()
     utility = utility or effective_throughput(jobs)
     laid = _laid(jobs, utility, terms)
-    truth = _values(jobs, held, utility, terms, fixed)
+    truth = _values(jobs, held, utility, terms, fixed, able=_able(jobs, capacity))
     seats, bound = _round(jobs, capacity, held, truth, fixed)
     counts = _counts(jobs, seats)
     if laid is None:
@@ -96,8 +96,9 @@ def _round(
     found = single_types(np.where(worth > 0, -worth, np.inf), jobs.workers, free, busy=False)
     counts = np.zeros(worth.shape, np.int64)
     runs = np.flatnonzero(found.choice >= 0)
+    runs = runs[(values.able * _parts(jobs)[:, None])[runs, found.choice[runs]] >= jobs.workers[runs]]
     counts[runs, found.choice[runs]] = jobs.workers[runs]
-    _leftovers(jobs, worth, counts, free)
+    _leftovers(jobs, values, counts, free)
     bound = -found.relaxed
     if bound - values.of(counts) > GAP * bound and len(worth) <= MIXED_JOBS:
         counts, tighter = _mixed(jobs, values, free, counts, bound)
@@ -142,6 +143,7 @@ class _Values:
     rates: Floats  # (J, R)
     single: Floats  # (J, R) worth with the whole gang on that type; 0: it can't run there
     mixed: Floats  # (J, R) with that type as the slowest of several; never more
+    able: Ints  # (J, R) how many of the type's servers could take a part of it
 
     def of(self, counts: Ints) -> float:
         return float(self.each(counts).sum())
@@ -150,7 +152,7 @@ class _Values:
         """These jobs are worth only so much on these types."""
         single = self.single.copy()
         single[jobs, kinds] = worth
-        return _Values(self.rates, single, np.minimum(self.mixed, single))
+        return _Values(self.rates, single, np.minimum(self.mixed, single), self.able)
 
     def each(self, counts: Ints) -> Floats:
         found = np.zeros(len(counts))
@@ -162,10 +164,16 @@ class _Values:
 
 
 def _values(
-    jobs: Jobs, held: Seats, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None
+    jobs: Jobs,
+    held: Seats,
+    utility: Utility,
+    terms: Terms,
+    fixed: NDArray[np.bool_] | None,
+    *,
+    able: Ints,
 ) -> _Values:
     """Who stays on the one type that it holds doesn't restart."""
-    can = jobs.rates > 0
+    can = (jobs.rates > 0) & (able > 0)
     holds = np.zeros(can.shape, np.int64)
     np.add.at(holds, (held.job, held.kind), held.gpus)
     if fixed is not None:  # of several types: as if it could not run
@@ -180,7 +188,7 @@ def _values(
         mixed = np.where(
             several, np.minimum(move, laid.max(axis=1)), move
         )  # on one server all are of one type
-    return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), mixed)
+    return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), mixed, able)
 
 
 def _parts(jobs: Jobs) -> Ints:
@@ -194,9 +202,21 @@ def _parts(jobs: Jobs) -> Ints:
     )
 
 
-def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
+def _able(jobs: Jobs, capacity: Ints) -> Ints:
+    """(J, R) servers of the type that are wide enough for a part of the gang; as many as it has workers where it may be laid otherwise."""
+    anywhere = np.broadcast_to(jobs.workers[:, None], jobs.rates.shape)
+    if jobs.nodes is None:
+        return anywhere
+    sizes, of = np.unique(_parts(jobs), return_inverse=True)
+    servers: Ints = (capacity[None, :, :] >= sizes[:, None, None]).sum(axis=1)[of]
+    if jobs.laid is None:
+        return servers
+    return np.where(jobs.laid.nodes.max(axis=1)[:, None] > 0, anywhere, servers)
+
+
+def _leftovers(jobs: Jobs, values: _Values, counts: Ints, free: Ints) -> None:
     """Waiting jobs, most worth per GPU first, on what the single-type gangs left; changes `counts`."""
-    left = free - counts.sum(axis=0)
+    worth, left = values.single, free - counts.sum(axis=0)
     waits = np.flatnonzero(~counts.any(axis=1) & (worth > 0).any(axis=1))
     order = waits[np.argsort(-worth[waits].max(axis=1) / jobs.workers[waits], kind="stable")]
     parts = _parts(jobs).tolist()
@@ -205,7 +225,8 @@ def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
         taken = np.zeros_like(left)
         for kind in np.argsort(-jobs.rates[job], kind="stable").tolist():
             if worth[job, kind] > 0:
-                taken[kind] = min(rest, int(left[kind]) // parts[job] * parts[job])
+                most = min(int(left[kind]) // parts[job], int(values.able[job, kind]))
+                taken[kind] = min(rest, most * parts[job])
                 rest -= int(taken[kind])
         if rest == 0:
             counts[job] = taken
@@ -245,7 +266,7 @@ def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) 
         b_ub=np.concatenate([np.ones(count, np.int64), np.zeros(n, np.int64), free]),
         a_eq=eq,
         b_eq=np.zeros(count, np.int64),
-        upper=np.concatenate([np.ones(n, np.int64), parts]),
+        upper=np.concatenate([np.ones(n, np.int64), np.minimum(parts, values.able[at, kind])]),
         effort=EFFORT,
     )
     if answer is None:

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from hs_sim.compare import Case, Outcome, mean_of, outcome_of, run
 from hs_sim.metrics import Summary
@@ -96,10 +97,8 @@ def comparison(rows: Sequence[Summary], workload: Workload) -> None:
         )
     if workload.skipped:
         count = len(workload.skipped)
-        console.print(
-            f"{count} bad {'job' if count == 1 else 'jobs'} left out; the first: {workload.skipped[0]}",
-            style="dim",
-        )
+        said = f"{count} bad {'job' if count == 1 else 'jobs'} left out; the first: {workload.skipped[0]}"
+        console.print(Text(said, style="dim"))  # not as markup: it has people's words in it
 
 
 def parts_of(rows: Sequence[tuple[str, Summary]], width: int) -> list[list[_Column]]:

@@ -25,6 +25,7 @@ GRID = float(1 << 20)
 COLUMN_BITS = 13
 COLUMNS = (1 << COLUMN_BITS) - 1
 CLOSED = np.iinfo(np.int64).max  # key of a place where nobody competes
+LAST_TICK = float(1 << 49)  # passes farther off count as this far: keys hold no more
 FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero again
 PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
@@ -309,7 +310,7 @@ class Rows:
 
     def _pass_to(self, at: Ints, now: Floats) -> None:
         self._pass.reshape(-1)[at] = now
-        ticks = np.rint(now * GRID).astype(np.int64)
+        ticks = _ticks(now)
         self._keys.reshape(-1)[at] = (ticks << COLUMN_BITS) | (at & (self._places - 1))
 
     def _last(self, rows: Ints, keys: Ints, free: Ints) -> Floats:
@@ -360,7 +361,7 @@ class Rows:
                 self._spread(row, self._new[row])
             self._new.clear()
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
-        ticks = np.rint(passes * GRID).astype(np.int64) << COLUMN_BITS
+        ticks = _ticks(passes) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
         tickets = np.where(open_, self._tickets[rows, :width], 0.0)
         self._total[rows] = np.maximum(np.add.reduce(tickets, axis=1), LEAST)
@@ -426,3 +427,7 @@ class Rows:
         self._stride = np.pad(self._stride, ((0, 0), (0, width)), constant_values=1.0)
         self._pass = np.pad(self._pass, ((0, 0), (0, width)))
         self._open = np.pad(self._open, ((0, 0), (0, width)))
+
+
+def _ticks(passes: Floats) -> Ints:
+    return np.rint(np.clip(passes * GRID, -LAST_TICK, LAST_TICK)).astype(np.int64)
