@@ -3,6 +3,7 @@
 import csv
 import io
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from math import inf
@@ -28,11 +29,20 @@ def dump_csv(workload: Workload) -> str:
     for (class_, model), speed in sorted(workload.speeds.items()):
         parts = [f"{name}={value!r}" for name, value in asdict(speed).items()]
         out.write(f"# {shlex.join(['speed', class_, model, *parts])}\n")
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
+    out.write(_line(COLUMNS))
     for job in workload.jobs:
-        table.writerow([cell(getattr(job, field)) for field in COLUMNS])
+        out.write(_line([cell(getattr(job, field)) for field in COLUMNS]))
     return out.getvalue()
+
+
+def _line(cells: Sequence[object]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    line = out.getvalue()
+    if not line.startswith("#"):
+        return line
+    first, comma, others = line.partition(",")  # else it would be a remark
+    return f'"{first}"{comma}{others}'
 
 
 def dump_yaml(workload: Workload) -> str:

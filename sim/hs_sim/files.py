@@ -121,7 +121,9 @@ def _remark(
             line,
             "`# rate CLASS MODEL STEPS_PER_S`, in quotes where there are spaces",
         )
-        rates[words[1], canonical(words[2])] = number(where, "rate", words[3], least=0)
+        key = words[1], canonical(words[2])
+        expect(key not in rates, where, "rate", line, "each class and model once")
+        rates[key] = number(where, "rate", words[3], least=0)
     elif words[:1] == ["beside"]:
         expected = "`# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`, in quotes where there are spaces"
         expect(len(words) == 5, where, "beside", line, expected)
@@ -172,10 +174,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             isinstance(by_model, dict), where, f"rates.{class_}", by_model, "GPU model: mini-batches a second"
         )
         for model, value in by_model.items():
-            line = (path, by_model.lines[model])
-            rates[str(class_), canonical(str(model))] = number(
-                line, f"rates.{class_}.{model}", value, least=0
-            )
+            line, key = (path, by_model.lines[model]), (str(class_), canonical(str(model)))
+            expect(key not in rates, line, f"rates.{class_}", model, "each model once")
+            rates[key] = number(line, f"rates.{class_}.{model}", value, least=0)
     slowed = _interference(path, tree)
     spread = {}
     for class_, by_model in mapping_of(path, tree, "spread").items():

@@ -28,6 +28,8 @@ def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
     if not isinstance(tree, dict):
         raise RefusedError(f"{path}: {tree!r}; expected GPU models with a list of numbers each")
     said = {canonical(str(model)): value for model, value in tree.items()}
+    if len(said) < len(tree):
+        raise RefusedError(f"{path}: {', '.join(map(str, tree))}: expected each GPU model once")
     pools = {pool.model: pool for pool in cluster.pools}
     for model in said:
         if model not in pools:

@@ -342,6 +342,32 @@ def test_the_line_of_a_bad_job_counts_those_that_fields_in_quotes_go_over(tmp_pa
 # --- what good files come to ---------------------------------------------------------------------------------------------
 
 
+def test_a_job_whose_user_is_called_like_a_remark_is_written_and_read_as_one(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "yaml", '- {user: "#1, ann", arrival_s: 60, steps: 900, job_class: net}\n')
+    load = read(path)
+    for user in ("#1, ann", "#ann", '#"ann"', "# name x"):
+        kept = replace(load, jobs=(replace(load.jobs[0], user=user),), tickets={user: 100.0})
+        again = tmp_path / "again.csv"
+        again.write_text(dump_csv(kept))
+        assert [job.user for job in read(again).jobs] == [user]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("w.csv", CSV.replace("\nuser", "\n# rate net v100 9\nuser"), r"w\.csv:3: rate: .*each class and model once"),
+        ("w.yaml", "rates: {net: {V100: 8, v100: 9}}\njobs: []\n", r"w\.yaml:1: rates\.net: 'v100'; expected each model once"),
+    ],
+)  # fmt: skip
+def test_a_rate_that_is_said_twice_in_other_letters_is_refused(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(RefusedError, match=said):
+        read(path)
+
+
 def test_phillys_tenants_are_users_and_its_durations_times_on_p100(tmp_path: Path) -> None:
     body = (
         "2017-10-03 06:48:36,500.0,2,1,a\n2017-10-03 06:50:36,100.0,8,1,b\n2017-10-03 06:49:36,100.0,5,1,a\n"
