@@ -139,6 +139,10 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fifo", "--service-s", "1e99"], "expected 0.001 to 1000000000"),
         (["--policies", "fifo", "--service-spread", "1e99"], "--service-spread: 1e+99; expected 0.0 to 10"),
         (["--policies", "fifo", "--sample-s", "1e99"], "expected 0 to 1e12 seconds"),
+        (
+            ["--policies", "fifo", "--quantum-s", "1e-9"],
+            "--quantum-s: 1e-09; expected 0.001 to 1e+06 seconds",
+        ),
         (["--policies", "fifo", "--cluster", "v100:" + "9" * 20], "numbers from 1 to 1000000"),
         (["--policies", "fifo", "--first", "-1", "--trace", "x.yaml"], "--first: -1"),
         (["--policies", "fifo", "--plot", "x.doc"], "--plot: 'x.doc'; expected a name that ends in .png"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_SEED = 10**18
+SHORTEST_QUANTUM_S, LONGEST_QUANTUM_S = 0.001, 1e6
 
 _INPUT = (
     click.option("--throughputs", type=click.Path(path_type=Path), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
@@ -187,7 +188,10 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
 def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:
     from hs_core.policies import find
 
-    _positive("quantum-s", given["quantum_s"], most=1e6)
+    if not SHORTEST_QUANTUM_S <= given["quantum_s"] <= LONGEST_QUANTUM_S:
+        raise RefusedError(
+            f"--quantum-s: {given['quantum_s']}; expected {SHORTEST_QUANTUM_S:g} to {LONGEST_QUANTUM_S:g} seconds"
+        )
     if given["until_s"] is not None:
         _positive("until", given["until_s"], most=1e12)
     if not 0 <= given["noise"] <= 1:
