@@ -30,7 +30,8 @@ class Strangers:
         self._run_dir = run_dir
         self._ours: dict[int, int] = {}  # pid → when it was started
         self._here_since: dict[tuple[GpuId, int, int], float] = {}
-        self._before: dict[GpuId, int] = {}  # bytes that are taken where no job is
+        self._used: dict[GpuId, int] = {}  # bytes, as the driver said last
+        self._before: dict[GpuId, int] = {}  # of these where no job is
         self._held_since: dict[GpuId, float] = {}
 
     def look(
@@ -47,11 +48,14 @@ class Strangers:
         on = self._strangers(processes, running)
         self._here_since = {key: self._here_since.get(key, now_s) for key in on}
         said = {key[0]: text for key, text in on.items() if now_s - self._here_since[key] >= STAYS_S}
-        used = {reading.gpu: reading.memory_used_bytes for reading in readings}
+        # One that the driver fails to say is taken as it was: as none at all, all of it would be held by nobody later.
+        self._used |= {
+            reading.gpu: reading.memory_used_bytes for reading in readings if reading.memory_used_bytes
+        }
         computes = {one.gpu for one in processes}  # whosever
         for gpu in gpus:
             taken = gpu.id in holders or gpu.id in computes
-            held = self._left_behind(gpu, used.get(gpu.id, 0), taken, now_s)
+            held = self._left_behind(gpu, taken, now_s)
             if held:
                 said.setdefault(gpu.id, held)
         return said
@@ -81,8 +85,9 @@ class Strangers:
         self._ours = known
         return found
 
-    def _left_behind(self, gpu: Gpu, used_bytes: int, taken: bool, now_s: float) -> str:
-        if taken:
+    def _left_behind(self, gpu: Gpu, taken: bool, now_s: float) -> str:
+        used_bytes = self._used.get(gpu.id)
+        if taken or used_bytes is None:
             self._held_since.pop(gpu.id, None)
             return ""
         before = self._before.get(gpu.id)

@@ -160,6 +160,17 @@ def test_what_was_taken_before_jobs_were_there_is_the_drivers_or_a_screens(host)
         assert host.look(at_s, used={0: 4.0 + at_s / 60}) == {}
 
 
+def test_a_driver_that_fails_to_say_how_much_is_taken_changes_nothing(host) -> None:
+    host.look(0.0, used={0: 4.0, 1: 0.5})
+    for at_s in (1.0, 2.0):
+        assert host.look(at_s, used={0: 0.0}) == {}
+    for at_s in (3.0, 3.0 + HELD_S, 3.0 + 2 * HELD_S):
+        assert host.look(at_s, used={0: 4.0, 1: 9.5}, holders=(1,)) == {}
+    host.look(100.0, used={0: 4.0, 1: 9.5})
+    for at_s in (100.0 + HELD_S, 200.0):
+        assert "g1" in host.look(at_s, used={0: 0.0, 1: 0.0}), "it stays held until the driver says otherwise"
+
+
 def test_the_gpus_of_a_job_that_does_not_die_are_out_of_use_until_it_has(settings) -> None:
     config = settings()
     devices = open_devices(config)

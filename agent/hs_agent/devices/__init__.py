@@ -16,7 +16,7 @@ class Reading:
 
     gpu: GpuId
     utilization_percent: int = 0
-    memory_used_bytes: int = 0
+    memory_used_bytes: int = 0  # 0: the driver does not say
     ecc_errors: int = 0  # uncorrected ones since the driver was loaded
 
 
