@@ -23,7 +23,8 @@ LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 1 << 50
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 Word = TypeVar("Word", bound=StrEnum)
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
@@ -421,7 +422,7 @@ def _ports(top: _Table, key: str, default: range) -> range:
 
 
 def _name(top: _Table) -> str:
-    expected = "a host name (letters, digits, '.', '_' and '-', at most 253)"
+    expected = "a host name (letters, digits, '_' and '-', at most 63 between dots and 253 in all)"
     value = top.text("name", socket.gethostname(), expected)
     if not _HOST_NAME.fullmatch(value):
         raise top.refuse("name", expected, found=value)

@@ -44,6 +44,10 @@ def test_one_line_is_enough() -> None:
         ({"peer_listen": "0.0.0.0:7444", "dev": True}, "only loopback with dev = true"),
         ({"peer_address": "a:7444"}, "peer_listen to be set as well"),
         ({"peer_address": "a:0", "peer_listen": "0.0.0.0:7444"}, "peer_address = 'a:0'"),
+        *(
+            ({"peer_address": f"{name}:7444", "peer_listen": "0.0.0.0:7444"}, f"peer_address = '{name}:7444'")
+            for name in ("gpu..rack", "x" * 64, ".".join(["x" * 63] * 4))
+        ),
         ({"rendezvous_ports": "80-90"}, "rendezvous_ports = '80-90': expected"),
         ({"rendezvous_ports": "9000"}, "rendezvous_ports = '9000': expected"),
         ({"controller": "unix:relative"}, "the path must be absolute"),
