@@ -156,6 +156,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _open_closed() -> None:
     """What the caller has closed (`>&-`): Python has None for it, and `print` takes that for standard output."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
