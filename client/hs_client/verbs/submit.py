@@ -231,7 +231,7 @@ def request(flags: dict[str, Any], client: Client) -> list[Any]:
     if flags["file"]:
         _lay_file(layers, flags)
     elif flags["command"]:
-        _lay_command(layers, flags)
+        _lay_command(layers, flags, client)
     else:
         raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
     _lay_flags(layers, flags, lambda flag: flag)
@@ -257,7 +257,7 @@ def _lay_file(layers: Layers, flags: dict[str, Any]) -> None:
         layers.override(word)
 
 
-def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
+def _lay_command(layers: Layers, flags: dict[str, Any], client: Client) -> None:
     words = list(flags["command"])
     folder = Path(flags["chdir"] or ".").expanduser()
     path = script.looks_like(words[0], Path()) or script.looks_like(words[0], folder)
@@ -268,7 +268,8 @@ def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
     for warning in read.warnings:
         warn(warning)
     for field, value, where in read.data:
-        layers.put(field, value, where)
+        named = job_words.as_slurm_has_it(client, value, where) if field == ("after",) else value
+        layers.put(field, named, where)
     for line, where in read.hs_words:
         _lay_flags(layers, _parse_line(line, where), partial("{}: {}".format, where))
     layers.put(("run",), read.command, str(path))
