@@ -66,6 +66,12 @@ def test_a_whole_file_arrives(tmp_path):
     assert (spec.migrate, spec.suspend, spec.torchrun) == ("same-type", "hook", False)
 
 
+@pytest.mark.parametrize("mode", ["", "mode: interval, "])
+def test_an_interval_of_checkpoints_is_theirs_with_and_without_its_mode(tmp_path, mode):
+    [spec] = specs(f"run: x\ncheckpoint: {{{mode}interval: 10m}}\n", tmp_path)
+    assert spec.checkpoint_interval_s == 600
+
+
 def test_a_list_runs_as_it_is_and_after_its_setup_in_the_same_shell(tmp_path):
     assert list(specs("run: [echo, 3, 1.5, '*']", tmp_path)[0].command)[1:] == ["3", "1.5", "*"]
     (spec,) = specs("setup: cd /\nrun: [echo, '*']", tmp_path)
@@ -224,6 +230,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nsweep: {lr: []}\n", "sweep.lr = []: expected at least one value"),
         ("run: x\nsuspend: never\n", "suspend = 'never': expected 'auto', 'hook', 'transparent' or 'none'"),
         ("run: x\ncheckpoint: {mode: interval}\n", "mode interval needs interval"),
+        ("run: x\ncheckpoint: {mode: auto, interval: 10m}\n", "mode auto and interval: expected one of them"),
         ("run: x\nretry: {on: [weather]}\n", "expected 'failure'"),
         ("run: x\nrun: y\n", "job.yaml:2: 'run' is there already on line 1"),
         ("run: x\nenv:\n  A: 1\n  A: 2\n", "job.yaml:4: 'A' is there already on line 3"),
