@@ -351,6 +351,22 @@ def test_a_key_value_word_that_is_not_one_value_is_named_and_refused(hsctl, fake
     assert ran.err.startswith(f"hsctl: {word!r}:")
 
 
+@pytest.mark.parametrize("word", ["resources.memory=", "resources.memory= ", "retry=", "name=# none"])
+def test_a_key_value_word_without_a_value_takes_nothing_back(hsctl, fake, tmp_path, word):
+    (tmp_path / "job.yaml").write_text("run: 'true'\nresources: {memory: 4G}\n")
+    ran = hsctl("submit", "-f", "job.yaml", word)
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    key = word.partition("=")[0]
+    assert ran.err == f"hsctl: {word!r}: expected a value; {key}=null takes back what the file says\n"
+
+
+def test_a_key_value_word_may_take_a_field_back_and_set_an_empty_variable(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: 'true'\nresources: {memory: 4G}\n")
+    assert hsctl("submit", "-f", "job.yaml", "resources.memory=null", "env.A=").code == 0
+    [spec] = fake.last("Submit").jobs
+    assert (spec.memory_bytes, spec.env["A"]) == (0, "")
+
+
 def test_a_job_file_is_read_from_standard_input(hsctl, fake):
     assert hsctl("submit", "-f", "-", stdin="run: 'true'\nname: piped\n").code == 0
     assert fake.last("Submit").jobs[0].name == "piped"
