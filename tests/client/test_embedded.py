@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,21 @@ def test_what_is_dead_but_not_waited_for_counts_as_gone():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert process.identity(child.pid) is None
     child.wait()
+
+
+def test_of_a_process_with_words_without_end_only_so_many_are_read(tmp_path, monkeypatch):
+    words = tmp_path / str(os.getpid()) / "cmdline"
+    words.parent.mkdir()
+    with words.open("wb") as file:
+        file.truncate(256 << 20)
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    tracemalloc.start()
+    try:
+        assert not process.any_of(tmp_path / "jobs")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 64 << 20
 
 
 @pytest.mark.usefixtures("stand_ins")
