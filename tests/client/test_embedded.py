@@ -207,6 +207,18 @@ def test_down_starts_an_agent_again_that_died_and_left_jobs(call, state):
     assert cluster_files.read_cluster(state).running() == []
 
 
+@pytest.mark.usefixtures("left_job")
+def test_jobs_of_an_earlier_up_outlive_one_that_fails(call, state, stand_ins):
+    call(*UP)
+    is_up(state / "told")
+    assert call("down", "--keep-jobs").code == 0
+    stand_ins["controller"] = "agent"
+    ran = call("up", "--timeout", "3")
+    assert (ran.code, (state / "told").read_text()) == (6, "is up")
+    assert "the jobs of agent go on" in ran.err
+    assert cluster_files.read_cluster(state).running() == []
+
+
 @pytest.mark.usefixtures("stand_ins", "left_job")
 def test_jobs_that_were_kept_are_ended_by_a_down_that_does_not_keep_them(call, state):
     call(*UP)
