@@ -40,7 +40,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in VERBS and name not in ALIASES and not name.startswith("-"):
+        known = name in VERBS or name in ALIASES or name.startswith("-")
+        if not known and not ctx.resilient_parsing:  # a shell that completes would show it in its line
             from hs_client.quantities import did_you_mean
 
             ctx.fail(

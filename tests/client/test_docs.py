@@ -1,6 +1,7 @@
 """What the documents say is what happens."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -96,3 +97,12 @@ def test_help_loads_nothing_that_is_slow():
 def test_completion_is_there_for_every_shell(call):
     for shell in ("bash", "zsh", "fish"):
         assert "_HSCTL_COMPLETE" in call("completion", shell).out
+
+
+def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
+    asked = {"_HSCTL_COMPLETE": "bash_complete", "COMP_WORDS": "hsctl frob ", "COMP_CWORD": "2"}
+    words = [sys.executable, "-c", "from hs_client.__main__ import main; main()"]
+    done = subprocess.run(
+        words, env=os.environ | asked, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stderr == ""
