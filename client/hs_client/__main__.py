@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from hs_client import errors
+from hs_client.completing import files
 from hs_client.verbs.table import ALIASES, GROUPS, VERBS
 
 PROGRAM = "hsctl"
@@ -76,9 +77,18 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.option("--controller", metavar="ADDRESS", help="HOST:PORT (TLS) or unix:/path  [HS_CONTROLLER]")
 @click.option(
-    "--token-file", metavar="FILE", help="with HOST:PORT: holds your token  [HS_TOKEN_FILE, the login]"
+    "--token-file",
+    metavar="FILE",
+    shell_complete=files,
+    help="with HOST:PORT: holds your token  [HS_TOKEN_FILE, the login]",
 )
-@click.option("--ca", "ca_file", metavar="FILE", help="with HOST:PORT: the cluster's CA  [HS_CA, the login]")
+@click.option(
+    "--ca",
+    "ca_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="with HOST:PORT: the cluster's CA  [HS_CA, the login]",
+)
 @click.option("--user", metavar="NAME", help="act for this user (admins only)")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="print the version"

@@ -99,10 +99,31 @@ def test_completion_is_there_for_every_shell(call):
         assert "_HSCTL_COMPLETE" in call("completion", shell).out
 
 
-def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
-    asked = {"_HSCTL_COMPLETE": "bash_complete", "COMP_WORDS": "hsctl frob ", "COMP_CWORD": "2"}
+def completed(line: str) -> subprocess.CompletedProcess[str]:
+    """What bash is told of a line that ends where its cursor is."""
+    at = str(line.count(" "))
+    asked = {"_HSCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": at}
     words = [sys.executable, "-c", "from hs_client.__main__ import main; main()"]
-    done = subprocess.run(
+    return subprocess.run(
         words, env=os.environ | asked, capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.stderr == ""
+
+
+def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
+    assert completed("hsctl frob ").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("hsctl submit -f jo", "file"),
+        ("hsctl submit tr", "file"),
+        ("hsctl run -- python tr", "file"),
+        ("hsctl submit -C da", "dir"),
+        ("hsctl --ca c", "file"),
+        ("hsctl up --state s", "dir"),
+        ("hsctl backup b", "file"),
+    ],
+)
+def test_the_shell_completes_names_of_files_where_they_are_meant(line, kind):
+    assert completed(line).stdout.startswith(f"{kind},")
