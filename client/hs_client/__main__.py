@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from hs_client import errors
+from hs_client.completing import files
 from hs_client.verbs.table import ALIASES, GROUPS, VERBS
 
 PROGRAM = "hsctl"
@@ -40,7 +41,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in VERBS and name not in ALIASES and not name.startswith("-"):
+        known = name in VERBS or name in ALIASES or name.startswith("-")
+        if not known and not ctx.resilient_parsing:  # a shell that completes would show it in its line
             from hs_client.quantities import did_you_mean
 
             ctx.fail(
@@ -75,9 +77,18 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.option("--controller", metavar="ADDRESS", help="HOST:PORT (TLS) or unix:/path  [HS_CONTROLLER]")
 @click.option(
-    "--token-file", metavar="FILE", help="with HOST:PORT: holds your token  [HS_TOKEN_FILE, the login]"
+    "--token-file",
+    metavar="FILE",
+    shell_complete=files,
+    help="with HOST:PORT: holds your token  [HS_TOKEN_FILE, the login]",
 )
-@click.option("--ca", "ca_file", metavar="FILE", help="with HOST:PORT: the cluster's CA  [HS_CA, the login]")
+@click.option(
+    "--ca",
+    "ca_file",
+    metavar="FILE",
+    shell_complete=files,
+    help="with HOST:PORT: the cluster's CA  [HS_CA, the login]",
+)
 @click.option("--user", metavar="NAME", help="act for this user (admins only)")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="print the version"
@@ -156,6 +167,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _open_closed() -> None:
     """What the caller has closed (`>&-`): Python has None for it, and `print` takes that for standard output."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))

@@ -152,12 +152,23 @@ def _start(
             for child in children.values():
                 process.let_go(child)
         else:  # nothing half-started stays behind
-            _end(children, daemons)
+            _end(where, children, daemons, report)
 
 
-def _end(children: Mapping[str, subprocess.Popen[bytes]], daemons: Mapping[str, Identity]) -> None:
+def _end(
+    where: Folders,
+    children: Mapping[str, subprocess.Popen[bytes]],
+    daemons: Mapping[str, Identity],
+    report: Report,
+) -> None:
     for name in children:
-        process.send(daemons[name], signal.SIGTERM)
+        # Told to stop an agent would end its jobs, which are of an earlier `up`; killed it leaves them to the next agent.
+        left = name != CONTROLLER and process.any_of(jobs_of(where.state, name))
+        if left:
+            report(
+                f"the jobs of {name} go on: the next `hsctl up` takes them up again, `hsctl down` ends them"
+            )
+        process.send(daemons[name], signal.SIGKILL if left else signal.SIGTERM)
     for name, child in children.items():
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(15)
@@ -232,6 +243,11 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
 
 
+def jobs_of(state: Path, agent: str) -> Path:
+    """Where an agent has a folder for each of its jobs."""
+    return state / agent / "jobs"
+
+
 # --- down ------------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +281,7 @@ def _agents_again(state: Path, cluster: Cluster, report: Report) -> list[Identit
     left = [
         name
         for name in options.agents
-        if not process.alive(cluster.daemons[name]) and process.any_of(state / name / "jobs")
+        if not process.alive(cluster.daemons[name]) and process.any_of(jobs_of(state, name))
     ]
     if not left:
         return []

@@ -34,6 +34,20 @@ def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) ->
     return list(dict.fromkeys(found))
 
 
+def as_slurm_has_it(client: Client, words: Sequence[str], where: str) -> list[str]:
+    """`12:ok` of an #SBATCH line, where 12 may be an array's number, which is all of its tasks to Slurm."""
+    found: list[str] = []
+    for word in words:
+        number, _, condition = word.partition(":")
+        array = len(number) < 19 and int(number) and client.jobs(ended=True, limit=1, array_id=int(number))
+        if array and condition == "fail":
+            raise InvalidError(
+                f"{where}: job {number} is an array: expected afterok or afterany, or #HS --after {number}_0:fail for one of its tasks"
+            )
+        found.append(f"{number}_all:{condition}" if array else word)
+    return found
+
+
 def one_job(client: Client, word: str) -> int:
     found = job_ids(client, [word])
     if len(found) != 1:

@@ -194,7 +194,8 @@ class Retry(_Part):
 
 class Checkpoint(_Part):
     mode: Literal["auto", "interval"] = Field(
-        "auto", description="auto: when suspended to disk; interval: also every so often"
+        "auto",
+        description="auto: when suspended to disk; interval: also every so often, and the default where interval is given",
     )
     dir: NonEmpty | None = Field(None, description="folder; the agent's state folder by default")
     interval: Seconds | None = Field(None, description="training time between checkpoints")
@@ -203,6 +204,8 @@ class Checkpoint(_Part):
     def _interval(self) -> "Checkpoint":
         if self.mode == "interval" and self.interval is None:
             raise ValueError("mode interval needs interval, e.g. interval: 30m")
+        if self.mode == "auto" and "mode" in self.model_fields_set and self.interval is not None:
+            raise ValueError("mode auto and interval: expected one of them, as auto has no interval")
         return self
 
 

@@ -8,6 +8,8 @@ from hs_client import yamlfile
 from hs_client.errors import InvalidError
 from hs_client.jobfile import Path_
 
+_NOTHING = ("null", "Null", "NULL", "~")  # YAML's words for it
+
 
 @dataclass(slots=True)
 class Layers:
@@ -53,6 +55,10 @@ class Layers:
         path = tuple(key.strip().split("."))
         as_it_is = path[0] == "env" or (path[0] == "sweep" and not text.startswith("["))
         value: object = text if as_it_is else yamlfile.scalar(text, path, repr(word))
+        if value is None and text.strip() not in _NOTHING:  # an unset variable of a script, most likely
+            raise InvalidError(
+                f"{word!r}: expected a value; {key.strip()}=null takes back what the file says"
+            )
         self.put(path, value, f"{word!r}")
 
     def where(self, path: Path_) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+MAX_WORDS = 8 << 20  # the kernel starts nothing with more than 6 MiB of words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,9 @@ def any_of(folder: Path) -> bool:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            last = (entry / "cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2]
+            with (entry / "cmdline").open("rb") as file:
+                # Where that lies a process may say itself, and name all of its memory.
+                last = file.read(MAX_WORDS).rstrip(b"\0").rpartition(b"\0")[2]
             if Path(os.fsdecode(last)).parent == folder and identity(int(entry.name)) is not None:
                 return True
     return False

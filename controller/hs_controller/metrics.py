@@ -7,7 +7,7 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class _One(Collector):
 
 async def exposition(loop: Loop, hub: Hub, accept: str) -> tuple[bytes, str]:
     """The page, and its content type: Prometheus' text format or OpenMetrics, as `accept` asks for."""
-    encode, content_type = choose_encoder(accept)
+    encode, content_type = _encoder(accept)
     pieces, texts = Pieces(rest_s=REST_S), list[bytes]()
     for family in [*await gather(loop, hub), *loop.meters.registry.collect()]:
         # A histogram's samples of one kind come together, so it stays whole; those have few.
@@ -62,6 +62,13 @@ async def exposition(loop: Loop, hub: Hub, accept: str) -> tuple[bytes, str]:
     if content_type.startswith(OPEN_METRICS):
         texts.append(OPEN_METRICS_END)
     return b"".join(texts), content_type
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # it compares the caller's version with its own, whatever that is
+        return choose_encoder("")
 
 
 async def gather(loop: Loop, hub: Hub) -> list[Metric]:

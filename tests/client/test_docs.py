@@ -1,6 +1,7 @@
 """What the documents say is what happens."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -96,3 +97,33 @@ def test_help_loads_nothing_that_is_slow():
 def test_completion_is_there_for_every_shell(call):
     for shell in ("bash", "zsh", "fish"):
         assert "_HSCTL_COMPLETE" in call("completion", shell).out
+
+
+def completed(line: str) -> subprocess.CompletedProcess[str]:
+    """What bash is told of a line that ends where its cursor is."""
+    at = str(line.count(" "))
+    asked = {"_HSCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": at}
+    words = [sys.executable, "-c", "from hs_client.__main__ import main; main()"]
+    return subprocess.run(
+        words, env=os.environ | asked, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
+    assert completed("hsctl frob ").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("hsctl submit -f jo", "file"),
+        ("hsctl submit tr", "file"),
+        ("hsctl run -- python tr", "file"),
+        ("hsctl submit -C da", "dir"),
+        ("hsctl --ca c", "file"),
+        ("hsctl up --state s", "dir"),
+        ("hsctl backup b", "file"),
+    ],
+)
+def test_the_shell_completes_names_of_files_where_they_are_meant(line, kind):
+    assert completed(line).stdout.startswith(f"{kind},")

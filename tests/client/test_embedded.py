@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,18 @@ def test_down_starts_an_agent_again_that_died_and_left_jobs(call, state):
     assert cluster_files.read_cluster(state).running() == []
 
 
+@pytest.mark.usefixtures("left_job")
+def test_jobs_of_an_earlier_up_outlive_one_that_fails(call, state, stand_ins):
+    call(*UP)
+    is_up(state / "told")
+    assert call("down", "--keep-jobs").code == 0
+    stand_ins["controller"] = "agent"
+    ran = call("up", "--timeout", "3")
+    assert (ran.code, (state / "told").read_text()) == (6, "is up")
+    assert "the jobs of agent go on" in ran.err
+    assert cluster_files.read_cluster(state).running() == []
+
+
 @pytest.mark.usefixtures("stand_ins", "left_job")
 def test_jobs_that_were_kept_are_ended_by_a_down_that_does_not_keep_them(call, state):
     call(*UP)
@@ -262,6 +275,21 @@ def test_what_is_dead_but_not_waited_for_counts_as_gone():
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert process.identity(child.pid) is None
     child.wait()
+
+
+def test_of_a_process_with_words_without_end_only_so_many_are_read(tmp_path, monkeypatch):
+    words = tmp_path / str(os.getpid()) / "cmdline"
+    words.parent.mkdir()
+    with words.open("wb") as file:
+        file.truncate(256 << 20)
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    tracemalloc.start()
+    try:
+        assert not process.any_of(tmp_path / "jobs")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 64 << 20
 
 
 @pytest.mark.usefixtures("stand_ins")

@@ -66,6 +66,12 @@ def test_a_whole_file_arrives(tmp_path):
     assert (spec.migrate, spec.suspend, spec.torchrun) == ("same-type", "hook", False)
 
 
+@pytest.mark.parametrize("mode", ["", "mode: interval, "])
+def test_an_interval_of_checkpoints_is_theirs_with_and_without_its_mode(tmp_path, mode):
+    [spec] = specs(f"run: x\ncheckpoint: {{{mode}interval: 10m}}\n", tmp_path)
+    assert spec.checkpoint_interval_s == 600
+
+
 def test_a_list_runs_as_it_is_and_after_its_setup_in_the_same_shell(tmp_path):
     assert list(specs("run: [echo, 3, 1.5, '*']", tmp_path)[0].command)[1:] == ["3", "1.5", "*"]
     (spec,) = specs("setup: cd /\nrun: [echo, '*']", tmp_path)
@@ -224,6 +230,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nsweep: {lr: []}\n", "sweep.lr = []: expected at least one value"),
         ("run: x\nsuspend: never\n", "suspend = 'never': expected 'auto', 'hook', 'transparent' or 'none'"),
         ("run: x\ncheckpoint: {mode: interval}\n", "mode interval needs interval"),
+        ("run: x\ncheckpoint: {mode: auto, interval: 10m}\n", "mode auto and interval: expected one of them"),
         ("run: x\nretry: {on: [weather]}\n", "expected 'failure'"),
         ("run: x\nrun: y\n", "job.yaml:2: 'run' is there already on line 1"),
         ("run: x\nenv:\n  A: 1\n  A: 2\n", "job.yaml:4: 'A' is there already on line 3"),
@@ -342,6 +349,22 @@ def test_a_key_value_word_that_is_not_one_value_is_named_and_refused(hsctl, fake
     ran = hsctl("submit", "-f", "job.yaml", word)
     assert (ran.code, fake.requests["Submit"]) == (2, [])
     assert ran.err.startswith(f"hsctl: {word!r}:")
+
+
+@pytest.mark.parametrize("word", ["resources.memory=", "resources.memory= ", "retry=", "name=# none"])
+def test_a_key_value_word_without_a_value_takes_nothing_back(hsctl, fake, tmp_path, word):
+    (tmp_path / "job.yaml").write_text("run: 'true'\nresources: {memory: 4G}\n")
+    ran = hsctl("submit", "-f", "job.yaml", word)
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    key = word.partition("=")[0]
+    assert ran.err == f"hsctl: {word!r}: expected a value; {key}=null takes back what the file says\n"
+
+
+def test_a_key_value_word_may_take_a_field_back_and_set_an_empty_variable(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: 'true'\nresources: {memory: 4G}\n")
+    assert hsctl("submit", "-f", "job.yaml", "resources.memory=null", "env.A=").code == 0
+    [spec] = fake.last("Submit").jobs
+    assert (spec.memory_bytes, spec.env["A"]) == (0, "")
 
 
 def test_a_job_file_is_read_from_standard_input(hsctl, fake):

@@ -1,6 +1,8 @@
 """Verbs about jobs, for people and for scripts."""
 
 import json
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -354,6 +356,32 @@ def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
     assert list(fake.last("Cancel").job_ids) == [1]
     assert hsctl("cancel", "--me", stdin="n\n").code == 0
     assert len(fake.requests["Cancel"]) == 1
+
+
+def test_cancel_me_with_nobody_to_ask_says_so_and_what_answers_beforehand(hsctl, fake):
+    fake.add()
+    ran = hsctl("cancel", "--me")
+    assert (ran.code, fake.requests["Cancel"]) == (2, [])
+    assert ran.err.endswith(
+        "hsctl: cancel 1 job? Nobody is here to answer: expected -y to cancel them unasked\n"
+    )
+
+
+def test_ctrl_c_at_the_question_cancels_nothing(hsctl, fake, monkeypatch):
+    def pressed(_: str) -> str:
+        raise KeyboardInterrupt
+
+    fake.add()
+    monkeypatch.setattr("click.termui.visible_prompt_func", pressed)
+    ran = hsctl("cancel", "--me")
+    assert (ran.code, fake.requests["Cancel"]) == (130, [])
+
+
+def test_closed_standard_input_is_one_without_an_answer(serving, fake):
+    fake.add()
+    line = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} cancel --me <&-"
+    ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr.count("Nobody is here to answer")) == (2, 1), ran.stderr
 
 
 def test_a_list_that_may_not_be_all_says_so(hsctl, fake):

@@ -275,6 +275,21 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         assert told in sent.err
 
 
+def test_a_dependency_of_an_sbatch_line_on_an_array_is_on_all_of_its_tasks(sent, hsctl, fake, tmp_path):
+    for index in range(3):
+        fake.add(id=10 + index, array_id=10, array_index=index)
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -d afterok:10:11,afterany:10:13\ntrue\n")
+    (spec,) = sent("job.sh")
+    every = [10, 11, 12]
+    assert [a.job_id for a in spec.after if a.condition == "ok"] == [*every, 11]
+    assert [a.job_id for a in spec.after if a.condition == "any"] == [*every, 13]
+    script.write_text("#!/bin/sh\n#SBATCH -d afternotok:10\ntrue\n")
+    ran = hsctl("submit", "job.sh")
+    assert (ran.code, len(fake.requests["Submit"])) == (2, 1)
+    assert "job.sh:2: --dependency=afternotok:10: job 10 is an array: expected afterok" in ran.err
+
+
 @pytest.mark.parametrize(("name", "output"), [("a", "log.txt"), ("50%job", "/tmp/%x.txt")])
 def test_no_part_of_a_folder_or_name_becomes_a_number_in_the_path_of_a_log(
     hsctl, fake, tmp_path, name, output

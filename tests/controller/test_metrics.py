@@ -197,6 +197,18 @@ def test_who_asks_for_open_metrics_gets_them(config: Config) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x", "=", ""])
+def test_who_asks_for_a_version_that_is_none_is_answered(config: Config, version: str) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            for kind in ("application/openmetrics-text", "text/plain"):
+                answer = await cluster.ask(accept=f"{kind}; version={version}")
+                assert answer.code == 200, answer.text
+                assert "hs_info{" in answer.text
+
+    asyncio.run(story())
+
+
 def test_of_many_gpus_it_tells_of_each_once_and_of_each_figure_once_what_it_is(config: Config) -> None:
     async def story() -> None:
         async with scraped(config) as cluster:

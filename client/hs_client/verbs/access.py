@@ -7,14 +7,20 @@ import click
 
 from hs_client import address, forms, login, quantities, screen, tables, tls
 from hs_client.api import Client
+from hs_client.completing import files
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
 
 
 @click.command("login")
 @click.argument("controller", metavar="HOST:PORT", required=False)
-@click.option("--token-file", metavar="FILE", help="holds the token; - reads standard input  [asked for]")
-@click.option("--ca", "ca_file", metavar="FILE", help="the cluster's CA certificate")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    shell_complete=files,
+    help="holds the token; - reads standard input  [asked for]",
+)
+@click.option("--ca", "ca_file", metavar="FILE", shell_complete=files, help="the cluster's CA certificate")
 @click.option("--ca-sha256", metavar="HEX", help="or its SHA-256, as your administrator tells it")
 @click.option("--forget", is_flag=True, help="log out: remove what an earlier login stored")
 def log_in(

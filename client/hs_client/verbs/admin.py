@@ -12,6 +12,7 @@ import click
 
 from hs_client import forms, quantities, screen, tables, whole_file
 from hs_client.api import MOST_JOBS, Client
+from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
 from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
 from hs_proto.v1 import controller_pb2 as wire
@@ -323,7 +324,7 @@ def set_policy(ctx: click.Context, /, *, name: str) -> None:
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=files)
 @click.option("--force", is_flag=True, help="replace FILE")
 @click.pass_context
 def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
@@ -357,7 +358,7 @@ def _copy(client: Client, stream: BinaryIO) -> tuple[int, str]:
 
 
 @click.command()
-@click.argument("file", metavar="FILE", required=False)
+@click.argument("file", metavar="FILE", shell_complete=files, required=False)
 def restore(file: str | None) -> None:
     """Say how a backup is put back: on the controller's machine, while it is stopped."""
     raise InvalidError(

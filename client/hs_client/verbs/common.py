@@ -38,6 +38,17 @@ def connected(ctx: click.Context) -> Iterator[Client]:
         yield client
 
 
+def agreed(question: str, *, instead: str) -> bool:
+    """The answer of whoever sits there, or of a pipe (`yes |`); where none can come, `instead` says what answers beforehand."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as stop:
+        if not isinstance(stop.__context__, EOFError):  # Ctrl-C is an answer
+            raise
+    print(file=sys.stderr)  # the question had no end of line
+    raise InvalidError(f"{question} Nobody is here to answer: expected {instead}")
+
+
 def stay(client: Client, job_id: int, *, quiet: bool) -> int:
     """With a job until it has ended; its exit status."""
     try:

@@ -10,6 +10,7 @@ import click
 from hs_client import cluster_files, embedded, process
 from hs_client.address import default_state
 from hs_client.cluster_files import Folders, Options
+from hs_client.completing import folders
 from hs_client.verbs.common import Seconds, out, warn
 
 _DESCRIBES = (
@@ -30,6 +31,7 @@ _DESCRIBES = (
 @click.option(
     "--state",
     metavar="DIR",
+    shell_complete=folders,
     help="everything of the cluster is kept here  [HS_STATE, ~/.local/state/heteroshare]",
 )
 @click.option("--devices", type=click.Choice(["auto", "nvml", "emulated"]), default="auto", help="[auto]")
@@ -143,7 +145,7 @@ def _stay(where: Folders) -> None:
 
 
 @click.command()
-@click.option("--state", metavar="DIR", help="[HS_STATE, ~/.local/state/heteroshare]")
+@click.option("--state", metavar="DIR", shell_complete=folders, help="[HS_STATE, ~/.local/state/heteroshare]")
 @click.option("--keep-jobs", is_flag=True, help="leave jobs running; the next `hsctl up` takes them up again")
 @click.option(
     "--timeout",

@@ -12,6 +12,7 @@ from hs_client.api import ENDED, LISTED, MOST_JOBS, Client, exit_code
 from hs_client.errors import FAILED, TIMEOUT, InvalidError
 from hs_client.follow import outcome, wait_all, write_chunk
 from hs_client.verbs.common import (
+    agreed,
     connected,
     json_option,
     list_options,
@@ -443,11 +444,8 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
     with connected(ctx) as client:
         if me:
             ids = [view.id for view in client.jobs(user=client.whoami(), limit=MOST_JOBS)]
-            if (
-                ids
-                and not yes
-                and not click.confirm(f"cancel {quantities.counted(len(ids), 'job')}?", err=True)
-            ):
+            question = f"cancel {quantities.counted(len(ids), 'job')}?"
+            if ids and not yes and not agreed(question, instead="-y to cancel them unasked"):
                 return
         else:
             ids = job_words.job_ids(client, jobs)

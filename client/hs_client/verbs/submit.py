@@ -11,6 +11,7 @@ import click
 
 from hs_client import compose, forms, job_words, jobfile, quantities, script, yamlfile
 from hs_client.api import Client, Submitted, new_key
+from hs_client.completing import files, folders
 from hs_client.errors import InvalidError, UnavailableError
 from hs_client.follow import wait_all
 from hs_client.jobfile import Path_
@@ -67,7 +68,12 @@ def job_options(function: F) -> F:
     """What a job asks for; the same for `submit`, `run` and `#HS` lines."""
     options = [
         click.option(
-            "-f", "--file", "file", metavar="FILE", help="job file (docs/job-file.md); - reads standard input"
+            "-f",
+            "--file",
+            "file",
+            metavar="FILE",
+            shell_complete=files,
+            help="job file (docs/job-file.md); - reads standard input",
         ),
         click.option("-J", "--name", metavar="NAME", help="made from the command by default"),
         click.option("-G", "--gpus", metavar="[MODEL:]N", help="GPUs per node, e.g. 4 or H100:4  [1]"),
@@ -98,11 +104,14 @@ def job_options(function: F) -> F:
             "-p", "--priority", type=int, metavar="N", help="among your own jobs; higher first  [0]"
         ),
         click.option("-e", "--env", metavar="K=V|K", multiple=True, help="set a variable, or hand yours on"),
-        click.option("-C", "--chdir", metavar="DIR", help="folder to run in  [this one]"),
+        click.option(
+            "-C", "--chdir", metavar="DIR", shell_complete=folders, help="folder to run in  [this one]"
+        ),
         click.option(
             "-o",
             "--output",
             metavar="FILE",
+            shell_complete=files,
             help="write the log there too; %x: job's name, %j: its number, %a: task's, %A: array's",
         ),
         click.option("--torchrun", is_flag=True, default=None, help="a process per GPU, through torchrun"),
@@ -169,7 +178,13 @@ _COMMAND = {"allow_interspersed_args": False}
 @click.option("--detach", is_flag=True, help="return at once (what submit does anyway)")
 @click.option("--parsable", is_flag=True, help="print the jobs' numbers only")
 @json_option
-@click.argument("command", nargs=-1, metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…", type=click.UNPROCESSED)
+@click.argument(
+    "command",
+    nargs=-1,
+    metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…",
+    type=click.UNPROCESSED,
+    shell_complete=files,
+)
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -204,7 +219,13 @@ def submit(
 @job_options
 @click.option("--detach", is_flag=True, help="do not follow the output: the same as submit")
 @click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
-@click.argument("command", nargs=-1, metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…", type=click.UNPROCESSED)
+@click.argument(
+    "command",
+    nargs=-1,
+    metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…",
+    type=click.UNPROCESSED,
+    shell_complete=files,
+)
 @click.pass_context
 def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> int:
     """Submit a job, print its output until it ends, and exit as it did.
@@ -231,7 +252,7 @@ def request(flags: dict[str, Any], client: Client) -> list[Any]:
     if flags["file"]:
         _lay_file(layers, flags)
     elif flags["command"]:
-        _lay_command(layers, flags)
+        _lay_command(layers, flags, client)
     else:
         raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
     _lay_flags(layers, flags, lambda flag: flag)
@@ -257,7 +278,7 @@ def _lay_file(layers: Layers, flags: dict[str, Any]) -> None:
         layers.override(word)
 
 
-def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
+def _lay_command(layers: Layers, flags: dict[str, Any], client: Client) -> None:
     words = list(flags["command"])
     folder = Path(flags["chdir"] or ".").expanduser()
     path = script.looks_like(words[0], Path()) or script.looks_like(words[0], folder)
@@ -268,7 +289,8 @@ def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
     for warning in read.warnings:
         warn(warning)
     for field, value, where in read.data:
-        layers.put(field, value, where)
+        named = job_words.as_slurm_has_it(client, value, where) if field == ("after",) else value
+        layers.put(field, named, where)
     for line, where in read.hs_words:
         _lay_flags(layers, _parse_line(line, where), partial("{}: {}".format, where))
     layers.put(("run",), read.command, str(path))

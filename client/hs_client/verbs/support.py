@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from hs_client import quantities, support, whole_file
+from hs_client.completing import files
 from hs_client.verbs.common import connected, out, warn
 from hs_client.version import VERSION
 
@@ -13,7 +14,7 @@ EVENTS, MOST_EVENTS = 10_000, 100_000
 
 
 @click.command("support-bundle")
-@click.argument("file", metavar="[FILE]", required=False)
+@click.argument("file", metavar="[FILE]", shell_complete=files, required=False)
 @click.option(
     "--events",
     type=click.IntRange(1, MOST_EVENTS),
