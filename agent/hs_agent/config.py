@@ -336,8 +336,18 @@ def split_address(value: str) -> tuple[str, int] | None:
     if not colon or number is None:
         return None
     if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], number
-    return (host, number) if _HOST_NAME.fullmatch(host) else None
+        return (host[1:-1], number) if _is_ipv6(host[1:-1]) else None
+    # Python raises UnicodeError for a name with such a part, no OSError.
+    parts_fit = all(0 < len(part) < 64 for part in host.split("."))
+    return (host, number) if parts_fit and _HOST_NAME.fullmatch(host) else None
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

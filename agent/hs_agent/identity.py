@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from hs_agent.config import split_address
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
@@ -237,9 +238,9 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
     wanted = ca_sha256.lower().replace(":", "")
     if len(wanted) != 64 or not all(c in "0123456789abcdef" for c in wanted):
         raise RefusedError(f"--ca-sha256 {ca_sha256!r}: 64 hexadecimal digits were expected")
-    host, _, port = controller.rpartition(":")
-    if not host or not whole(port, 2**16 - 1):
-        raise RefusedError(f"--controller {controller!r}: host:port was expected")
+    place = split_address(controller)
+    if place is None or not place[1]:
+        raise RefusedError(f"--controller {controller!r}: host:port was expected, such as gpu-head:7443")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
@@ -247,7 +248,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
     context.verify_mode = ssl.CERT_NONE  # nothing is believed yet: the chain is only looked at
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), CALL_S) as plain,
+            socket.create_connection(place, CALL_S) as plain,
             context.wrap_socket(plain) as secure,
         ):
             chain, protocol = _chain(secure), secure.selected_alpn_protocol()

@@ -96,9 +96,9 @@ def _socket(asked: str, origin: str) -> str:
 def split(asked: str, origin: str) -> tuple[str, int]:
     """`host:port`, the host as it was written."""
     host, colon, port = asked.rpartition(":")
-    if not (
-        colon and _HOST.fullmatch(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
-    ):
+    # Python raises UnicodeError for a name with a part that is empty or longer, no OSError.
+    is_host = _HOST.fullmatch(host) and all(0 < len(part) < 64 for part in host.removesuffix(".").split("."))
+    if not (colon and is_host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         raise InvalidError(
             f"{origin}: {asked!r}: expected unix:/path/to/controller.sock or HOST:PORT, e.g. gpu-head:7443"
         )

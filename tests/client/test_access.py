@@ -207,6 +207,7 @@ def test_a_login_that_others_can_read_is_refused(call, listening, ca, tmp_path):
         (["login", "gpu-head"], "HOST:PORT"),
         (["login", "unix:/run/x.sock"], "HOST:PORT"),
         (["login", "127.0.0.1:99999"], "HOST:PORT"),
+        (["login", "gpu..head:7443", "--ca-sha256", "ab" * 32], "HOST:PORT"),
         (["login", "--forget", "a:1"], "nothing else"),
         (["cert", "unix:/x"], "no certificate"),
         (["cert"], "address"),

@@ -243,6 +243,9 @@ def test_a_slow_controller_is_unavailable_not_a_hang(serving, fake):
         ("10.1.2.3:7443", "hsctl login 10.1.2.3:7443"),
         ("http://10.1.2.3:7443", "loopback"),
         ("localhost:99999", "expected unix:"),
+        ("gpu..head:7443", "expected unix:"),
+        (f"{'a' * 64}:7443", "expected unix:"),
+        ("[1..2]:7443", "expected unix:"),
     ],
 )
 def test_addresses_that_cannot_be_are_bad_usage(call, address, text):

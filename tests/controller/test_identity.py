@@ -212,6 +212,8 @@ def test_a_join_that_is_killed_wherever_leaves_a_whole_identity_or_none_and_is_s
         ({"ca_sha256": "00" * 32}, "another cluster"),
         ({"ca_sha256": "beef"}, "64 hexadecimal digits"),
         ({"controller": "localhost:65536"}, "'localhost:65536': host:port was expected"),
+        ({"controller": "gpu..head:7443"}, "'gpu..head:7443': host:port was expected"),
+        ({"controller": "https://gpu-head:7443"}, "'https://gpu-head:7443': host:port was expected"),
         ({"name": "../v1"}, "a host's name was expected"),
     ],
 )

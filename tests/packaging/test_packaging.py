@@ -117,6 +117,15 @@ def test_a_host_that_has_not_joined_is_not_tried_again_every_second() -> None:
     assert "5" in unit("hs-agent")["Service"]["RestartPreventExitStatus"].split()
 
 
+def test_the_agents_unit_leaves_the_gpus_within_reach_of_jobs_and_the_clock_out_of_it() -> None:
+    service = unit("hs-agent")["Service"]
+    named = [
+        key for key in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock") if key in service
+    ]
+    assert named == [], "systemd 245 to 251 allow no other device where one is named, as ProtectClock does"
+    assert not {"CAP_SYS_TIME", "CAP_WAKE_ALARM"} & {*service["CapabilityBoundingSet"].split()}
+
+
 def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hs_client; print(hs_client.__file__); from hs_client.__main__ import run; run(['--help'])"
