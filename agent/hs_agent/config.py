@@ -23,6 +23,7 @@ LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 1 << 50
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+# Python raises UnicodeError for a name with a part that is empty or longer, no OSError.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 Word = TypeVar("Word", bound=StrEnum)
@@ -337,9 +338,7 @@ def split_address(value: str) -> tuple[str, int] | None:
         return None
     if host.startswith("[") and host.endswith("]"):
         return (host[1:-1], number) if _is_ipv6(host[1:-1]) else None
-    # Python raises UnicodeError for a name with such a part, no OSError.
-    parts_fit = all(0 < len(part) < 64 for part in host.split("."))
-    return (host, number) if parts_fit and _HOST_NAME.fullmatch(host) else None
+    return (host, number) if _HOST_NAME.fullmatch(host) else None
 
 
 def _is_ipv6(host: str) -> bool:
