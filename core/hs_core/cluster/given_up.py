@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from hs_core.cluster import copies, reports
-from hs_core.model import Job, Stored
+from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import JobReport
 
@@ -107,6 +107,7 @@ def accounted(row: Job, said: Unheard) -> Job:
         past_gpu_s_by_model=by_model,
         past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
         past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
+        past_switches=row.past_switches + Switches.of(after) - Switches.of(before),
     )
 
 

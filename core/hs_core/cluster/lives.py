@@ -424,6 +424,7 @@ class Lives(Views):
             past_gpu_s_by_model=dict(row.gpu_s_by_model),
             past_run_s=row.past_run_s + (report.run_s if report else 0.0),
             past_lost_gpu_s=row.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
+            past_switches=row.switches,
         )
 
     def _takes(self, row: Job, host: Host) -> bool:
