@@ -174,6 +174,28 @@ def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_be
     assert 0 < wanted.time_limit_s < 0.1
 
 
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_its_time_limit_is_not_tried_again(
+    first: str,
+) -> None:
+    at = world(
+        "host n1 V100:1 peer=n1:1",
+        "host n2 V100:1 peer=n2:1",
+        "submit alice a nodes=2 retry_max=2 max_duration_s=100",
+        "report n1 1:0=running rendezvous=n1:9",
+        "report n2 1:0=running",
+    )
+    ends = {
+        "n1": "report n1 1:0=exited run_s=100.02 signal=15 why=time_limit",
+        "n2": "report n2 1:0=exited run_s=99.99 code=1",
+    }
+    at.do(ends.pop(first))
+    at.do(*ends.values())
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.retries, row.exit) == (JobState.FAILED, 0, Exit(signal=15, why="time limit"))
+    assert "retried" not in [fact.kind for fact in at.machine.story(JobId(1))]
+
+
 @pytest.mark.parametrize("told", ["", "1:0=checkpointed step=40 checkpoint_step=40 checkpoint_generation=1"])
 @pytest.mark.parametrize("before", ["", "1:0=running step=40 checkpoint_step=40 checkpoint_generation=1"])
 def test_a_job_leaves_a_server_whose_gpus_were_replaced_by_those_of_another_model(

@@ -12,7 +12,17 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId, UserName
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, LOST, NO_ACCOUNT, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import (
+    CANNOT_FETCH,
+    CANNOT_START,
+    LOST,
+    NO_ACCOUNT,
+    TIME_LIMIT,
+    TOLD_TO_END,
+    Exit,
+    JobReport,
+    Phase,
+)
 
 
 class Lives(Views):
@@ -283,7 +293,7 @@ class Lives(Views):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
-        elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:
+        elif row.retries < row.spec.retry_max and ended.why != TIME_LIMIT:
             row = replace(row, retries=row.retries + 1)
             text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
             self._fact(now_s, "retried", text, job=row.id)
@@ -380,7 +390,7 @@ class Lives(Views):
         row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + (lost_s or 0.0)), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
-            self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
+            self._end(row, Happening.FAILED, replace(ended, why=TIME_LIMIT), now_s)
             return
         self._flights.pop(row.id, None)  # it did not arrive
         self._given_up.forget(row.id)
