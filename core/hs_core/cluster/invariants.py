@@ -165,7 +165,7 @@ def check_change(old: Job | None, new: Job) -> None:
         _broken(new, f"GPU-seconds {before} → {now}")
     if not new.past_lost_gpu_s >= old.past_lost_gpu_s:
         _broken(new, "lost work was forgotten")
-    if new.switches.suspends < old.switches.suspends:
+    if _suspends(new) < _suspends(old):
         _broken(new, "suspends were forgotten")
     if old.hosts and new.hosts != old.hosts and not new.state.ended and new.epoch == old.epoch:
         _broken(new, f"left {old.hosts} for {new.hosts} in one epoch")
@@ -173,6 +173,11 @@ def check_change(old: Job | None, new: Job) -> None:
         _broken(new, "its moves were forgotten")
     if new.epoch == old.epoch:
         _check_said(old, new)
+
+
+def _suspends(row: Job) -> int:
+    report = row.report
+    return row.past_switches.suspends + (report.suspends if report is not None else 0)
 
 
 def _check_said(old: Job, new: Job) -> None:

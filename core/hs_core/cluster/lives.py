@@ -10,7 +10,7 @@ from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
-from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
+from hs_core.model import After, Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import (
     CANNOT_FETCH,
@@ -496,18 +496,18 @@ class Lives(Views):
 
     def _released_by(self, job: JobId, now_s: float) -> None:
         state = self._book.jobs[job].state
-        for waiter in sorted(self._book.waiters.get(job, ())):
+        for waiter, conditions in sorted(self._book.waiters.get(job, {}).items()):
             row = self._book.live.get(waiter)
             if row is None:
                 continue
-            # Of the others each was looked at when it ended: of two arrays one may wait for the whole of the other.
-            for after in [after for after in row.spec.after if after.job == job]:
-                if admission.dependency(after.condition, state) is admission.Dependency.NEVER:
-                    self._cancel(row, "its dependency", now_s, why=admission.never_text(after, state))
+            for condition in conditions:
+                if admission.dependency(condition, state) is admission.Dependency.NEVER:
+                    why = admission.never_text(After(job=job, condition=condition), state)
+                    self._cancel(row, "its dependency", now_s, why=why)
                     break
             else:
                 self._stale = True
-                self._book.reconsider(waiter)
+                self._book.met(waiter)
 
 
 _STATE_FACTS = {
