@@ -13,7 +13,7 @@ from math import fsum
 from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import LOST, Exit, JobReport, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,12 @@ def accounted(row: Job, said: Unheard) -> Job:
 
 
 def _with(known: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Job:
-    return replace(
-        known, reports={**known.reports, host: reports.merge(known.reports.get(host), report, gpus)}
-    )
+    before = known.reports.get(host)
+    if before is not None and before.exit is not None and before.exit.why.startswith(LOST):
+        before = replace(
+            before, exit=None
+        )  # a part of a gang, that was taken for lost: how it ended it says now
+    return replace(known, reports={**known.reports, host: reports.merge(before, report, gpus)})
 
 
 def _alone_there(row: Job, host: HostName) -> Job | None:
