@@ -25,6 +25,7 @@ class _Seen:
     gpu_s: Mapping[str, float] | None = None
     lost_gpu_s: float = 0.0
     suspends: int = 0
+    model: str = ""  # of its first server; empty: it never had a home
 
 
 class Ledger:
@@ -74,9 +75,14 @@ class Ledger:
             if grown_s > 0:
                 add(model, Usage(gpu_s=grown_s, jobs=0 if before.get(model) else 1))
         lost_s = max(0.0, new.lost_gpu_s - old.lost_gpu_s)
-        suspends = max(0, new.suspends - (old.suspends if new.epoch == old.epoch else 0))
-        if suspends:
-            add(job.gpu_models[0], Usage(suspends=suspends))
+        # The last one of an incarnation, through a checkpoint, is heard of as the next has its home.
+        left = new.suspends if new.epoch == old.epoch else job.past_switches.suspends
+        for model, suspends in (
+            (old.model or new.model, left - old.suspends),
+            (new.model, new.suspends - left),
+        ):
+            if suspends > 0:
+                add(model, Usage(suspends=suspends))
         if lost_s:
             for model, nodes in Counter(job.gpu_models).items():
                 add(model, Usage(lost_gpu_s=lost_s * nodes / len(job.gpu_models)))
@@ -178,5 +184,6 @@ def _seen(job: Job) -> _Seen:
         epoch=job.epoch,
         gpu_s=dict(job.gpu_s_by_model),
         lost_gpu_s=job.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
-        suspends=report.suspends if report else 0,
+        suspends=job.past_switches.suspends + (report.suspends if report else 0),
+        model=job.gpu_models[0] if job.gpu_models else "",
     )

@@ -62,6 +62,9 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         view.array_index = spec.array_index
     if job.move is not None:
         view.moving_to, view.moving_why = ", ".join(job.move.to), job.move.text or job.move.reason
+    switches = job.switches
+    view.suspends, view.resumes = switches.suspends, switches.resumes
+    view.suspend_s, view.resume_s = switches.suspend_s, switches.resume_s
     if report is not None:
         _add_report(view, report, ended=job.state.ended)
     _add_checkpoint(view, job)
@@ -78,8 +81,6 @@ def _add_report(view: controller_pb2.JobView, report: JobReport, *, ended: bool)
     view.gpu_ids.extend(report.gpus if not ended else ())
     view.beside.extend(report.beside if not ended else ())
     view.steps_per_s = report.steps_per_s
-    view.suspends, view.resumes = report.suspends, report.resumes
-    view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
     view.tier, view.note = report.tier, report.note
     view.gpu_memory_bytes, view.host_memory_bytes = report.device_memory_bytes, report.host_memory_bytes
 

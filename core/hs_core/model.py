@@ -341,6 +341,46 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """How often a job was suspended and resumed, and how long that took."""
+
+    suspends: int = 0
+    resumes: int = 0
+    suspend_s: float = 0.0
+    resume_s: float = 0.0
+
+    @classmethod
+    def of(cls, report: JobReport | None) -> "Switches":
+        if report is None:
+            return _NONE
+        return cls(
+            suspends=report.suspends,
+            resumes=report.resumes,
+            suspend_s=report.suspend_s,
+            resume_s=report.resume_s,
+        )
+
+    def __add__(self, other: "Switches") -> "Switches":
+        return Switches(
+            suspends=self.suspends + other.suspends,
+            resumes=self.resumes + other.resumes,
+            suspend_s=self.suspend_s + other.suspend_s,
+            resume_s=self.resume_s + other.resume_s,
+        )
+
+    def __sub__(self, other: "Switches") -> "Switches":
+        return Switches(
+            suspends=self.suspends - other.suspends,
+            resumes=self.resumes - other.resumes,
+            suspend_s=self.suspend_s - other.suspend_s,
+            resume_s=self.resume_s - other.resume_s,
+        )
+
+
+_NONE = Switches()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The controller's row for a job."""
 
@@ -376,6 +416,7 @@ class Job:
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0
     past_lost_gpu_s: float = 0.0
+    past_switches: Switches = _NONE
     first_run_s: float | None = None  # wall clock
     ended_s: float | None = None
     exit: Exit | None = None
@@ -447,6 +488,11 @@ class Job:
         """GPU-seconds received over all incarnations."""
         report = self.report
         return self.past_gpu_s if report is None else self.past_gpu_s + report.gpu_s
+
+    @property
+    def switches(self) -> Switches:
+        """Over all incarnations."""
+        return self.past_switches + Switches.of(self.report)
 
     @property
     def gpu_model(self) -> str:

@@ -121,6 +121,9 @@ LOST = "lost with its host"
 TOLD_TO_END = "cancelled"
 """Why a job ended whose host was told to end it, by whomever and for whatever."""
 
+TIME_LIMIT = "time limit"
+"""Why a job ended that ran for as long as it may."""
+
 FOLLOWED = "ended because another part of it had"
 """Why a part of a job over several servers ended that was not the first to."""
 
@@ -139,8 +142,10 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     failed = [r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok]
     # One that is lost takes the others with it, also where they were heard of first.
     lost = (r for r in failed if r.exit and r.exit.why.startswith(LOST))
+    # So does its time limit: parts fail as another is ended for it, and may be heard of before.
+    timed = (r for r in failed if r.exit and r.exit.why == TIME_LIMIT)
     first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
-    ended = next(chain(lost, first_failed, failed), None)
+    ended = next(chain(lost, timed, first_failed, failed), None)
     phases = [r.phase for r in reports]
     if ended is not None:
         gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)

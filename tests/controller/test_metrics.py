@@ -481,6 +481,10 @@ def test_who_leaves_with_a_checkpoint_is_counted_though_its_row_begins_anew(conf
             await agents[1].until(lambda: agents[1].wants(job) is not None)
             found = await cluster.read()
             assert found["hs_job_suspend_seconds_sum"] == {("checkpoint",): 2.0}
+            view = await cluster.client.until(job, lambda view: view.host == "h2")
+            assert (view.suspends, view.suspend_s) == (1, 2.0)
+            [used] = (await cluster.client.stub.Usage(pb.UsageRequest())).rows
+            assert used.suspends == 1
 
     asyncio.run(story())
 

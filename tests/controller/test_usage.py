@@ -11,7 +11,7 @@ from hs_controller.journal import Journal
 from hs_controller.rows import Batch, Sample, Usage
 from hs_controller.tables import COARSE
 from hs_controller.usage import Ledger
-from hs_core.model import Job, JobSpec, JobState
+from hs_core.model import Job, JobSpec, JobState, Switches
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import Exit, JobReport, Phase
 
@@ -57,10 +57,11 @@ def test_a_new_incarnation_is_charged_from_its_own_beginning_on_its_own_model() 
         gpu_models=("K80",),
         past_gpu_s=5.0,
         past_gpu_s_by_model={"V100": 5.0},
+        past_switches=Switches(suspends=3),
     )
     book.charge(again)
     book.charge(again)
-    assert book.totals[V100] == Usage(gpu_s=5.0, suspends=2, jobs=1)
+    assert book.totals[V100] == Usage(gpu_s=5.0, suspends=3, jobs=1), "the last with its move"
     assert book.totals[ANN, "K80"] == Usage(gpu_s=3.0, suspends=1, jobs=1)
 
 

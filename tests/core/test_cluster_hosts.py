@@ -10,7 +10,7 @@ from hs_core.cluster.harness import World, a_host, a_spec
 from hs_core.cluster.told import MOST
 from hs_core.errors import RefusedError
 from hs_core.events import Direct, HostDrained, HostJoined, HostReported
-from hs_core.model import Drain, JobState
+from hs_core.model import Drain, JobState, Switches
 from hs_core.names import JobId, UserName
 from hs_core.reports import Exit, JobReport, Phase
 
@@ -100,6 +100,37 @@ def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
     assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
 
 
+def test_switches_are_kept_over_incarnations() -> None:
+    at = world("submit alice a retry_max=1", "host n2 V100:4")
+    at.do("report n1 1:0=held suspends=3 resumes=2 suspend_s=0.3 resume_s=0.5")
+    at.do("report n1 1:0=exited suspends=3 resumes=2 suspend_s=0.3 resume_s=0.5 code=1")
+    assert at.machine.job(JobId(1)).switches == Switches(suspends=3, resumes=2, suspend_s=0.3, resume_s=0.5)
+    at.do("report n1 1:1=held suspends=1 resumes=2 suspend_s=0.5 resume_s=1.5")
+    assert at.machine.job(JobId(1)).switches == Switches(suspends=4, resumes=4, suspend_s=0.8, resume_s=2.0)
+
+
+def test_the_suspend_through_the_checkpoint_that_a_job_moves_with_counts() -> None:
+    at = world("submit alice a", "host n2 V100:4")
+    at.do("report n1 1:0=running step=5 can_checkpoint=yes suspends=1")
+    at.do("drain n1")
+    at.do(
+        "report n1 1:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 suspends=2 suspend_s=4"
+    )
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.host, row.switches) == (1, "n2", Switches(suspends=2, suspend_s=4.0))
+
+
+def test_switches_that_nobody_heard_of_count_when_the_server_is_back() -> None:
+    at = world("submit alice a on_partition=fence")
+    at.do("report n1 1:0=running suspends=2 resumes=2")
+    at.do("leave n1")
+    at.do("@70")
+    at.do("tick")
+    assert at.machine.job(JobId(1)).epoch == 1
+    at.do("host n1 V100:4 1:0=held suspends=5 resumes=4")
+    assert at.machine.job(JobId(1)).switches == Switches(suspends=5, resumes=4)
+
+
 def test_what_a_server_is_remembered_to_have_been_told_is_bounded_however_long_it_stays() -> None:
     at = world()
     for _ in range(MOST + 3):
@@ -141,6 +172,28 @@ def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_be
     (wanted,) = at.wanted[N1].jobs
     assert (wanted.epoch, wanted.spec.max_duration_s) == (1, 100.0)
     assert 0 < wanted.time_limit_s < 0.1
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_its_time_limit_is_not_tried_again(
+    first: str,
+) -> None:
+    at = world(
+        "host n1 V100:1 peer=n1:1",
+        "host n2 V100:1 peer=n2:1",
+        "submit alice a nodes=2 retry_max=2 max_duration_s=100",
+        "report n1 1:0=running rendezvous=n1:9",
+        "report n2 1:0=running",
+    )
+    ends = {
+        "n1": "report n1 1:0=exited run_s=100.02 signal=15 why=time_limit",
+        "n2": "report n2 1:0=exited run_s=99.99 code=1",
+    }
+    at.do(ends.pop(first))
+    at.do(*ends.values())
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.retries, row.exit) == (JobState.FAILED, 0, Exit(signal=15, why="time limit"))
+    assert "retried" not in [fact.kind for fact in at.machine.story(JobId(1))]
 
 
 @pytest.mark.parametrize("told", ["", "1:0=checkpointed step=40 checkpoint_step=40 checkpoint_generation=1"])

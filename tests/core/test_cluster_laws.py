@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from hs_core.cluster import Settings, State
+from hs_core.cluster.admission import Dependency
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.plain import Wishes
 from hs_core.errors import RefusedError
@@ -324,6 +325,13 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def every_law_holds(self) -> None:
         self.world.machine.check()
+
+    @invariant()
+    def who_waits_for_another_is_blocked(self) -> None:
+        book = self.world.machine._book
+        for row in book.live.values():
+            met = [book.dependency(row, i) is Dependency.MET for i in range(len(row.spec.after))]
+            assert (row.id in book.blocked) == (not all(met))
 
     @invariant()
     def nothing_acknowledged_is_lost(self) -> None:

@@ -7,14 +7,13 @@ import pytest
 from clusters import ALICE, N1, SETTINGS, refusal, submit, world
 
 from hs_core.cluster import Limits
-from hs_core.cluster.admission import Dependency
 from hs_core.cluster.book import Book
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import UserSet
 from hs_core.forms import Elastic
-from hs_core.model import After, JobState, SuspendMode, Topology
+from hs_core.model import After, AfterCondition, JobState, SuspendMode, Topology
 from hs_core.names import JobId
 from hs_core.policies import POLICIES, find
 
@@ -228,16 +227,26 @@ def test_whoever_decides_a_user_may_leave_at_any_moment(name: str) -> None:
     at.machine.check()
 
 
+@pytest.mark.parametrize("ends", [range(1, 11), range(50, 40, -1)], ids=["first", "last"])
 def test_of_two_arrays_one_that_waits_for_all_of_the_other_is_not_looked_at_whole_at_each_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, ends: range
 ) -> None:
     at = world("submit alice first array=50")
-    submit(at, *[a_spec("then", after=tuple(After(job=JobId(n + 1)) for n in range(50)))] * 50)
-    looked = []
-    monkeypatch.setattr(Book, "dependency", lambda *_: looked.append(1) or Dependency.OPEN)
-    at.do("report n1 1:0=exited code=0")
-    assert at.machine.job(JobId(1)).state is JobState.SUCCEEDED
-    assert len(looked) <= 50
+    after = tuple(After(job=JobId(n + 1), condition=AfterCondition.ANY) for n in range(50))
+    submit(at, *[a_spec("then", after=after)] * 50)
+    looked, dependency = [], Book.dependency
+    monkeypatch.setattr(Book, "dependency", lambda *of: looked.append(of) or dependency(*of))
+    for job in ends:
+        at.do(f"cancel alice {job}")
+    assert at.machine.job(JobId(51)).state is JobState.QUEUED
+    assert looked == []
+
+
+@pytest.mark.parametrize(("ended", "state"), [("code=0", JobState.STARTING), ("code=1", JobState.CANCELLED)])
+def test_a_job_may_wait_for_another_under_two_conditions(ended: str, state: JobState) -> None:
+    at = world("submit alice first", "submit alice then after=1:any,1:ok")
+    at.do(f"report n1 1:0=exited {ended}")
+    assert at.machine.job(JobId(2)).state is state
 
 
 def test_an_array_waits_for_the_whole_of_another_and_ends_with_the_first_of_it_that_fails() -> None:

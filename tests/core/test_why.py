@@ -179,3 +179,29 @@ def test_of_an_array_of_which_nobody_runs_who_waits_for_another_s_place_is_told_
         assert why.next_step == "`hsctl why 1` says what that one waits for"
     at.do("undrain n1")
     assert at.machine.why(JobId(2), 0.0).text == "its array may have 1 job under way at once, and has"
+
+
+def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_drained_server_for_that() -> (
+    None
+):
+    at = world()
+    at.do("host n2 V100:4")
+    at.do("submit alice a")
+    at.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    at.do("drain n1")
+    at.do(
+        "report n1 1:0=running step=6 can_checkpoint=yes checkpoint_fails=1 note=checkpoint_failed:_disk_full"
+    )
+    assert at.machine.job(JobId(1)).move is None
+    why = at.machine.why(JobId(1), 0.0)
+    assert why.text.endswith(
+        "; n1 is drained: it was to leave, but its checkpoint could not be written (checkpoint failed: disk full)"
+    )
+    assert "is asked again" in why.next_step
+    at.do("@11")
+    at.do("tick")
+    at.do(
+        "report n1 1:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 checkpoint_fails=0 note="
+    )
+    at.do("report n2 1:1=running step=7 can_checkpoint=yes")
+    assert at.machine.why(JobId(1), 11.0).text == "it runs on n2, on 1 GPU"

@@ -8,7 +8,7 @@ from hs_core.cluster.admission import Dependency, dependency
 from hs_core.cluster.bulk import Bulk
 from hs_core.cluster.state import State
 from hs_core.copier import copier
-from hs_core.model import Host, Job, User
+from hs_core.model import AfterCondition, Host, Job, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 
 Key = TypeVar("Key")
@@ -37,13 +37,19 @@ class Book:
         self.spanned: Counter[HostName] = Counter()  # how many of those have a part there
         self.of_user: dict[UserName, set[JobId]] = {}  # live ones
         self.of_array: dict[JobId, set[JobId]] = {}  # live ones of arrays that have a limit
-        self.waiters: dict[JobId, set[JobId]] = {}  # live jobs that wait for the key
+        self.waiters: dict[
+            JobId, dict[JobId, tuple[AfterCondition, ...]]
+        ] = {}  # live jobs that wait for the key, and under which conditions
+        self._open: dict[JobId, int] = {}  # of a live job: how many it still waits for
         self.blocked: set[JobId] = set()  # live ones with a dependency still open
         self.changed: set[JobId] = set()  # since somebody looked (`Sight`) …
         self.counted: set[JobId] = (
             set()
         )  # … and those that received or did something, and nothing else changed
         self.hosts_version = 0  # grows when a host's row changes
+        self._conditions: dict[
+            tuple[AfterCondition, ...], tuple[AfterCondition, ...]
+        ] = {}  # each once: those who wait are many
         self._held: dict[JobId, set[JobId]] = {}  # by array: those that have to wait
         self._first: dict[JobId, list[JobId]] = {}  # by array: before those, without a home themselves
         self._recount: set[JobId] = set()  # arrays to be looked at again
@@ -111,10 +117,18 @@ class Book:
         self.bulk.need(row)
         if row.spec.array_id is not None and row.spec.array_limit:
             self.of_array.setdefault(row.spec.array_id, set()).add(row.id)
+        waits: set[JobId] = set()
         for after in row.spec.after:
-            self.waiters.setdefault(after.job, set()).add(row.id)
+            waiters = self.waiters.setdefault(after.job, {})
+            conditions = waiters.get(row.id, ())
+            if after.condition not in conditions:
+                conditions = (*conditions, after.condition)
+                waiters[row.id] = self._conditions.setdefault(conditions, conditions)
             if (other := self.jobs.get(after.job)) is not None:
                 self.bulk.need(other)
+            if other is None or dependency(after.condition, other.state) is not Dependency.MET:
+                waits.add(after.job)
+        self._open[row.id] = len(waits)
         self.reconsider(row.id)
 
     def _retire(self, row: Job) -> None:
@@ -126,9 +140,13 @@ class Book:
             if row.spec.array_id is not None:
                 _drop(self.of_array, row.spec.array_id, row.id)
             for after in row.spec.after:
-                _drop(self.waiters, after.job, row.id)
+                waiters = self.waiters.get(after.job, {})
+                waiters.pop(row.id, None)
+                if not waiters:
+                    self.waiters.pop(after.job, None)
                 self._spared(after.job)
             self.blocked.discard(row.id)
+            self._open.pop(row.id, None)
         self._spared(row.id)
 
     def _spared(self, job: JobId) -> None:
@@ -143,12 +161,13 @@ class Book:
         self.changed.add(job)
         if row.spec.array_id is not None:
             self._recount.add(row.spec.array_id)
-        # Of an array the last ones end last.
-        waits = reversed(range(len(row.spec.after)))
-        if all(self.dependency(row, i) is Dependency.MET for i in waits):
-            self.blocked.discard(job)
-        else:
-            self.blocked.add(job)
+        (self.blocked.add if self._open[job] else self.blocked.discard)(job)
+
+    def met(self, waiter: JobId) -> None:
+        """One that it waited for has ended as it was to. Counted: of two arrays one may wait for the whole of the other."""
+        self._open[waiter] -= 1
+        if not self._open[waiter]:
+            self.reconsider(waiter)
 
     def dependency(self, row: Job, index: int) -> Dependency:
         after = row.spec.after[index]

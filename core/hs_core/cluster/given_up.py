@@ -1,7 +1,7 @@
 """Incarnations that were taken for lost, or for not started yet, and went on unheard while their server was cut off.
 
 What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has not begun
-elsewhere goes on from what is there, and what it has received meanwhile is its own.
+elsewhere goes on from what is there, or is done where it ended well there, and what it has received meanwhile is its own.
 
 So are copies that were cut off and not waited for: where nothing that came after them can be had, a part of their average is more than to begin afresh.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from hs_core.cluster import copies, reports
-from hs_core.model import Job, Stored
+from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import JobReport
+from hs_core.reports import LOST, Exit, JobReport, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class Unheard:
     was: Job | None  # as it was known until now; None: another controller gave it up
     now: Job
     newer: Stored | None  # checkpoint than the one that the job is to go on from
+
+    @property
+    def ended_well(self) -> Exit | None:
+        """The script was through. Of copies each is through with its own portion."""
+        report = self.now.report
+        if report is None or report.exit is None or not report.exit.ok or self.now.portions:
+            return None
+        return report.exit
 
 
 class GivenUp:
@@ -86,6 +94,26 @@ class GivenUp:
         return Unheard(was, now, _newer(row, now))
 
 
+def done(row: Job, said: Unheard) -> Job:
+    """As it ended there; `row` has what it received in its account already."""
+    now = said.now
+    nothing = JobReport(job=row.id, epoch=row.epoch, phase=Phase.EXITED)
+    ends = {
+        host: replace(
+            nothing,
+            step=part.step,
+            tier=part.tier,
+            checkpoint_step=part.checkpoint_step,
+            checkpoint_generation=part.checkpoint_generation,
+            exit=part.exit,
+        )
+        for host, part in now.reports.items()
+    }
+    return replace(
+        row, hosts=now.hosts, gpu_models=now.gpu_models, shape=now.shape, portions=(), reports=ends
+    )
+
+
 def accounted(row: Job, said: Unheard) -> Job:
     """With what it has received beyond what was heard of. What was counted as lost stays so: it is a counter."""
     was, now = said.was, said.now
@@ -98,22 +126,28 @@ def accounted(row: Job, said: Unheard) -> Job:
         by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
     goes_on = said.newer or row.stored
     step = goes_on.step if goes_on is not None else 0
-    lost_s = was.past_lost_gpu_s + after.lost_gpu_s + reports.lost_work_gpu_s(now, step)
-    if row.stored is not None and step < row.stored.step:  # that one is out of reach
-        lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))
+    lost_s = was.past_lost_gpu_s + after.lost_gpu_s
+    if said.ended_well is None:
+        lost_s += reports.lost_work_gpu_s(now, step)
+        if row.stored is not None and step < row.stored.step:  # that one is out of reach
+            lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))
     return replace(
         row,
         past_gpu_s=fsum(by_model.values()),
         past_gpu_s_by_model=by_model,
         past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
         past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
+        past_switches=row.past_switches + Switches.of(after) - Switches.of(before),
     )
 
 
 def _with(known: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Job:
-    return replace(
-        known, reports={**known.reports, host: reports.merge(known.reports.get(host), report, gpus)}
-    )
+    before = known.reports.get(host)
+    if before is not None and before.exit is not None and before.exit.why.startswith(LOST):
+        before = replace(
+            before, exit=None
+        )  # a part of a gang, that was taken for lost: how it ended it says now
+    return replace(known, reports={**known.reports, host: reports.merge(before, report, gpus)})
 
 
 def _alone_there(row: Job, host: HostName) -> Job | None:

@@ -58,13 +58,14 @@ def sick_of(job: Job, host: Host) -> list[GpuId]:
     return [gpu.id for gpu in host.gpus if gpu.id in bound and not gpu.healthy]
 
 
-def on_drained(job: Job, hosts: Collection[Host]) -> str:
-    """It goes on for a while on what is to be free."""
+def on_drained(job: Job, hosts: Collection[Host], unsaved: str) -> str:
+    """It goes on for a while on what is to be free. `unsaved`: why it could not leave when it was to."""
     if job.move is not None:
         return ""
     for host in hosts:
         if host.drain is not None:
-            return f"; {host.name} is drained{why_it_stays(job, '') or ': it leaves as soon as it can'}"
+            leaves = f": it was to leave, but {unsaved}" if unsaved else ": it leaves as soon as it can"
+            return f"; {host.name} is drained{why_it_stays(job, '') or leaves}"
         on = host.drained_gpus.intersection(_bound(job, host))
         if on:
             return f"; {gpus_text(host, on)} of {host.name} {_is(on)} drained: it is there {_until(job)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hs_core.cluster import reports, states
-from hs_core.cluster.given_up import accounted
+from hs_core.cluster.given_up import accounted, done
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
@@ -81,7 +81,7 @@ class Hosts(Moves):
             self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
     def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard."""
+        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or is done as that was."""
         row = self._book.live.get(report.job)
         if row is None:
             return
@@ -94,6 +94,12 @@ class Hosts(Moves):
             for model, gpu_s in said.now.now_gpu_s_by_model.items():
                 account = self._account(now_s)
                 account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        if said.ended_well is not None:
+            text = f"{host} is back, and it had ended well there"
+            self._fact(now_s, "ended-unheard", text, job=row.id, host=host)
+            self._stale = True
+            self._end(done(accounted(row, said), said), Happening.SUCCEEDED, said.ended_well, now_s)
+            return
         self._put(replace(accounted(row, said), stored=said.newer or row.stored), now_s)
         if said.newer is not None:
             self._stale = True

@@ -72,7 +72,9 @@ def _check_shape(row: Job, shape: Form) -> None:
 
 def _check_account(row: Job) -> None:
     past = row.past_gpu_s
-    for value in (past, row.past_run_s, row.past_lost_gpu_s):
+    had = row.past_switches
+    switches = (had.suspends, had.resumes, had.suspend_s, had.resume_s)
+    for value in (past, row.past_run_s, row.past_lost_gpu_s, *switches):
         if not 0.0 <= value < inf:
             _broken(row, f"its account holds {value}")
     if abs(sum(row.past_gpu_s_by_model.values()) - past) > 1e-6 * (1 + past):
@@ -163,12 +165,19 @@ def check_change(old: Job | None, new: Job) -> None:
         _broken(new, f"GPU-seconds {before} → {now}")
     if not new.past_lost_gpu_s >= old.past_lost_gpu_s:
         _broken(new, "lost work was forgotten")
+    if _suspends(new) < _suspends(old):
+        _broken(new, "suspends were forgotten")
     if old.hosts and new.hosts != old.hosts and not new.state.ended and new.epoch == old.epoch:
         _broken(new, f"left {old.hosts} for {new.hosts} in one epoch")
     if new.migrations < old.migrations or new.retries < old.retries:
         _broken(new, "its moves were forgotten")
     if new.epoch == old.epoch:
         _check_said(old, new)
+
+
+def _suspends(row: Job) -> int:
+    report = row.report
+    return row.past_switches.suspends + (report.suspends if report is not None else 0)
 
 
 def _check_said(old: Job, new: Job) -> None:

@@ -10,9 +10,19 @@ from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
-from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
+from hs_core.model import After, Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId, UserName
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, LOST, NO_ACCOUNT, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import (
+    CANNOT_FETCH,
+    CANNOT_START,
+    LOST,
+    NO_ACCOUNT,
+    TIME_LIMIT,
+    TOLD_TO_END,
+    Exit,
+    JobReport,
+    Phase,
+)
 
 
 class Lives(Views):
@@ -283,7 +293,7 @@ class Lives(Views):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
-        elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:
+        elif row.retries < row.spec.retry_max and ended.why != TIME_LIMIT:
             row = replace(row, retries=row.retries + 1)
             text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
             self._fact(now_s, "retried", text, job=row.id)
@@ -380,7 +390,7 @@ class Lives(Views):
         row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + (lost_s or 0.0)), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
-            self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
+            self._end(row, Happening.FAILED, replace(ended, why=TIME_LIMIT), now_s)
             return
         self._flights.pop(row.id, None)  # it did not arrive
         self._given_up.forget(row.id)
@@ -424,6 +434,7 @@ class Lives(Views):
             past_gpu_s_by_model=dict(row.gpu_s_by_model),
             past_run_s=row.past_run_s + (report.run_s if report else 0.0),
             past_lost_gpu_s=row.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
+            past_switches=row.switches,
         )
 
     def _takes(self, row: Job, host: Host) -> bool:
@@ -485,18 +496,18 @@ class Lives(Views):
 
     def _released_by(self, job: JobId, now_s: float) -> None:
         state = self._book.jobs[job].state
-        for waiter in sorted(self._book.waiters.get(job, ())):
+        for waiter, conditions in sorted(self._book.waiters.get(job, {}).items()):
             row = self._book.live.get(waiter)
             if row is None:
                 continue
-            # Of the others each was looked at when it ended: of two arrays one may wait for the whole of the other.
-            for after in [after for after in row.spec.after if after.job == job]:
-                if admission.dependency(after.condition, state) is admission.Dependency.NEVER:
-                    self._cancel(row, "its dependency", now_s, why=admission.never_text(after, state))
+            for condition in conditions:
+                if admission.dependency(condition, state) is admission.Dependency.NEVER:
+                    why = admission.never_text(After(job=job, condition=condition), state)
+                    self._cancel(row, "its dependency", now_s, why=why)
                     break
             else:
                 self._stale = True
-                self._book.reconsider(waiter)
+                self._book.met(waiter)
 
 
 _STATE_FACTS = {

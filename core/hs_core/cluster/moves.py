@@ -122,8 +122,8 @@ class Moves(Lives):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
             if not why and self._cannot_save(row):
-                self._grounded.stays(row.id, now_s, self.settings.quantum_s)
                 why = _why_not_saved(row)
+                self._grounded.stays(row.id, now_s, self.settings.quantum_s, why)
             if why:
                 self._abandon(row, why, now_s)
                 continue

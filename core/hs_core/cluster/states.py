@@ -43,6 +43,7 @@ TRANSITIONS: Mapping[JobState, Mapping[Happening, JobState]] = {
         Happening.PLACED: JobState.STARTING,
         Happening.PAUSED: JobState.PAUSED,
         Happening.DROPPED: JobState.CANCELLED,
+        Happening.SUCCEEDED: JobState.SUCCEEDED,  # where it was taken for lost
     },
     JobState.STARTING: _ON_ITS_HOST,
     JobState.RUNNING: _ON_ITS_HOST,

@@ -246,6 +246,7 @@ class Views(Held):
             hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
+            unsaved=self._unsaved(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._says_of(job, now_s),
             policy_chose=self._policy_chose.get(job, ""),
@@ -260,6 +261,11 @@ class Views(Held):
             looks_on=self._looks_on,
         )
         return explain(scene)
+
+    def _unsaved(self, row: Job) -> str:
+        """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""
+        fails = row.report is not None and row.report.checkpoint_fails > 0
+        return self._grounded.why(row.id) if fails and self._grounded.tried(row.id) else ""
 
     def _says_of(self, job: JobId, now_s: float) -> str:
         if self._failure is not None:

@@ -77,6 +77,7 @@ class Scene:
         HostName, str
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
+    unsaved: str  # why it could not leave when it was last to move; empty: it could, or was not asked
     evicted: bool  # its server was to be empty by now
     policy_says: str
     policy_chose: str  # why it runs as it does: "as tp=2: …"
@@ -128,13 +129,17 @@ def _of_live(scene: Scene) -> Why:
         )
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
         trial = (
-            f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts) or _unstopped(job)
+            f"; {scene.trial}"
+            if scene.trial
+            else gpus_out.on_drained(job, scene.hosts, scene.unsaved) or _unstopped(job)
         )
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
             text=f"it runs on {_at(job)}, on {counted(job.gang, 'GPU')}{_each(job)}{_as(scene)}{early}{trial}{moving}",
-            next_step="nothing to do",
+            next_step="it is asked again by itself, less and less often: see that its checkpoint can be written"
+            if scene.unsaved and scene.unsaved in trial
+            else "nothing to do",
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)

@@ -8,7 +8,7 @@ from hs_core.host.board import Board, remember
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
 from hs_core.model import SuspendMode
-from hs_core.reports import UNDYING, Phase, Tier
+from hs_core.reports import TIME_LIMIT, UNDYING, Phase, Tier
 
 
 def due_s(job: HostedJob) -> float:
@@ -53,7 +53,7 @@ def _over_limit(board: Board, job: HostedJob) -> bool:
 def expire(board: Board, job: HostedJob) -> None:
     config, now_s = board.config, board.now_s
     if job.phase is not Phase.KILLING and _over_limit(board, job):
-        board.kill(job, "time limit")
+        board.kill(job, TIME_LIMIT)
     elif job.phase is Phase.KILLING and now_s >= job.deadline_s:
         job.stuck = f"{UNDYING}: {board.names(job.gpus)} out of use until it does"
         board.tell("unkillable", job.stuck, job)

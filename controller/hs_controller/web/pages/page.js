@@ -495,7 +495,7 @@ async function drawJob(id) {
         ["submitted", new Date(view.submitted_at * 1000).toLocaleString()], ["started", view.started_at ? new Date(view.started_at * 1000).toLocaleString() : ""],
         ["checkpoint", whole(view.checkpoint_step) >= 0 && view.checkpoint_on.length ? `of step ${view.checkpoint_step}, on ${view.checkpoint_on.join(", ")}` : ""], ["note", view.note]])),
       el("section", {}, el("h2", {}, "What switching costs it"), facts([
-        ["suspends since its last start", mean(view.suspend_s, whole(view.suspends))], ["resumes since then", mean(view.resume_s, whole(view.resumes))], ["moves", `${view.migrations}`], ["suspended last by", view.tier === "none" ? "" : view.tier],
+        ["suspends", mean(view.suspend_s, whole(view.suspends))], ["resumes", mean(view.resume_s, whole(view.resumes))], ["moves", `${view.migrations}`], ["suspended last by", view.tier === "none" ? "" : view.tier],
         ["lost work", el("span", { class: view.lost_gpu_s >= 1 ? "bad" : "good" }, `${view.lost_gpu_s.toFixed(0)} GPU-seconds`)]]),
         el("h3", {}, `Rates of its class (${detail.job_class})`), table(["model", { text: "steps/s", num: true }, { text: "against the slowest", num: true }, { text: "measured", num: true }], rates, "Not measured yet."))),
     el("section", {}, el("h2", {}, "End of its log"), el("pre", {}, log)),
