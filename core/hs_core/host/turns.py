@@ -43,6 +43,9 @@ def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
         job.passed_over, job.back_at_s = False, None
+        if job.part and job.begun_ahead:
+            job.in_turn = False
+            job.free(board.now_s)  # somebody else may have a use for its GPUs
         if not has_turn(board, job):
             job.held_up = ""
         if not job.alive:
