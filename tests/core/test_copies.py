@@ -311,6 +311,18 @@ def test_copies_that_never_came_up_begin_again_from_what_they_were_to_fetch(clus
     assert (row.epoch, row.hosts, row.stored, row.base_step) == (2, (B, C), stored, 100)
 
 
+def test_copies_that_begin_again_where_they_are_are_not_said_to_live_elsewhere(cluster: Cluster) -> None:
+    cluster.alone()
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    cluster.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+    cluster.says(A, Phase.WAITING, 100, 5, 100)
+    cluster.edge()
+    assert cluster.row.epoch == 2
+    placed = [fact.text for fact in cluster.world.outcome.facts if fact.kind == "placed"]
+    assert placed == ["it still lives on a, b, in a new round: it had not started"]
+
+
 def test_a_source_that_is_removed_leaves_the_average_of_the_others(cluster: Cluster) -> None:
     cluster.forked(500, 300, 100)
     cluster.want = ((A,), ())

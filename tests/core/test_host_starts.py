@@ -10,6 +10,7 @@ from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
 from hs_core.reports import Phase
+from hs_core.wanted import Turn
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -49,6 +50,42 @@ def test_a_class_that_hooks_after_all_is_started_ahead_again() -> None:
     sim.send()
     sim.run(5.0)
     assert sim.phases()[4] == "held"
+
+
+def test_a_gang_that_may_have_no_hook_has_its_turn_on_idle_gpus_from_the_next_edge() -> None:
+    sim = HostSim(2, quantum_s=20.0)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(hooks=False))
+    sim.start_clock([Turn(gangs=(ONE,))])
+    sim.run(25.0)
+    assert sim.gpu_s(ONE) == pytest.approx(5.0, abs=0.1), "nobody waits thirty seconds for its hook"
+    sim.run(50.0)
+    assert sim.gpu_s(ONE) == pytest.approx(55.0, abs=0.1)
+    assert not [what for _, what in sim.log if what.startswith("suspend")]
+
+
+def test_a_gang_that_may_have_no_hook_leaves_its_gpus_to_others_as_long_as_it_comes_up() -> None:
+    sim = HostSim(1, quantum_s=20.0)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(hooks=False))
+    sim.job(2, ways=Ways(hook_s=0.1, ready_s=0.2, hold_s=0.1))
+    sim.start_clock([Turn(gangs=(ONE,))])
+    sim.run(25.0)
+    assert sim.gpu_s(ONE) == 0.0
+    assert sim.running() == {TWO}
+
+
+def test_a_gang_whose_turn_began_before_its_step_edge_gives_it_up_at_the_edge_to_who_has_come_meanwhile() -> (
+    None
+):
+    sim = HostSim(1, quantum_s=20.0)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(hook_s=25.0, ready_s=300.0))
+    sim.start_clock([Turn(gangs=(ONE,))])
+    sim.run(30.0)
+    assert sim.gpu_s(ONE) == pytest.approx(10.0, abs=0.1)
+    sim.job(2, ways=Ways(hook_s=0.1, ready_s=0.2, hold_s=0.1))
+    sim.send()
+    sim.run(50.0)
+    assert sim.running() == {TWO}
+    assert sim.gpu_s(ONE) == pytest.approx(20.0, abs=0.1), "it is known to wait at its first step edge"
 
 
 # --- drained GPUs

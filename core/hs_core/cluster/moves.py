@@ -77,11 +77,13 @@ class Moves(Lives):
         weights: tuple[int, ...] = (),
     ) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
+        base_step = row.stored.step if row.stored is not None else 0
+        to, portions = copies.divided(max(0, row.spec.steps - base_step), to, weights)
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
         if to == row.hosts and shape != row.shape:
             text = f"it is to run on {', '.join(to)} with {shape}: it had not started"
-        base_step = row.stored.step if row.stored is not None else 0
-        to, portions = copies.divided(max(0, row.spec.steps - base_step), to, weights)
+        elif set(to) == set(row.hosts) and row.portions:
+            text = f"it still lives on {', '.join(to)}, in a new round: it had not started"
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
         told = {host for host in row.hosts if self._may_know(row, host)}

@@ -238,6 +238,14 @@ class HostedJob:
             and self.phase in (Phase.STARTING, Phase.HELD)
         )
 
+    @property
+    def begun_ahead(self) -> bool:
+        """Started before its turn, which began while it was on its way to its first step edge."""
+        launched_s, charged_from_s = self.launched_s, self.charged_from_s
+        if self.phase is not Phase.STARTING or launched_s is None or charged_from_s is None:
+            return False
+        return charged_from_s > launched_s
+
     def sliceable(self, can_freeze: bool) -> bool:
         mode = self.wanted.spec.suspend
         if mode is SuspendMode.NONE or (self.stuck and self.phase is not Phase.KILLING):

@@ -43,6 +43,9 @@ def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
         job.passed_over, job.back_at_s = False, None
+        if job.part and job.begun_ahead:
+            job.in_turn = False
+            job.free(board.now_s)  # somebody else may have a use for its GPUs
         if not has_turn(board, job):
             job.held_up = ""
         if not job.alive:
@@ -78,6 +81,8 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
             this.pick(job)
     if fills(board):
         stride(board, this, [*this.picks, *misplaced])
+    if have is None:
+        begin_coming(board, this)
     board.idle_since_s = {gpu: board.idle_since_s.get(gpu, board.now_s) for gpu in this.free}
     leaving = moving.movers(board, this, misplaced)
     stand_in(board, this, leaving)
@@ -95,6 +100,15 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
+
+
+def begin_coming(board: Board, this: Walk) -> None:
+    """Parts on their way that may never come to a step edge compute already, perhaps: on GPUs that would idle their turn begins."""
+    for id_ in this.order:
+        job = board.jobs[id_]
+        unknown = id_ in this.coming and job.part and job.alive and job.hooked is None
+        if unknown and set(job.gpus) <= set(this.free) and this.pick(job):
+            this.coming.discard(id_)
 
 
 def _makes_room(board: Board, job: HostedJob) -> bool:
