@@ -30,7 +30,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.gang import GangMachine
-from hs_core.reports import LOST, Tier
+from hs_core.reports import LOST, WITH_AGENT, Tier
 from hs_core.wanted import Peer
 from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2
@@ -59,6 +59,7 @@ class RunningJob:
     sock: JobSocket
     frozen: bool = False
     killing: bool = False
+    with_agent: bool = False  # it is ended as we stop
     freezing: asyncio.Task[None] | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -174,6 +175,8 @@ class Jobs:
             await running.gang.close()
             running.gone.set()
         group = self.launcher.group(key)
+        if running is not None and running.with_agent and not ended.exit.why:
+            ended = replace(ended, exit=replace(ended.exit, why=WITH_AGENT))
         if not (ended.exit.ok or ended.exit.why or (running is not None and running.killing)):
             ended = replace(ended, exit=replace(ended.exit, why=group.ran_out()))
         group.remove()
@@ -313,7 +316,8 @@ class Jobs:
         log.error("a job that nobody remembers does not end", job=job, epoch=epoch, shim=shim.pid)
 
     async def end_all(self, grace_s: float) -> None:
-        for key in list(self.running):
+        for key, running in list(self.running.items()):
+            running.with_agent = running.pidfd >= 0
             self.kill(
                 Kill(
                     job=key.job,

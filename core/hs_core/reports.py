@@ -24,7 +24,7 @@ class Exit:
 
     code: int = 0
     signal: int = 0
-    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host", "out of memory: …"
+    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host", "ended with its agent", "out of memory: …"
     log_tail: str = ""
 
     @property
@@ -124,6 +124,12 @@ TOLD_TO_END = "cancelled"
 TIME_LIMIT = "time limit"
 """Why a job ended that ran for as long as it may."""
 
+WITH_AGENT = "ended with its agent"
+"""Why a job ended whose agent was to take its jobs along when it stopped: that is the end of it, wherever its other parts are."""
+
+FINAL = frozenset({TIME_LIMIT, WITH_AGENT})
+"""Ends after which a job is not tried again."""
+
 FOLLOWED = "ended because another part of it had"
 """Why a part of a job over several servers ended that was not the first to."""
 
@@ -140,12 +146,14 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         return None
     first = reports[0]
     failed = [r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok]
+    # Whoever stopped an agent with its jobs meant the whole of them.
+    with_agent = (r for r in failed if r.exit and r.exit.why == WITH_AGENT)
     # One that is lost takes the others with it, also where they were heard of first.
     lost = (r for r in failed if r.exit and r.exit.why.startswith(LOST))
     # So does its time limit: parts fail as another is ended for it, and may be heard of before.
     timed = (r for r in failed if r.exit and r.exit.why == TIME_LIMIT)
     first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
-    ended = next(chain(lost, timed, first_failed, failed), None)
+    ended = next(chain(with_agent, lost, timed, first_failed, failed), None)
     phases = [r.phase for r in reports]
     if ended is not None:
         gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)

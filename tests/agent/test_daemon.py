@@ -17,7 +17,7 @@ from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
 from hs_core.model import SuspendMode
-from hs_core.reports import CANNOT_START, NO_ACCOUNT, Phase, Tier
+from hs_core.reports import CANNOT_START, NO_ACCOUNT, WITH_AGENT, Phase, Tier
 from hs_core.wanted import Turn, Wanted
 from hs_daemon import boot_s
 
@@ -210,6 +210,16 @@ def test_a_job_of_an_account_that_is_not_here_waits_and_says_what_is_to_be_done(
     assert report.note.startswith(f"{CANNOT_START}: {NO_ACCOUNT} 'no-such-user' on ")
     assert "an administrator makes one there" in report.note
     assert "hsctl user set USER --run-as ACCOUNT" in report.note
+
+
+def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
+    daemon.start("--end-jobs-on-stop")
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    assert daemon.stop() == 0
+    daemon.start()
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert (report.exit.signal, report.exit.why) == (15, WITH_AGENT)
 
 
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:

@@ -174,6 +174,31 @@ def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_be
     assert 0 < wanted.time_limit_s < 0.1
 
 
+@pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1")])
+@pytest.mark.parametrize("second", ["signal=15 why=ended_with_its_agent", "code=1"])
+def test_a_gang_that_was_ended_with_its_agents_is_not_begun_anew_as_they_come_back(
+    order: tuple[str, str], second: str
+) -> None:
+    """One after the other they do: of what the first says the others are away still."""
+    at = world(
+        "host n1 V100:1 peer=n1:1",
+        "host n2 V100:1 peer=n2:1",
+        "submit alice a nodes=2 retry_max=2",
+        "report n1 1:0=running rendezvous=n1:9",
+        "report n2 1:0=running",
+        "leave n1",
+        "leave n2",
+        "restart",
+    )
+    said = {"n1": "signal=15 why=ended_with_its_agent", "n2": second}
+    for host in order:
+        at.do(f"host {host} V100:1 peer={host}:1 1:0=exited {said[host]}")
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.retries) == (JobState.FAILED, 0)
+    assert row.exit is not None
+    assert row.exit.why == "ended with its agent"
+
+
 @pytest.mark.parametrize("first", ["n1", "n2"])
 def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_its_time_limit_is_not_tried_again(
     first: str,

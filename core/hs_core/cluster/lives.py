@@ -15,6 +15,7 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import (
     CANNOT_FETCH,
     CANNOT_START,
+    FINAL,
     LOST,
     NO_ACCOUNT,
     TIME_LIMIT,
@@ -293,7 +294,7 @@ class Lives(Views):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
-        elif row.retries < row.spec.retry_max and ended.why != TIME_LIMIT:
+        elif row.retries < row.spec.retry_max and ended.why not in FINAL:
             row = replace(row, retries=row.retries + 1)
             text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
             self._fact(now_s, "retried", text, job=row.id)

@@ -8,7 +8,7 @@ from math import isfinite
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
 from hs_core.names import GpuId, HostName
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, FOLLOWED, LOST, TIME_LIMIT, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, FINAL, FOLLOWED, LOST, Exit, JobReport, Phase
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
 _TEXT = 1000  # characters of what a host tells people
@@ -116,8 +116,8 @@ def _unsaid() -> Exit:
 
 
 def followed(part: JobReport) -> JobReport:
-    """Of a part that ended because another one had: that one's exit is the job's. Its time limit it reached by itself."""
-    if part.exit is None or part.exit.ok or part.exit.why == TIME_LIMIT or part.exit.why.startswith(LOST):
+    """Of a part that ended because another one had: that one's exit is the job's. Its time limit it reached by itself, or ended with its own agent."""
+    if part.exit is None or part.exit.ok or part.exit.why in FINAL or part.exit.why.startswith(LOST):
         return part
     return replace(part, exit=replace(part.exit, why=FOLLOWED))
 
