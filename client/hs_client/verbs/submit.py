@@ -171,6 +171,15 @@ def job_options(function: F) -> F:
 _COMMAND = {"allow_interspersed_args": False}
 
 
+_words = click.argument(
+    "command",
+    nargs=-1,
+    metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…",
+    type=click.UNPROCESSED,
+    shell_complete=files,
+)
+
+
 @click.command(context_settings=_COMMAND)
 @job_options
 @click.option("--dry-run", is_flag=True, help="check it and say what would happen; submit nothing")
@@ -178,13 +187,7 @@ _COMMAND = {"allow_interspersed_args": False}
 @click.option("--detach", is_flag=True, help="return at once (what submit does anyway)")
 @click.option("--parsable", is_flag=True, help="print the jobs' numbers only")
 @json_option
-@click.argument(
-    "command",
-    nargs=-1,
-    metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…",
-    type=click.UNPROCESSED,
-    shell_complete=files,
-)
+@_words
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -219,13 +222,7 @@ def submit(
 @job_options
 @click.option("--detach", is_flag=True, help="do not follow the output: the same as submit")
 @click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
-@click.argument(
-    "command",
-    nargs=-1,
-    metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…",
-    type=click.UNPROCESSED,
-    shell_complete=files,
-)
+@_words
 @click.pass_context
 def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> int:
     """Submit a job, print its output until it ends, and exit as it did.
