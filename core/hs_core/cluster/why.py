@@ -133,7 +133,7 @@ def _of_live(scene: Scene) -> Why:
             if scene.trial
             else gpus_out.on_drained(job, scene.hosts, scene.unsaved) or _unstopped(job)
         )
-        early = "; it has not got to a first step yet" if comes_up else ""
+        early = "; its process has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
             text=f"it runs on {_at(job)}, on {counted(job.gang, 'GPU')}{_each(job)}{_as(scene)}{early}{trial}{moving}",
