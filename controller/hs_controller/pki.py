@@ -155,16 +155,13 @@ class Authority:
         issued = self._sign("controller", key.public_key(), names, [ExtendedKeyUsageOID.SERVER_AUTH], now_s)
         files = {"server.key": _key_pem(key), "server.pem": issued.chain_pem}
         try:
-            for (
-                name,
-                data,
-            ) in files.items():  # both first: where the disk is full, those that are there stay good
+            # Both first: where the disk is full, those that are there stay good.
+            for name, data in files.items():
                 fresh = self._folder / f".{name}"
                 fresh.unlink(missing_ok=True)
                 _write(fresh, data)
-            for (
-                name
-            ) in files:  # a crash in between leaves two that do not belong together: `own_due_s` sees it
+            # A crash in between leaves two that do not belong together: `own_due_s` sees it.
+            for name in files:
                 (self._folder / f".{name}").rename(self._folder / name)
             _sync(self._folder)
         except OSError as error:

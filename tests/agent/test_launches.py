@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hs_agent import cgroup, procs
+from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
 from hs_agent.launch import NewShim
@@ -19,25 +21,38 @@ from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed, Suspend
 from hs_core.host import comings
 from hs_core.reports import Exit, JobReport, Tier
-from hs_core.wanted import Turn, Wanted
+from hs_core.wanted import Turn, Wanted, WantedJob
+
+
+def why_not_launched(
+    config: Config,
+    wanted: WantedJob,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[Agent], None],
+    groups: cgroup.Cgroups | None = None,
+) -> LaunchFailed:
+    """What an agent tells of a launch amid which something breaks."""
+
+    async def launched() -> list[object]:
+        agent = Agent(config, open_devices(config), groups or cgroup.Cgroups())
+        told: list[object] = []
+        monkeypatch.setattr(agent.launches, "_post", told.append)
+        breaks(agent)
+        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
+        return told
+
+    (event,) = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    return event
 
 
 def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
     settings, job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def launched() -> list[object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        told: list[object] = []
-        monkeypatch.setattr(agent.launches, "_post", told.append)
+    def breaks(agent: Agent) -> None:
         monkeypatch.setattr(agent.launcher, "prepare", lambda *_: 1 / 0)
-        wanted = job(1, "true")
-        key = Key(wanted.job, wanted.epoch)
-        await agent.launches.launch(key, Launch(wanted=wanted, gpus=()))
-        return told
 
-    (event,) = asyncio.run(launched())
-    assert isinstance(event, LaunchFailed)
+    event = why_not_launched(settings(), job(1, "true"), monkeypatch, breaks)
     assert event.why == "ZeroDivisionError: division by zero"
 
 
@@ -152,18 +167,9 @@ def test_a_job_is_not_started_without_a_control_group_that_holds_it_to_its_limit
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         mkdir(path, mode)
 
-    async def launched() -> list[object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), groups)
-        told: list[object] = []
-        monkeypatch.setattr(agent.launches, "_post", told.append)
-        monkeypatch.setattr(os, "mkdir", no_more)
-        wanted = job(1, "true")
-        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
-        return told
-
-    (event,) = asyncio.run(launched())
-    assert isinstance(event, LaunchFailed)
+    event = why_not_launched(
+        settings(), job(1, "true"), monkeypatch, lambda _: monkeypatch.setattr(os, "mkdir", no_more), groups
+    )
     assert (event.why, event.host_fault) == (f"No space left on device: {full}/1-1", True)
 
 
@@ -251,16 +257,7 @@ def test_a_disk_without_room_for_the_end_of_a_job_is_the_hosts_fault(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async def launched() -> list[object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        told: list[object] = []
-        monkeypatch.setattr(agent.launches, "_post", told.append)
-        monkeypatch.setattr(os, "posix_fallocate", full)
-        wanted = job(1, "true")
-        await agent.launches.launch(Key(wanted.job, wanted.epoch), Launch(wanted=wanted, gpus=()))
-        return told
-
-    (event,) = asyncio.run(launched())
-    assert isinstance(event, LaunchFailed)
+    event = why_not_launched(
+        settings(), job(1, "true"), monkeypatch, lambda _: monkeypatch.setattr(os, "posix_fallocate", full)
+    )
     assert (event.why, event.host_fault) == ("No space left on device", True)

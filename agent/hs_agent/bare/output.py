@@ -122,13 +122,14 @@ def _why(said: bytes) -> str:
 def _write(end: socket.socket, identity: dict[str, Any] | None) -> None:
     """Never returns."""
     try:
+        # First of all: once it has become its user, who may stop it, the shim waits for nothing of it any more.
+        end.send(PID.pack(os.getpid()))
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # it ends with the shim, by its word
             signal.signal(number, signal.SIG_IGN)
         for fd in map(int, os.listdir("/proc/self/fd")):
             if fd != end.fileno():
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        end.send(PID.pack(os.getpid()))  # its user, who may stop it from here on, is to hold up nobody but it
         become(identity)
         prctl(PR_SET_DUMPABLE, 0)  # outside the job's control group: it is not its user's to run things in
         _, fds, _, _ = socket.recv_fds(end, 1, 1)

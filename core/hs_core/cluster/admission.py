@@ -316,7 +316,7 @@ def misfit(
             wanted = " or ".join(spec.gpu_types)
             return Misfit(field="gpu_types", text=f"asks for {wanted}; the servers have {', '.join(models)}")
     if spec.memory_bytes:
-        fitting, there = [kind for kind in fitting if not lacks_memory(spec, kind)], fitting
+        fitting, there = [kind for kind in fitting if not _lacks_memory(spec, kind)], fitting
         if not fitting:
             text = f"asks for {_gib(spec.memory_bytes)} of host memory; the largest server"
             largest = max(kind.memory_bytes for kind in there)
@@ -340,7 +340,7 @@ def misfit(
     return None
 
 
-def lacks_memory(spec: JobSpec, server: ServerKind | Host) -> bool:
+def _lacks_memory(spec: JobSpec, server: ServerKind) -> bool:
     """All of the server's own memory would not be what the job may take of it."""
     return 0 < server.memory_bytes < spec.memory_bytes
 

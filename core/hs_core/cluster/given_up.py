@@ -143,10 +143,9 @@ def accounted(row: Job, said: Unheard) -> Job:
 
 def _with(known: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Job:
     before = known.reports.get(host)
+    # A part of a gang that was taken for lost: how it ended it says now.
     if before is not None and before.exit is not None and before.exit.why.startswith(LOST):
-        before = replace(
-            before, exit=None
-        )  # a part of a gang, that was taken for lost: how it ended it says now
+        before = replace(before, exit=None)
     return replace(known, reports={**known.reports, host: reports.merge(before, report, gpus)})
 
 

@@ -286,9 +286,7 @@ class Lives(Views):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
-        elif (
-            evicted and not ended.ok
-        ):  # of one that was told to end its host says so, also where it ended well
+        elif evicted and not ended.ok:  # told to end: where it ended well its host would say so
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
