@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
 from pydantic.json_schema import WithJsonSchema
 
-from hs_client import quantities
+from hs_client import jobvalues, quantities
 from hs_client.errors import InvalidError
+from hs_client.jobvalues import Models, NonEmpty, Seconds, Size
 
 MAX_NODES = 1024
 MAX_WORDS = 4096  # of argv
@@ -21,11 +22,9 @@ MAX_ENV = 512
 MAX_STRATEGIES = 64
 MAX_SPEC_BYTES = 256 * 1024
 RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
-MODELS_EXPECTED = "names of GPU models, e.g. H100,A100 or any"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
 _HALF = re.compile(r"[\ud800-\udfff]")
-_MODEL = re.compile(r"[A-Za-z0-9][\w .+-]*")
 
 Path_ = tuple[str | int, ...]
 Origins = Mapping[Path_, str]
@@ -37,85 +36,6 @@ def no_text(value: str) -> str:
     if "\0" in value:
         return "expected no NUL character"
     return "" if value.isascii() or not _HALF.search(value) else "expected UTF-8 text"
-
-
-def _size(value: object) -> object:
-    if isinstance(value, str):
-        return quantities.size(value)
-    if isinstance(value, int | float) and value < quantities.UNITS["M"]:
-        raise ValueError(quantities.SIZE_EXPECTED)  # `memory: 40` is never 40 bytes
-    return value
-
-
-def _seconds(value: object) -> object:
-    if isinstance(value, str | bool):  # `max_duration: yes` is never a second
-        return quantities.duration(str(value))
-    return value
-
-
-def _models(value: object) -> object:
-    if isinstance(value, list | tuple):
-        return value
-    words = value.split(",") if isinstance(value, str) else []
-    named = [word.strip() for word in words if word.strip()]
-    if not named:  # an unset variable of a script, most likely
-        raise ValueError(f"expected {MODELS_EXPECTED}")
-    return [word for word in named if word != "any"]
-
-
-def _alone(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _strategy(text: str) -> quantities.Strategy:
-    try:
-        return quantities.strategy(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r}: {error}") from None
-
-
-def _words(value: object) -> object:
-    """argv may hold numbers, as YAML reads them: `[python, train.py, --epochs, 10]`."""
-    if not isinstance(value, list | tuple):
-        return value
-    return [str(w) if isinstance(w, int | float) and not isinstance(w, bool) else w for w in value]
-
-
-def _listed(value: object) -> object:
-    return value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
-
-
-def _text_of_number(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-_SIZE_SCHEMA = {"anyOf": [{"type": "string", "examples": ["40G", "512M"]}, {"type": "integer", "minimum": 1}]}
-_TIME_SCHEMA = {
-    "anyOf": [
-        {"type": "string", "examples": ["90m", "1d12h", "12:00:00"]},
-        {"type": "number", "exclusiveMinimum": 0},
-    ]
-}
-
-Size = Annotated[
-    int, Field(gt=0, le=quantities.MAX_BYTES), BeforeValidator(_size), WithJsonSchema(_SIZE_SCHEMA)
-]
-Seconds = Annotated[
-    float, Field(gt=0, le=quantities.MAX_SECONDS), BeforeValidator(_seconds), WithJsonSchema(_TIME_SCHEMA)
-]
-Models = Annotated[
-    list[str],
-    BeforeValidator(_models),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "examples": ["H100,A100", "any"]},
-                {"type": "array", "items": {"type": "string"}},
-            ]
-        }
-    ),
-]
-NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class _Part(BaseModel):
@@ -158,7 +78,7 @@ class Resources(_Part):
     @field_validator("gpu_type")
     @classmethod
     def _names(cls, value: list[str]) -> list[str]:
-        return _check_models(value)
+        return jobvalues.check_models(value)
 
     @model_validator(mode="after")
     def _one_model(self) -> "Resources":
@@ -220,7 +140,7 @@ class Placement(_Part):
     @field_validator("gpu_type")
     @classmethod
     def _names(cls, value: list[str]) -> list[str]:
-        return _check_models(value)
+        return jobvalues.check_models(value)
 
 
 Examples = Annotated[int, Field(strict=True, ge=1, le=1 << 30)]
@@ -279,7 +199,7 @@ class Job(_Part):
     setup: str | None = Field(None, description="shell lines run before `run`, in the same shell")
     run: Annotated[
         str | list[str],
-        BeforeValidator(_words),
+        BeforeValidator(jobvalues.words),
         WithJsonSchema(
             {
                 "anyOf": [
@@ -298,8 +218,8 @@ class Job(_Part):
         0, description="among your own jobs"
     )
     after: Annotated[
-        list[Annotated[str, BeforeValidator(_text_of_number)]],
-        BeforeValidator(_listed),
+        list[Annotated[str, BeforeValidator(jobvalues.text_of_number)]],
+        BeforeValidator(jobvalues.listed),
         WithJsonSchema(
             {
                 "anyOf": [
@@ -312,7 +232,7 @@ class Job(_Part):
     array: (
         Annotated[
             str,
-            BeforeValidator(_text_of_number),
+            BeforeValidator(jobvalues.text_of_number),
             WithJsonSchema({"type": ["string", "integer"], "examples": ["0-15%4"]}),
         ]
         | None
@@ -346,7 +266,7 @@ class Job(_Part):
 
     strategies: Annotated[
         list[NonEmpty],
-        BeforeValidator(_alone),
+        BeforeValidator(jobvalues.alone),
         WithJsonSchema(
             {
                 "anyOf": [
@@ -365,7 +285,7 @@ class Job(_Part):
     @classmethod
     def _of_its_gang(cls, value: list[str], info: ValidationInfo) -> list[str]:
         """As written in one way; what else is wrong is missing from `info.data`."""
-        read = [_strategy(text) for text in value]
+        read = [jobvalues.strategy(text) for text in value]
         if value and info.data.get("elastic") is not None:
             raise ValueError("expected none for an elastic job: they are for a fixed number of GPUs")
         resources, nodes = info.data.get("resources"), info.data.get("nodes", 1)
@@ -483,13 +403,6 @@ def check_env_name(name: str) -> None:
         raise ValueError(
             f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
         )
-
-
-def _check_models(value: list[str]) -> list[str]:
-    for name in value:
-        if not _MODEL.fullmatch(name) or len(name) > 64:
-            raise ValueError(f"{name!r}: expected {MODELS_EXPECTED}")
-    return value
 
 
 def schema() -> dict[str, Any]:
