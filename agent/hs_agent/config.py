@@ -16,6 +16,7 @@ from hs_agent import limits
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
+from hs_core.names import HOST_NAME
 from hs_daemon import config_file
 
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
@@ -23,9 +24,6 @@ LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 MOST_BYTES = 1 << 50
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-# Python raises UnicodeError for a name with a part that is empty or longer, no OSError.
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-_HOST_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 Word = TypeVar("Word", bound=StrEnum)
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
@@ -338,7 +336,7 @@ def split_address(value: str) -> tuple[str, int] | None:
         return None
     if host.startswith("[") and host.endswith("]"):
         return (host[1:-1], number) if _is_ipv6(host[1:-1]) else None
-    return (host, number) if _HOST_NAME.fullmatch(host) else None
+    return (host, number) if HOST_NAME.fullmatch(host) else None
 
 
 def _is_ipv6(host: str) -> bool:
@@ -433,7 +431,7 @@ def _ports(top: _Table, key: str, default: range) -> range:
 def _name(top: _Table) -> str:
     expected = "a host name (letters, digits, '_' and '-', at most 63 between dots and 253 in all)"
     value = top.text("name", socket.gethostname(), expected)
-    if not _HOST_NAME.fullmatch(value):
+    if not HOST_NAME.fullmatch(value):
         raise top.refuse("name", expected, found=value)
     return value
 

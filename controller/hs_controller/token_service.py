@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import hmac
-import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
@@ -15,20 +14,19 @@ from hs_controller.gate import CALLER
 from hs_controller.links import Hub
 from hs_controller.loop import Key, Loop
 from hs_controller.permissions import Caller
-from hs_controller.pki import Authority, Issued
+from hs_controller.pki import Authority, Issued, agent_dns
 from hs_controller.registry import digest_of
 from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.names import HostName, UserName
+from hs_core.names import HOST_NAME, HostName, UserName
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 
 TOKEN_S, TOKEN_MOST_S = 90 * DAY_S, 3650 * DAY_S
 INVITATION_S, INVITATION_MOST_S = 3600.0, 30 * DAY_S
 LABEL_CHARS = 100
-
-NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+NODE_CHARS = 253 - len(agent_dns(""))  # its certificate's DNS name is longer
 
 
 class TokenCalls(Calls):
@@ -213,9 +211,10 @@ def must_have(authority: Authority | None) -> Authority:
 
 
 def node_name(name: str) -> HostName:
-    if not NODE_NAME.fullmatch(name):
+    if not HOST_NAME.fullmatch(name) or len(name) > NODE_CHARS:
         raise RefusedError(
-            f"node: {name!r}: a host's name was expected (letters, digits, '.', '_', '-', at most 63)"
+            f"node: {name!r}: a host's name was expected "
+            f"(letters, digits, '_' and '-', at most 63 between dots and {NODE_CHARS} in all)"
         )
     return HostName(name)
 

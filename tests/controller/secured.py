@@ -45,7 +45,7 @@ class Cluster(Daemon):
         with grpc.insecure_channel(f"unix:{self.socket}") as channel:
             stub = controller_pb2_grpc.HeteroShareStub(channel)
             return stub.EnrollNode(
-                pb.EnrollNodeRequest(key=key or f"{node}-{time.time()}", node=node, valid_s=valid_s)
+                pb.EnrollNodeRequest(key=key or f"{node[:64]}-{time.time()}", node=node, valid_s=valid_s)
             )
 
     def join(self, token: str, node: str, **more: object) -> Identity:

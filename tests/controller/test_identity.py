@@ -255,6 +255,17 @@ def test_an_invitation_for_longer_than_may_be_is_refused_in_days(cluster: Cluste
     assert refused.value.details() == said
 
 
+def test_any_name_that_an_agent_may_have_can_be_invited_and_no_other(cluster: Cluster) -> None:
+    longest = ".".join(["n" * 63, "rack-1_a", "x" * 63, "y" * 63, "z" * 34])
+    assert cluster.joined(longest).node == longest
+    for name in ("a..b", "a.", "a.-b", f"{longest}z", "n" * 64):
+        with pytest.raises(grpc.RpcError) as refused:
+            cluster.enroll(name)
+        expected = "at most 63 between dots and 235 in all"
+        assert f"{name!r}: a host's name was expected" in (said := refused.value.details())
+        assert expected in said
+
+
 def test_a_token_survives_kill_9_and_the_same_request_gives_the_same_one(cluster: Cluster) -> None:
     token = cluster.enroll("v12", key="once").token
     cluster.kill()
