@@ -33,14 +33,20 @@ def check(trainer: Any, version: str) -> None:
 
 def attach(trainer: Any) -> None:
     fit = trainer.fit_loop
-    run = fit.run
+    run, stage = fit.run, trainer._run_stage
+    staged = False  # its tuner tries batch sizes and learning rates out before, on a model that it puts back
+
+    def stages() -> Any:
+        nonlocal staged
+        staged = True
+        return stage()
 
     def begins() -> None:
-        if runtime.current().keeper.handed is None and trainer.optimizers:
+        if staged and runtime.current().keeper.handed is None and trainer.optimizers:
             _hand_over(trainer)
         run()
 
-    fit.run = begins
+    trainer._run_stage, fit.run = stages, begins
 
 
 def _hand_over(trainer: Any) -> None:

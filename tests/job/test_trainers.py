@@ -51,13 +51,14 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("lightning", "worker"), 11),
         (("lightning", "stream"), 15),
         (("lightning", "seeded"), 15),
+        (("lightning", "tries"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
 def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     agent: StubAgent, libraries: Warm, how: tuple[str, ...], at_step: int
 ) -> None:
-    """Lightning tries its validation out before it trains."""
+    """Lightning tries its validation out before it trains, and learning rates where it is told to."""
     moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] == "lightning"))
     assert moved == alone(libraries, SCRIPT, *how)
 

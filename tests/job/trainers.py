@@ -6,6 +6,8 @@ import os
 import random
 import sys
 import warnings
+from contextlib import redirect_stderr
+from io import StringIO
 
 import torch
 from torch import nn
@@ -125,37 +127,40 @@ def with_transformers(net: Net) -> object:
 
 def with_lightning(net: Net) -> object:
     import lightning
-    from lightning.pytorch.callbacks import EarlyStopping
+    from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = net
+            self.net, self.lr = net, 0.01
 
         def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
             return self.net(**batch)["loss"]
 
         def on_train_batch_end(self, *_: object) -> None:
-            say(self.trainer.global_step, (self.trainer.fit_loop.epoch_loop.total_batch_idx, net.last))
+            if stops in self.trainer.callbacks:  # not in a trial
+                say(self.trainer.global_step, (self.trainer.fit_loop.epoch_loop.total_batch_idx, net.last))
 
         def validation_step(self, batch: dict[str, torch.Tensor], _: int) -> None:
             self.log("worth", self.net(**batch)["loss"])
 
         def configure_optimizers(self):
-            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
     stops = EarlyStopping("worth", patience=5)
+    tries = LearningRateFinder(num_training_steps=4, early_stop_threshold=None)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[stops],
+        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[tries, stops] if "tries" in MORE else [stops],
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
     if "seeded" in MORE:  # by the epoch that it is told, as with several ranks
         sampler = DistributedSampler(Noisy(), num_replicas=1, rank=0)
         loader = DataLoader(Noisy(), batch_size=8, sampler=sampler)
-    trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
+    with redirect_stderr(StringIO()):  # the trials' progress
+        trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
     return (
         stops.best_score,
         stops.wait_count,
