@@ -9,10 +9,12 @@ script may have made its GPU the default device.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from hs_job import shards
+from hs_job.sigterm import Sigterm
 
 _FIRST_PAUSE_S = 0.02
 _LAST_PAUSE_S = 1.0
@@ -35,6 +37,7 @@ class Swapper:
         self._kinds = kinds
         self._pool: Dict[int, List[Any]] = {}  # idle host buffers by size
         self._parked: Dict[int, Tuple[Any, Any, int]] = {}  # by identity: storage, host buffer, bytes
+        self._sigterm = Sigterm(self._lend, _take_back)
         self.reserved = False
 
     @property
@@ -62,6 +65,14 @@ class Swapper:
     def out(self) -> None:
         """All or nothing: what fails half-way is put back."""
         assert not self._parked, "swapped out twice"
+        self._sigterm.begin()
+        try:
+            self._out()
+        except BaseException:
+            self._sigterm.end()
+            raise
+
+    def _out(self) -> None:
         storages = list(self._storages())
         self._synchronize(storages)
         buffers: List[Any] = []
@@ -110,6 +121,7 @@ class Swapper:
         for _, buffer, _ in self._parked.values():
             self._give(buffer)
         self._parked.clear()
+        self._sigterm.end()
 
     def host_of(self, tensor: Any) -> Optional[Any]:
         """A swapped tensor as it is on the host; None for one that is where it belongs."""
@@ -121,6 +133,17 @@ class Swapper:
         _, buffer, _ = parked
         view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         return view.set_(buffer, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def _lend(self) -> List[Tuple[Any, Any]]:
+        """Swapped tensors are on the host, until they are taken back: each with what it was."""
+        lent = []
+        for tensor in map(shards.local, self._tensors()):
+            host, own = self.host_of(tensor), tensor.data
+            if host is not None:
+                with contextlib.suppress(RuntimeError, TypeError):  # of a kind that is on a device only
+                    tensor.data = host
+                    lent.append((tensor, own))
+        return lent
 
     # --- what to move ----------------------------------------------------------------------------------------------
 
@@ -183,6 +206,11 @@ class Swapper:
         if self._on_cuda():
             for device in {storage.device for storage in storages}:
                 self._torch.cuda.synchronize(device)
+
+
+def _take_back(lent: List[Tuple[Any, Any]]) -> None:
+    for tensor, own in lent:
+        tensor.data = own
 
 
 def _identity(storage: Any) -> int:

@@ -6,7 +6,9 @@ import importlib.util
 import inspect
 import json
 import os
+import signal
 import struct
+import sys
 import threading
 import time
 from importlib.machinery import BuiltinImporter, ModuleSpec
@@ -378,6 +380,47 @@ def test_state_is_saved_from_the_host_while_its_memory_is_swapped_out() -> None:
     swapper.out()
     saved = pack(model.state_dict(), "model", swapper.host_of)
     assert all(torch.equal(saved[name], before[name]) for name in before)
+
+
+def test_a_scripts_own_handler_of_sigterm_finds_on_the_host_what_is_swapped_out(tmp_path: Path) -> None:
+    model, optimizer, _ = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
+    last = tmp_path / "last.pt"
+
+    def state() -> list[Any]:
+        kept = optimizer.state_dict()["state"].values()
+        return [*model.state_dict().values(), *(tensor for each in kept for tensor in each.values())]
+
+    def saves(*_: object) -> None:
+        torch.save(state(), last)
+
+    def saves_and_ends(*_: object) -> None:
+        saves()
+        sys.exit(3)
+
+    def are_as_before(found: list[Any]) -> bool:
+        return all(torch.equal(now, then) for now, then in zip(found, before, strict=True))
+
+    before = [tensor.clone() for tensor in state()]
+    default = signal.signal(signal.SIGTERM, saves)
+    try:
+        swapper.out()
+        signal.raise_signal(signal.SIGTERM)
+        assert are_as_before(torch.load(last))
+        assert all(p.untyped_storage().nbytes() == 0 for p in model.parameters()), "its turn is not back"
+        swapper.back(pytest.fail)
+        assert signal.getsignal(signal.SIGTERM) is saves
+        assert are_as_before(state())
+        assert model[2].weight is model[0].weight
+        signal.signal(signal.SIGTERM, saves_and_ends)
+        last.unlink()
+        swapper.out()
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        assert are_as_before(torch.load(last))
+        assert are_as_before(state()), "a script may save at its very end"
+    finally:
+        signal.signal(signal.SIGTERM, default)
 
 
 def test_what_is_swapped_lies_on_the_host_whatever_the_default_device_is() -> None:
