@@ -41,10 +41,11 @@ def least_rate(
     by_class: bool = True,
     method: Method | None = None,
 ) -> Allocation:
-    """Maximizes t: every job gets `t * unit` steps/s (J; times its weight, if `weighted`). Jobs whose unit is 0 get what is left: nothing."""
+    """Maximizes t: every job gets `t * unit` steps/s (J; times its weight, if `weighted`; the lightest count as `LIGHT`). Jobs whose unit is 0 get what is left: nothing."""
     groups = classes(question, unit, by_class=by_class)
     program = Program(question, groups)
-    demand = unit[groups.first] * (question.weight[groups.first] if weighted else 1.0)
+    weight = question.weight[groups.first]
+    demand = unit[groups.first] * (np.maximum(weight, LIGHT * weight.max(initial=0.0)) if weighted else 1.0)
     if not (demand > 0).any() or not len(program.of):
         return program.allocation(np.zeros(len(program.of)), value=0.0, lps=0)
     found = raise_least(program, demand, method=method)
