@@ -226,7 +226,7 @@ class AdminCalls(Calls):
             quantum_s=machine.settings.quantum_s,
             fair=needs.fair,
             preemptive=needs.preemptive,
-            work_conserving=needs.work_conserving,
+            work_conserving=needs.work_conserving and needs.moves,
             decided_at=watched.decided_s,
             decision_s=watched.took_s,
             text=watched.text,

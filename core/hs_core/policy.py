@@ -345,7 +345,7 @@ class Needs:
     """What a policy asks of the system, and what it claims."""
 
     every_quantum: bool = False  # decide at each quantum, not only when something changed
-    work_conserving: bool = True
+    work_conserving: bool = True  # no GPU idles beside a job that could use it; with `moves`, wherever that lives, else on its own server
     moves: bool = (
         True  # jobs go where GPUs idle, those that have started, too; False: whoever has a home stays there
     )

@@ -236,6 +236,19 @@ def test_the_policy_says_what_it_is_and_how_long_it_took(config: Config) -> None
     asyncio.run(story())
 
 
+def test_a_policy_that_leaves_jobs_where_they_came_is_not_said_to_leave_no_gpu_idle(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub = here.client.stub
+            said = {
+                name: (await stub.SetPolicy(pb.SetPolicyRequest(key=name, name=name))).work_conserving
+                for name in ("las", "lottery", "gang-lottery", "fifo")
+            }
+            assert said == {"las": True, "lottery": False, "gang-lottery": False, "fifo": False}
+
+    asyncio.run(story())
+
+
 def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Config) -> None:
     async def story() -> None:
         async with started(config) as here:

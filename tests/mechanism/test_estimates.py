@@ -13,8 +13,26 @@ def test_a_model_on_which_others_are_faster_goes_before_the_slow_one_that_it_was
     assert Estimates(rates, MODELS).fastest("mine", ("P100", "K80")) == ("P100", "K80")
 
 
-def test_where_nothing_is_to_be_expected_the_measured_one_goes_first() -> None:
-    assert Estimates({("mine", "K80"): 4.0}, MODELS).fastest("mine", MODELS) == ("K80", "V100", "P100")
+def test_a_newer_model_of_which_nothing_is_known_goes_before_the_one_that_it_was_measured_on() -> None:
+    """Else nobody would ever know, where each class was measured on one model only."""
+    of_one_each = {("mine", "K80"): 4.0, ("other", "V100"): 30.0}
+    assert Estimates(of_one_each, MODELS).fastest("mine", MODELS) == MODELS
+    assert Estimates(of_one_each, MODELS).fastest("other", MODELS) == MODELS
+    assert Estimates({("mine", "P100"): 4.0}, MODELS).fastest("mine", MODELS) == MODELS
+
+
+def test_equals_that_were_measured_go_before_those_that_were_not() -> None:
+    alike = {("other", "V100"): 10.0, ("other", "K80"): 10.0, ("mine", "K80"): 4.0}
+    assert Estimates(alike, ("V100", "K80")).fastest("mine", ("V100", "K80")) == ("K80", "V100")
+
+
+def test_models_are_compared_by_classes_that_ran_on_both_whatever_lies_between() -> None:
+    rates = {("other", "V100"): 40.0, ("other", "K80"): 10.0, ("mine", "K80"): 4.0}
+    asked = Estimates(rates, MODELS)
+    assert asked.speeds("mine")[0] == 16.0
+    assert asked.fastest("mine", MODELS) == ("V100", "P100", "K80")
+    chained = {**rates, ("third", "P100"): 3.0, ("third", "K80"): 1.0}
+    assert Estimates(chained, MODELS).speeds("mine") == (16.0, 12.0, 4.0)
 
 
 def test_a_class_that_was_measured_nowhere_goes_where_others_are_faster_and_else_as_they_come() -> None:

@@ -276,6 +276,38 @@ def test_the_makespan_is_the_least_that_is_feasible(seed: int, sharing: bool) ->
         assert (left[runs] / found.throughput(asked)[runs]).max() == pytest.approx(found.value, rel=1e-5)
 
 
+@pytest.mark.parametrize("method", [None, Method.CENTRE])
+@pytest.mark.parametrize("times", [1e-3, 1e3, 1e6, 1e9, 1e13])
+def test_the_makespan_of_jobs_that_are_so_many_times_as_long_is_as_many_times_as_long(
+    times: float, method: Method | None
+) -> None:
+    asked = question(5)
+    left = np.random.default_rng(5).uniform(1, 5, len(asked.gang))
+    found = least_makespan(asked, left * times, method=method)
+    assert found.value == pytest.approx(least_makespan(asked, left).value * times, rel=1e-6)
+    assert (left * times / found.throughput(asked)).max() == pytest.approx(found.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("light", [1e-9, 1e-15, 1e-18])
+def test_who_weighs_next_to_nothing_costs_the_others_nothing(light: float) -> None:
+    asked = Question(speed=np.array([[2.0, 1.0]] * 4), gang=np.ones(4, int), gpus=np.array([1, 1]))
+    found = max_min(replace(asked, weight=np.array([light, light, 1.0, 1.0])))
+    assert found.throughput(asked)[2:] == pytest.approx([1.5, 1.5], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", [None, Method.CENTRE])
+def test_a_job_without_end_beside_one_that_is_nearly_done_is_no_harder_to_answer(
+    method: Method | None,
+) -> None:
+    asked = Question(speed=np.array([[10.0, 5.0]] * 3), gang=np.ones(3, int), gpus=np.array([1, 1]))
+    left = np.array([1.0, 1e3, 1e15])
+    assert least_makespan(asked, left, method=method).value == pytest.approx(1e14, rel=1e-5)
+    lives = Lives(age_s=np.array([60.0] * 3), steps_left=left, alone_s=60.0 + left / isolated_speed(asked))
+    fair = finish_time_fair(asked, lives, method=method)
+    assert rho(lives, fair.throughput(asked)).max() == pytest.approx(fair.value, rel=1e-4)
+    assert fair.value <= rho(lives, isolated_speed(asked)).max()
+
+
 def test_the_largest_sum_prefers_quick_steps_and_cheap_types() -> None:
     asked = Question(speed=np.array([[10.0, 4], [3, 2]]), gang=np.ones(2, int), gpus=np.array([1, 1]))
     assert max_sum(asked).alone == pytest.approx(np.array([[1, 0], [0, 1.0]]))

@@ -11,6 +11,7 @@ from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Going, HostFacts, JobFacts, Memory, Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
 
 from .worlds import Run, after, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -201,6 +202,15 @@ def test_fft_measures_a_class_first_where_there_is_most_memory() -> None:
     found = decide("fft", asked)
     assert homes_of(found)[1] == "v"
     assert found.memory["policy"]["owed"].keys() == {"2"}, "it is no part of the round's program"
+
+
+def test_fft_tells_the_others_apart_beside_a_job_that_was_given_steps_without_end() -> None:
+    def turns(steps: float) -> Mapping[HostName, Turn]:
+        jobs = [*(sized(at, 100.0 * at, "fast") for at in range(1, 6)), sized(6, steps, "fast")]
+        asked = snapshot([host("v", 2), host("k", 1, "K80")], jobs, rates=RATES, now_s=600.0)
+        return decide("fft", asked).plan.turns
+
+    assert turns(1e15) == turns(1e7)
 
 
 def test_fft_owes_who_waits() -> None:

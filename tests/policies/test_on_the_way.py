@@ -113,10 +113,11 @@ def test_who_was_to_come_up_where_no_gpu_is_in_health_any_more_goes_where_it_is_
 
 
 def test_who_has_just_come_up_on_a_model_that_nobody_measured_stays_until_it_is_measured() -> None:
-    """Of the other one it is only known that its class was measured there: it may be the slower one."""
+    """Others are slower there, and its class was measured elsewhere only: it may be another one in that, too."""
     runs_on = sized(1, host=J, started=True, running=True, settled_s=1_000.0)
     asked = snapshot([host("h", model="K80"), host("i")], [runs_on], migrations_left=9)
-    asked = replace(asked, rates={("c", "K80"): 1.0}, now_s=1_060.0)
+    rates = {("c", "K80"): 1.0, ("other", "K80"): 5.0, ("other", "V100"): 4.0}
+    asked = replace(asked, rates=rates, now_s=1_060.0)
     assert homes_of(find("las").decide(asked, {})) == {1: "i"}
     assert homes_of(find("las").decide(replace(asked, now_s=1_360.0), {})) == {1: "h"}, "not for ever"
 

@@ -172,3 +172,16 @@ def test_gpus_that_are_out_of_use_are_not_named() -> None:
     asked = snapshot([two], [job(1, job_class="felt")], slowdowns={("felt", A): (2.0, 1.0)})
     assert seats(decide(asked)) == {1: ["a3"]}
     assert decide(asked).plan.homes[JobId(1)] == (A,)
+
+
+def test_within_a_quantum_what_jobs_have_had_since_takes_nobodys_gpus() -> None:
+    """Asked at every report, it put jobs aside that were coming up, for others that they had just overtaken."""
+    here = {"host": "a", "started": True, "movable": True}
+    jobs = [job(at, attained_gpu_s=50.0 * at, running=at < 3, **here) for at in (1, 2, 3)]
+    asked = snapshot([host("a", 2)], jobs)
+    first = PAL.decide(asked, {})
+    later = replace(
+        asked, jobs=tuple(replace(one, attained_gpu_s=900.0 / one.id) for one in jobs), running=frozenset()
+    )
+    assert first.plan.turns[A].gangs == PAL.decide(later, first.memory).plan.turns[A].gangs == (1, 2)
+    assert PAL.decide(replace(later, quantum=1), first.memory).plan.turns[A].gangs == (2, 3)

@@ -283,3 +283,28 @@ def test_a_class_that_came_when_its_users_fast_gpus_were_in_use_is_measured_on_t
     last = run(experiment).samples[-10:]
     done = sum(sample.steps_per_s[UserName("A")] for sample in last) / len(last)
     assert done >= 0.99 * SLOW * (3 * 5.0 + 1.2 + 8 * 1.0), "three of four at least; it was 12.8"
+
+
+@pytest.mark.parametrize("policy", ["las", "srtf", "srsf", "tiresias", "pal", "tesserae-las"])
+def test_a_job_measured_on_old_gpus_goes_to_new_ones_that_become_idle_though_no_class_ran_on_both(
+    policy: str,
+) -> None:
+    jobs = (
+        SimJob(id=1, user=UserName("ann"), arrival_s=0.0, steps=12_000, job_class="first"),
+        SimJob(id=2, user=UserName("bob"), arrival_s=0.0, steps=60_000, job_class="second"),
+    )
+    rates = {
+        (name, model): rate for name in ("first", "second") for model, rate in (("V100", 40.0), ("K80", 10.0))
+    }
+    experiment = Experiment(
+        cluster=ClusterSpec(
+            pools=tuple(Pool(model=model, servers=1, gpus_per_server=1) for model in ("V100", "K80"))
+        ),
+        workload=Workload(
+            name="apart", jobs=jobs, tickets={UserName("ann"): 100.0, UserName("bob"): 100.0}, rates=rates
+        ),
+        policy=policy,
+        quantum_s=QUANTUM_S,
+    )
+    _, second = run_quanta(experiment).jobs
+    assert second.gpu_s["K80"] < 600.0 < second.gpu_s["V100"]

@@ -13,7 +13,7 @@ from hs_core.mechanism.gavel.question import Allocation, Bools, Floats, Ints, Qu
 from hs_core.solve import Entries, Method
 
 TIGHT = 1e-7  # a part of the price above this is one
-LIGHT = 1e-7  # of the largest weight; a lighter one rises when heavier ones can't any more: to solvers it is nothing beside them
+LIGHT = 1e-7  # of the largest weight, or time; a lighter one rises when heavier ones can't any more: to solvers it is nothing beside them
 
 
 def max_min(question: Question, *, by_class: bool = True, method: Method | None = None) -> Allocation:
@@ -53,7 +53,15 @@ def least_rate(
 
 def raise_least(program: Program, demand: Floats, *, method: Method | None = None) -> Found:
     """Maximizes t (`extra[0]`): a job of each class gets `t * demand` steps/s. Prices are of the classes; those that demand something share 1."""
-    return program.solve(_only_last(program), _at_least(program, demand), method=method)
+    return program.solve(_only_last(program), _at_least(program, tellable(program, demand)), method=method)
+
+
+def tellable(program: Program, demand: Floats) -> Floats:
+    """Steps/s that classes ask for, but what is next to no time beside the largest is `LIGHT` of that: solvers refuse numbers so far apart."""
+    fastest = np.zeros(len(demand))
+    np.maximum.at(fastest, program.of, program.speed)
+    time = np.divide(demand, fastest, out=np.zeros(len(demand)), where=fastest > 0)
+    return np.where(demand > 0, np.maximum(demand, LIGHT * time.max(initial=0.0) * fastest), demand)
 
 
 def _only_last(program: Program) -> Floats:

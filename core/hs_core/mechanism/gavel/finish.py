@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hs_core.errors import BrokenError
-from hs_core.mechanism.gavel.fair import raise_least
+from hs_core.mechanism.gavel.fair import raise_least, tellable
 from hs_core.mechanism.gavel.kinds import classes
 from hs_core.mechanism.gavel.program import Program, Rows
 from hs_core.mechanism.gavel.question import Allocation, Floats, Question, isolated_speed
@@ -76,7 +76,7 @@ def finish_time_fair(
             break
         guess = low
     if centred and np.isfinite(high):
-        enough = search.need(high * (1 + LOOSE))
+        enough = tellable(program, search.need(high * (1 + LOOSE)))
         asks = enough > 0
         scale = np.divide(1.0, enough, out=np.zeros_like(enough), where=asks)
         middle = program.solve(

@@ -51,7 +51,12 @@ def least_makespan(question: Question, steps_left: Floats, *, method: Method | N
     """
     if steps_left.shape != question.gang.shape or (steps_left < 0).any():
         raise BrokenError("steps_left must have a number of at least 0 for each job")
-    runs = question.can.any(axis=1)
-    found = least_rate(question, np.where(runs, steps_left, 0.0), weighted=False, method=method)
-    seconds = 1.0 / found.value if found.value > 0 else 0.0
+    fastest = np.where(question.can, question.speed, 0.0).max(axis=1, initial=0.0)
+    alone = np.divide(steps_left, fastest, out=np.zeros(len(fastest)), where=fastest > 0)
+    longest_s = (
+        float(alone.max(initial=0.0)) or 1.0
+    )  # the unit of time: to solvers one over a week is nothing
+    unit = np.where(fastest > 0, steps_left, 0.0) / longest_s
+    found = least_rate(question, unit, weighted=False, method=method)
+    seconds = longest_s / found.value if found.value > 0 else 0.0
     return Allocation(alone=found.alone, pairs=found.pairs, paired=found.paired, value=seconds, lps=found.lps)
