@@ -8,7 +8,7 @@ import pytest
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import find
-from hs_core.policy import JobFacts, Snapshot, Verdict
+from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
 from hs_core.wanted import Guest
 
 from .worlds import GIB, Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
@@ -132,6 +132,24 @@ def test_who_starts_beside_nobody_is_told_so_by_what_its_policy_goes_by() -> Non
     assert why["sjf-bsbf"][JobId(2)].endswith("one that it would gain by sharing GPUs with")
     assert why["sjf-bsbf"][JobId(3)].endswith("nobody can say beside whom it would gain")
     assert all(why["sjf-ffs"][JobId(at)].endswith("leaves memory enough beside it") for at in (2, 3))
+
+
+@pytest.mark.parametrize(
+    "policy", [BSBF, FFS, find("tesserae-las"), find("gavel-max-min-packed")], ids=lambda policy: policy.name
+)
+def test_a_guest_that_comes_up_waits_where_its_partner_turns_out_to_take_more_memory(policy: Policy) -> None:
+    """No plan has both on a GPU before they run there, and who runs there stays."""
+    partner, guest = runs(1), waits(2)
+    first = policy.decide(world(partner, guest, gpus=1), {})
+    assert guests(first) == {2: {1: 1}}
+    grown, comes = replace(partner, memory_bytes=14 * GIB), replace(guest, hosts=(H,))
+    later = world(grown, comes, gpus=1)
+    second = policy.decide(later, first.memory)
+    check(later, second.plan, policy.needs)
+    assert guests(second) == {}
+    assert second.plan.turns[H].gangs == (1,)
+    both = replace(later, running=frozenset({partner.id, guest.id}))
+    assert guests(policy.decide(both, first.memory)) == {2: {1: 1}}
 
 
 def test_a_gang_may_share_with_several_jobs() -> None:

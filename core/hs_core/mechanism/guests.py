@@ -16,6 +16,7 @@ from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
 from hs_core.names import HostName, JobId
+from hs_core.pairs import misfit
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 Beside = Mapping[HostName, Mapping[JobId, int]]
@@ -102,15 +103,16 @@ class Round:
             beside = self._beside.get(job.id)
             if beside is None:
                 self._slots.offer(job)
-            elif not self._whole(beside) or not self._slots.share(job, beside):
+            elif not self._stands(job, beside) or not self._slots.share(job, beside):
                 del self._beside[job.id]
                 if self._has_gpus(job):
                     self._slots.offer(job)
 
-    def _whole(self, beside: Beside) -> bool:
-        """The partners have their turns, too."""
+    def _stands(self, job: JobFacts, beside: Beside) -> bool:
+        """The partners have their turns, too, and until both run their memory may turn out to be more than it was taken to be."""
         return all(
             self._slots.lends(self._jobs[partner], name) >= gpus
+            and misfit(self.snapshot, self._hosts[name], job, job.accumulation, self._jobs[partner]) is None
             for name, partners in beside.items()
             for partner, gpus in partners.items()
         )
