@@ -152,6 +152,14 @@ def test_a_guest_that_comes_up_waits_where_its_partner_turns_out_to_take_more_me
     assert guests(policy.decide(both, first.memory)) == {2: {1: 1}}
 
 
+@pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
+def test_one_that_was_paused_is_told_that_its_process_waits_where_it_is(policy: Policy) -> None:
+    """Its GPU went to another one meanwhile; whoever has a process starts beside nobody."""
+    verdict = policy.decide(world(runs(1), runs(2, running=False), gpus=1), {})
+    assert guests(verdict) == {}
+    assert verdict.why[JobId(2)] == "its process waits until 1 GPU of h is free"
+
+
 def test_a_gang_may_share_with_several_jobs() -> None:
     verdict = BSBF.decide(world(runs(1), runs(2, 2), waits(3, 3), gpus=3), {})
     assert guests(verdict) == {3: {1: 1, 2: 2}}

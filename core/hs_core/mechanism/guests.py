@@ -18,6 +18,7 @@ from hs_core.mechanism.slots import Slots
 from hs_core.names import HostName, JobId
 from hs_core.pairs import misfit
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+from hs_core.words import counted
 
 Beside = Mapping[HostName, Mapping[JobId, int]]
 """By server of the guest's home, by node rank: partner → GPUs that it shares with it."""
@@ -80,7 +81,7 @@ class Round:
         for job in waiting:
             if not self._start(job) and not self._has_gpus(job):
                 self._share(job, choose)
-        why = {job.id: f"{self._why(job)}, and {alone(self, job)}" for job in waiting}
+        why = {job.id: self._why(job, alone) for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
@@ -200,9 +201,15 @@ class Round:
         }
         return {"guests": kept} if kept else {}
 
-    def _why(self, job: JobFacts) -> str:
+    def _why(self, job: JobFacts, alone: Alone) -> str:
+        if self._has_gpus(job):  # it was paused, say: it goes nowhere else, and shares with nobody
+            are = "is" if job.per_node == 1 else "are"
+            return (
+                f"its process waits until {counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
+            )
         missing = self.lengths.why(job)
-        return f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+        waits = f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+        return f"{waits}, and {alone(self, job)}"
 
 
 def gains_beside_nobody(this: Round, job: JobFacts) -> str:
