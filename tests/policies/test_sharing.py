@@ -152,6 +152,34 @@ def test_a_guest_that_comes_up_waits_where_its_partner_turns_out_to_take_more_me
     assert guests(policy.decide(both, first.memory)) == {2: {1: 1}}
 
 
+def test_one_that_is_resumed_takes_no_gpus_from_its_guest_which_had_them_for_itself_meanwhile() -> None:
+    run = Run(FFS, world(runs(1), runs(2), waits(3, 2)))
+    assert guests(run.go(3)) == {3: {1: 1, 2: 1}}
+    first, *others = run.asked.jobs
+    run.change(jobs=tuple(others))
+    assert guests(run.step()) == {3: {2: 1}}
+    run.change(jobs=(replace(first, running=False), *run.asked.jobs))
+    verdict = run.step()
+    assert verdict.plan.turns[H].gangs == (2, 3)
+    assert guests(verdict) == {3: {2: 1}}
+
+
+def test_who_leaves_a_drained_server_takes_no_gpus_that_a_guest_has_for_itself() -> None:
+    there = [runs(1, hosts=("x",)), runs(2), runs(3, 2)]
+    hosts = (host("h", 2), host("x", 1, accepts=False))
+    asked = replace(world(*there), hosts=hosts, migrations_left=9)
+    verdict = FFS.decide(asked, {"guests": {"3": {"h": {"2": 1}}}})
+    assert verdict.plan.turns[H].gangs == (2, 3)
+    assert guests(verdict) == {3: {2: 1}}
+    assert verdict.plan.homes[JobId(1)] == ("x",), "it stays until there is room"
+
+
+def test_a_guest_that_is_up_before_its_partner_takes_nothing_from_it() -> None:
+    memory = {"guests": {"2": {"h": {"1": 1}}}}
+    verdict = FFS.decide(world(runs(1, running=False), runs(2), gpus=1), memory)
+    assert guests(verdict) == {2: {1: 1}}
+
+
 @pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
 def test_one_that_was_paused_is_told_that_its_process_waits_where_it_is(policy: Policy) -> None:
     """Its GPU went to another one meanwhile; whoever has a process starts beside nobody."""

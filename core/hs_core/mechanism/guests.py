@@ -96,10 +96,15 @@ class Round:
             for job in sorted(self.snapshot.jobs, key=by_arrival)
             if self._has_gpus(job) or job.coming or job.id in self._beside
         ]
-        running, leaves = self.snapshot.running, self._slots.should_leave
+        running, beside_them = self.snapshot.running, self._beside_them()
+        holds = running | beside_them
+
+        def leaves(job: JobFacts) -> bool:
+            return job.id not in beside_them and self._slots.should_leave(job)
+
         for job in sorted(
             started,
-            key=lambda job: (job.id in self._beside, job.id not in running, job.coming, leaves(job)),
+            key=lambda job: (job.id not in holds, leaves(job), job.id in self._beside, job.coming),
         ):
             beside = self._beside.get(job.id)
             if beside is None:
@@ -108,6 +113,11 @@ class Round:
                 del self._beside[job.id]
                 if self._has_gpus(job):
                     self._slots.offer(job)
+
+    def _beside_them(self) -> frozenset[JobId]:
+        """Beside whom guests run. A guest may also have GPUs of its own, which are not to go to who stands there, or comes from elsewhere."""
+        guests = [beside for guest, beside in self._beside.items() if guest in self.snapshot.running]
+        return frozenset(partner for beside in guests for partners in beside.values() for partner in partners)
 
     def _stands(self, job: JobFacts, beside: Beside) -> bool:
         """The partners have their turns, too, and until both run their memory may turn out to be more than it was taken to be."""
