@@ -107,7 +107,7 @@ def test_other_ranks_with_other_batches_go_on_after_as_many_examples(make) -> No
         next(fetched)
     seen: list[int] = []
     for rank in range(3):
-        after = Data(make(3, rank, 4))
+        after = Data(make(3, rank, 2))
         after.aim(before.position(3), own_dice=rank < 2)
         seen += torch.cat([*after.iterate(DataLoader.__iter__, next)]).tolist()
     assert sorted(set(seen)) == list(range(36, 96)), "3 batches of 6 on each of two ranks are done"
