@@ -108,8 +108,12 @@ class Data(Trained):
 
     def _stride(self) -> int:
         """Examples that one batch takes from the order in which all ranks go through them; 0: not known."""
-        batch_size = getattr(self.loader, "batch_size", None)
-        return batch_size * getattr(self.loader.sampler, "num_replicas", 1) if batch_size else 0
+        loader = self.loader
+        batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        if not isinstance(batch_size, int):
+            return 0
+        ranks = [getattr(each, "num_replicas", 1) for each in rng.samplers(loader)]
+        return batch_size * max(ranks) * wrapped.shards(loader)
 
     def iterate(self, original: Callable[[Any], Any], fetch: Callable[[Any], Any]) -> Any:
         """Stands in for the loader's `__iter__`."""

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from hs_job import runtime
+from hs_job import place, runtime
 
 
 def attach(trainer: Any) -> None:
@@ -15,12 +15,22 @@ def attach(trainer: Any) -> None:
         kind = getattr(sys.modules.get(module), "Trainer", None)
         if isinstance(kind, type) and isinstance(trainer, kind):
             if os.environ.get("HS_HOOK") != "0":
+                _check_shape()
                 ours(trainer, sys.modules[module.partition(".")[0]].__version__, runtime.current().alone)
             return
     raise TypeError(
         f"hs_job.attach: trainer is a {type(trainer).__name__}; "
         "expected a Trainer of transformers or Lightning (other loops: hs_job.state)"
     )
+
+
+def _check_shape() -> None:
+    """A library's loop goes by steps, also to know when it is done: of another batch there are more of them, or fewer."""
+    if place.is_elastic(dict(os.environ)):
+        raise TypeError(
+            "hs_job.attach: this job is elastic, and the trainer counts steps, which are not all of one size; "
+            "expected a loop of your own that counts epochs (hs_job.state), or a job without `elastic`"
+        )
 
 
 def _transformers(trainer: Any, _: str, alone: bool) -> None:

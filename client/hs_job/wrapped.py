@@ -18,6 +18,14 @@ def ahead(loader: Any) -> int:
     return 0 if kinds.isdisjoint(_LOOK_AHEAD) else 1
 
 
+def shards(loader: Any) -> int:
+    """Ranks among which batches of that size are handed out by what is put in the place of its sampler, or of its dataset."""
+    batches, dataset = loader.batch_sampler, loader.dataset
+    if type(batches).__name__ == "BatchSamplerShard":  # where it splits them, they are of all ranks together
+        return 1 if batches.split_batches else int(batches.num_processes)
+    return int(dataset.num_processes) if type(dataset).__name__ == "IterableDatasetShard" else 1
+
+
 def go_to(loader: Any, epoch: int) -> None:
     """It counts epochs itself, for samplers that are told."""
     if ahead(loader) and hasattr(loader, "iteration"):

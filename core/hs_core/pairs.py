@@ -1,11 +1,14 @@
 """What a plan must never say of GPUs that two jobs share."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 
 from hs_core.errors import BrokenError
+from hs_core.forms import strategy_of
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.strategy import another
 from hs_core.wanted import Guest, Turn
 
 
@@ -37,7 +40,9 @@ def check_guests(
                 if lent[partner] > has:
                     raise BrokenError(f"job {partner} shares {lent[partner]} GPUs of {name}; it has {has}")
                 parts = plan.accumulation.get(guest.job, jobs[guest.job].accumulation)
-                _check_room(snapshot, hosts[name], jobs[guest.job], parts, jobs[partner])
+                one, other = (_as_planned(plan, jobs[job]) for job in (guest.job, partner))
+                if (why := misfit(snapshot, hosts[name], one, parts, other)) is not None:
+                    raise BrokenError(why)
 
 
 def _check_named(name: HostName, turn: Turn, guest: Guest) -> None:
@@ -53,22 +58,25 @@ def _check_named(name: HostName, turn: Turn, guest: Guest) -> None:
         raise BrokenError(f"job {guest.job} shares {guest.gpus} GPUs of {name} with {guest.beside}")
 
 
-def _check_room(snapshot: Snapshot, host: HostFacts, guest: JobFacts, parts: int, other: JobFacts) -> None:
-    """Their memory is known and fits, or they were seen to, or it is so now."""
+def _as_planned(plan: Plan, job: JobFacts) -> JobFacts:
+    """In the strategy that it is given: what was seen of that is what counts."""
+    strategy = strategy_of(plan.shapes.get(job.id))
+    return job if strategy is None else replace(job, job_class=another(job.job_class, strategy))
+
+
+def misfit(snapshot: Snapshot, host: HostFacts, guest: JobFacts, parts: int, other: JobFacts) -> str | None:
+    """Why a job with its mini-batches in so many parts does not fit beside another on GPUs of that server; None: their memory is known and fits, or they were seen to, or it is so now."""
     if {guest.id, other.id} <= snapshot.running:
-        return
+        return None
     pair = (guest.job_class, other.job_class)
     if snapshot.interference.get((*pair, host.model)) == inf:
-        raise BrokenError(f"jobs {guest.id} and {other.id} never fit on one {host.model}")
+        return f"jobs {guest.id} and {other.id} never fit on one {host.model}"
     for job in (guest, other):
         if not job.memory_bytes:
             if all((*way, host.model) in snapshot.interference for way in (pair, pair[::-1])):
-                return
-            raise BrokenError(
-                f"job {job.id} shares a GPU of {host.name}; how much memory it takes is not known"
-            )
+                return None
+            return f"job {job.id} shares a GPU of {host.name}; how much memory it takes is not known"
     needed = guest.memory_at(parts) + other.memory_bytes
-    if needed > host.gpu_memory_bytes:
-        raise BrokenError(
-            f"jobs {guest.id} and {other.id} need {needed} bytes of a GPU of {host.name}, which has {host.gpu_memory_bytes}"
-        )
+    if needed <= host.gpu_memory_bytes:
+        return None
+    return f"jobs {guest.id} and {other.id} need {needed} bytes of a GPU of {host.name}, which has {host.gpu_memory_bytes}"

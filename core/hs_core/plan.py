@@ -340,12 +340,13 @@ def _check_unsliceable(
             for name in job.hosts:
                 if name in hosts:
                     bound.setdefault(name, []).append(job)
+    # Where GPUs were lost under them, not all can go on, nor can a gang's parts elsewhere: that is no fault of the plan.
+    short = {name for name, stuck in bound.items() if sum(job.per_node for job in stuck) > hosts[name].gpus}
     for name, stuck in bound.items():
-        # Where GPUs were lost under them, not all can go on: that is no fault of the plan.
         turn = plan.turns.get(name)
-        if turn is None or turn.local or sum(job.per_node for job in stuck) > hosts[name].gpus:
+        if turn is None or turn.local:
             continue
-        if left_out := [job.id for job in stuck if job.id not in turn.gangs]:
+        if left_out := [j.id for j in stuck if j.id not in turn.gangs and short.isdisjoint(j.hosts)]:
             raise BrokenError(f"job {left_out[0]} cannot be suspended and is not in the turn of {name}")
 
 

@@ -86,6 +86,37 @@ def test_a_guest_goes_on_alone_when_its_partner_ends() -> None:
     assert host.gpu_s(JobId(2)) - before == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize("gone", [1, 2], ids=["partner", "guest"])
+@pytest.mark.parametrize("how", ["cancelled", "paused"])
+def test_who_shared_gpus_goes_on_while_the_other_takes_its_time_to_leave(gone: int, how: str) -> None:
+    host, stays = pair(die_s=8.0, hold_s=8.0), JobId(3 - gone)
+    before = host.trained(stays), host.gpu_s(JobId(1)) + host.gpu_s(JobId(2))
+    host.change(JobId(gone), **{how: True})
+    told(host, turn(stays))
+    host.run(5.0)
+    assert host.phases()[gone] in {"killing", "suspending"}
+    assert host.running() >= {stays}
+    host.run(15.0)
+    report = host.machine.report(stays)
+    assert host.running() == {stays}
+    assert (report.suspends, report.beside) == (0, ())
+    assert host.trained(stays) - before[0] == pytest.approx(20.0)
+    had = host.gpu_s(JobId(1)) + host.gpu_s(JobId(2)) - before[1]
+    assert had == pytest.approx(2 * 20.0), "who stays is charged for all of it once it is alone"
+
+
+def test_a_third_job_comes_once_one_of_two_has_left() -> None:
+    host = pair(die_s=8.0)
+    host.job(3, 2, user="C", memory_bytes=GIB)
+    host.change(JobId(1), cancelled=True)
+    told(host, turn(2, 3, guests=[(3, {2: 2})]))
+    host.run(5.0)
+    assert host.phases() == {1: "killing", 2: "running", 3: "waiting"}
+    host.run(60.0)
+    assert host.running() == {2, 3}
+    assert host.machine.report(JobId(2)).suspends == 0
+
+
 def test_a_guest_that_does_not_fit_waits_and_its_partner_is_not_pushed_out() -> None:
     host = HostSim(gpus=1)
     for number in (1, 2):

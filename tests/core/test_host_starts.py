@@ -115,6 +115,28 @@ def test_what_cannot_move_ends_its_work_on_a_drained_gpu() -> None:
     assert sim.gpu_s(ONE) == pytest.approx(390.0, abs=1.0)
 
 
+@pytest.mark.parametrize("how", ["drained", "sick"])
+def test_who_goes_on_on_a_gpu_that_is_out_of_use_takes_nobodys_turn_on_another(how: str) -> None:
+    """The controller counts the GPUs that are left: for one of two jobs."""
+    sim = HostSim(2)
+    sim.job(1)
+    sim.job(2)
+    sim.turn = Turn(gangs=(ONE, TWO), local=False)
+    sim.send()
+    sim.run(30.0)
+    (on,) = (gpu.index for gpu in sim.gpus if gpu.id in sim.machine.report(ONE).gpus)
+    if how == "drained":
+        sim.drained = frozenset({sim.gpus[on].id})
+    else:
+        sim.see_gpus([on])
+    sim.turn = Turn(gangs=(ONE,), local=False)
+    sim.send()
+    sim.quanta(6)
+    assert sim.running() == {ONE, TWO}
+    assert sim.gpu_s(TWO) == pytest.approx(390.0, abs=1.0)
+    assert sim.machine.report(TWO).suspends == 0
+
+
 # --- another home before the first start --------------------------------------------------------------------------------
 
 

@@ -299,6 +299,16 @@ def test_a_shape_that_the_job_does_not_allow_or_cannot_take_is_refused(
         check(ask(job(1, **facts)), wanted, SHAPING)
 
 
+def test_a_gang_that_cannot_be_suspended_stands_where_gpus_of_one_of_its_servers_were_lost() -> None:
+    gang = job(1, 4, nodes=2, hosts=(H, K), started=True, sliceable=False)
+    other = job(2, 3, hosts=(H,), started=True, sliceable=False)
+    asked, wanted = ask(gang, other), plan({1: (H, K), 2: H}, {H: turn(2), K: turn()})
+    check(asked, wanted)
+    whole = tuple(replace(each, gpus=8) for each in HOSTS)
+    with pytest.raises(BrokenError, match="job 1 cannot be suspended and is not in the turn of"):
+        check(ask(gang, other, hosts=whole), wanted)
+
+
 def test_only_a_policy_that_says_so_gives_shapes_and_a_change_of_shape_takes_from_the_budget() -> None:
     stands = job(1, elastic=ELASTIC, hosts=(H,), started=True, movable=True, shape=Shape(gpus=2, per_gpu=16))
     kept = shaped(plan({1: H}), per_gpu=16)

@@ -1,10 +1,18 @@
-"""What is looked at of a loader's samplers: whose generators a move restores, and whether every epoch has the same order."""
+"""What is looked at of a loader's samplers: whose generators a move restores, whether every epoch has the same order, and how many examples a batch of all ranks is."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from accelerate.data_loader import prepare_data_loader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from hs_job import rng
 from hs_job.position import Data
@@ -49,3 +57,64 @@ def test_any_other_loader_is_in_order_where_it_does_not_shuffle(
 ) -> None:
     loader = DataLoader(NUMBERS, batch_size=batch_size, shuffle=shuffle)
     assert Data(loader).position(0)["in_order"] is not shuffle
+
+
+class Lines(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(96))
+
+
+EXAMPLES = list(range(96))
+
+
+def plain(ranks: int, rank: int, size: int) -> DataLoader[int]:
+    return DataLoader(
+        EXAMPLES, batch_size=size, sampler=DistributedSampler(EXAMPLES, ranks, rank, shuffle=False)
+    )
+
+
+def given_batches(ranks: int, rank: int, size: int) -> DataLoader[int]:
+    sampler = DistributedSampler(EXAMPLES, ranks, rank, shuffle=False)
+    return DataLoader(EXAMPLES, batch_sampler=BatchSampler(sampler, size, drop_last=False))
+
+
+def prepared(ranks: int, rank: int, size: int) -> DataLoader[int]:
+    return prepare_data_loader(
+        DataLoader(EXAMPLES, batch_size=size), num_processes=ranks, process_index=rank, put_on_device=False
+    )
+
+
+def prepared_whole(ranks: int, rank: int, size: int) -> DataLoader[int]:
+    return prepare_data_loader(
+        DataLoader(EXAMPLES, batch_size=size * ranks),
+        num_processes=ranks, process_index=rank, put_on_device=False, split_batches=True,
+    )  # fmt: skip
+
+
+def prepared_lines(ranks: int, rank: int, size: int) -> DataLoader[int]:
+    return prepare_data_loader(
+        DataLoader(Lines(), batch_size=size),
+        num_processes=ranks, process_index=rank, put_on_device=False, dispatch_batches=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [plain, given_batches, prepared, prepared_whole, prepared_lines])
+def test_other_ranks_with_other_batches_go_on_after_as_many_examples(make) -> None:
+    before = Data(make(2, 0, 6))
+    fetched = before.iterate(DataLoader.__iter__, next)
+    before.begins()
+    for _ in range(3):
+        next(fetched)
+    seen: list[int] = []
+    for rank in range(3):
+        after = Data(make(3, rank, 2))
+        after.aim(before.position(3), own_dice=rank < 2)
+        seen += torch.cat([*after.iterate(DataLoader.__iter__, next)]).tolist()
+    assert sorted(set(seen)) == list(range(36, 96)), "3 batches of 6 on each of two ranks are done"
+
+
+def test_of_batches_of_unlike_sizes_no_number_of_examples_is_known() -> None:
+    loader = DataLoader(
+        NUMBERS, batch_sampler=Shard(BatchSampler(SequentialSampler(NUMBERS), 2, drop_last=False))
+    )
+    assert Data(loader).position(0)["stride"] == 0

@@ -113,6 +113,17 @@ def test_what_cannot_be_attached_is_refused_without_an_agent_but_where_the_hook_
     assert bool(output) is bool(refused)
 
 
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_trainer_is_refused_in_an_elastic_job_whose_steps_are_not_all_of_one_size(
+    agent: StubAgent, library: str
+) -> None:
+    """It would take the steps that were done for as many of the new size, and end before its time."""
+    script = agent.folder / "refused.py"
+    script.write_text(REFUSED.format(library=library, mend="pass", what="Trainer()"))
+    output, errors = agent.run(str(script), env={"HS_BATCH_PER_GPU": "8"}).communicate()
+    assert (errors, output.startswith("hs_job.attach: this job is elastic")) == ("", True), output
+
+
 TWICE = """
 import logging, torch, transformers, hs_job
 logging.disable(logging.CRITICAL)

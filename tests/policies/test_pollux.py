@@ -76,6 +76,19 @@ def test_one_that_comes_gets_gpus_of_the_one_that_has_all_which_is_restarted_for
     assert shape_of(run, 2)[0] == 8
 
 
+def test_a_job_whose_own_batch_takes_many_parts_on_a_gpu_runs_so() -> None:
+    wide = replace(ELASTIC, gpus_max=2, batch=1_000, batch_max=1_000, batch_per_gpu_max=7)
+    jobs = [replace(elastic(at), elastic=wide) for at in (1, 2, 3)]
+    run = Run(POLLUX, world(*jobs, gpus=4))
+    for _ in range(4):
+        verdict = run.step()
+        check(run.asked, verdict.plan, POLLUX.needs)
+    shapes = [each.shape for each in run.asked.jobs]
+    assert sum(shape.gpus for shape in shapes) == 4
+    assert all(wide.allows(shape) for shape in shapes)
+    assert max(shape.parts for shape in shapes) == 143, "1,000 examples on a GPU, 7 at once"
+
+
 def test_what_does_not_get_faster_with_more_gpus_is_not_given_them() -> None:
     slow = Speed(grad_s=0.05, grad_per_example_s=0.0001, local_s=3.0, local_per_gpu_s=1.0)
     run = Run(POLLUX, world(elastic(1), speeds=measured(slow)))

@@ -8,7 +8,7 @@ import pytest
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import find
-from hs_core.policy import JobFacts, Snapshot, Verdict
+from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
 from hs_core.wanted import Guest
 
 from .worlds import GIB, Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
@@ -132,6 +132,60 @@ def test_who_starts_beside_nobody_is_told_so_by_what_its_policy_goes_by() -> Non
     assert why["sjf-bsbf"][JobId(2)].endswith("one that it would gain by sharing GPUs with")
     assert why["sjf-bsbf"][JobId(3)].endswith("nobody can say beside whom it would gain")
     assert all(why["sjf-ffs"][JobId(at)].endswith("leaves memory enough beside it") for at in (2, 3))
+
+
+@pytest.mark.parametrize(
+    "policy", [BSBF, FFS, find("tesserae-las"), find("gavel-max-min-packed")], ids=lambda policy: policy.name
+)
+def test_a_guest_that_comes_up_waits_where_its_partner_turns_out_to_take_more_memory(policy: Policy) -> None:
+    """No plan has both on a GPU before they run there, and who runs there stays."""
+    partner, guest = runs(1), waits(2)
+    first = policy.decide(world(partner, guest, gpus=1), {})
+    assert guests(first) == {2: {1: 1}}
+    grown, comes = replace(partner, memory_bytes=14 * GIB), replace(guest, hosts=(H,))
+    later = world(grown, comes, gpus=1)
+    second = policy.decide(later, first.memory)
+    check(later, second.plan, policy.needs)
+    assert guests(second) == {}
+    assert second.plan.turns[H].gangs == (1,)
+    both = replace(later, running=frozenset({partner.id, guest.id}))
+    assert guests(policy.decide(both, first.memory)) == {2: {1: 1}}
+
+
+def test_one_that_is_resumed_takes_no_gpus_from_its_guest_which_had_them_for_itself_meanwhile() -> None:
+    run = Run(FFS, world(runs(1), runs(2), waits(3, 2)))
+    assert guests(run.go(3)) == {3: {1: 1, 2: 1}}
+    first, *others = run.asked.jobs
+    run.change(jobs=tuple(others))
+    assert guests(run.step()) == {3: {2: 1}}
+    run.change(jobs=(replace(first, running=False), *run.asked.jobs))
+    verdict = run.step()
+    assert verdict.plan.turns[H].gangs == (2, 3)
+    assert guests(verdict) == {3: {2: 1}}
+
+
+def test_who_leaves_a_drained_server_takes_no_gpus_that_a_guest_has_for_itself() -> None:
+    there = [runs(1, hosts=("x",)), runs(2), runs(3, 2)]
+    hosts = (host("h", 2), host("x", 1, accepts=False))
+    asked = replace(world(*there), hosts=hosts, migrations_left=9)
+    verdict = FFS.decide(asked, {"guests": {"3": {"h": {"2": 1}}}})
+    assert verdict.plan.turns[H].gangs == (2, 3)
+    assert guests(verdict) == {3: {2: 1}}
+    assert verdict.plan.homes[JobId(1)] == ("x",), "it stays until there is room"
+
+
+def test_a_guest_that_is_up_before_its_partner_takes_nothing_from_it() -> None:
+    memory = {"guests": {"2": {"h": {"1": 1}}}}
+    verdict = FFS.decide(world(runs(1, running=False), runs(2), gpus=1), memory)
+    assert guests(verdict) == {2: {1: 1}}
+
+
+@pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
+def test_one_that_was_paused_is_told_that_its_process_waits_where_it_is(policy: Policy) -> None:
+    """Its GPU went to another one meanwhile; whoever has a process starts beside nobody."""
+    verdict = policy.decide(world(runs(1), runs(2, running=False), gpus=1), {})
+    assert guests(verdict) == {}
+    assert verdict.why[JobId(2)] == "its process waits until 1 GPU of h is free"
 
 
 def test_a_gang_may_share_with_several_jobs() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
+from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 from hs_core.strategy import Strategy, class_as, parse
@@ -127,3 +128,19 @@ def test_one_that_is_placed_and_has_not_come_up_keeps_what_it_was_given() -> Non
     placed = some(1, TP, started=False, running=False)
     for rates in ({"dp": 1.0}, {"dp": 1.0, "pp": 9.0}, {"dp": 1.0, "tp": 1.0, "pp": 1.05}):
         assert given(LAS.decide(world(placed, **rates), {})) == {}, rates
+
+
+def test_who_was_never_measured_is_joined_in_the_strategy_in_which_its_class_was_seen_to_fit() -> None:
+    waits = some(2, name="d", memory_bytes=0, attained_gpu_s=500.0)
+    asked = world(some(1, DP), waits, dp=1.0, tp=1.0, pp=1.0)
+    d = {name: class_as("d", parse(f"{name}=2")) for name in ("dp", "tp")}
+    c = class_as("c", DP)
+    asked = replace(
+        asked,
+        rates={**asked.rates, **{(name, "V100"): 1.0 for name in d.values()}},
+        interference={(c, d["tp"], "V100"): 1.1, (d["tp"], c, "V100"): 1.1},
+    )
+    verdict = LAS.decide(asked, {})
+    assert [guest.job for guest in verdict.plan.turns[H].guests] == [2]
+    assert given(verdict) == {2: "tp=2"}
+    check(asked, verdict.plan, LAS.needs)

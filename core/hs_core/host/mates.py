@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hs_core.host.hosted import HostedJob
 from hs_core.names import GpuId, JobId
+from hs_core.reports import Phase
 from hs_core.wanted import Turn
 
 
@@ -28,6 +29,12 @@ def are_mates(turn: Turn, one: JobId, other: JobId) -> bool:
 
 def is_guest(turn: Turn, job: JobId) -> bool:
     return any(guest.job == job for guest in turn.guests)
+
+
+def parting(job: HostedJob, other: HostedJob) -> bool:
+    """Until now it ran beside the other one, which is on its way out: as long as that takes both are on these GPUs."""
+    leaves = other.phase in (Phase.SUSPENDING, Phase.KILLING) and not other.stuck
+    return leaves and job.phase is Phase.RUNNING and other.id in job.beside
 
 
 def share_out(turn: Turn, jobs: Iterable[HostedJob], now_s: float) -> None:

@@ -148,8 +148,8 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     """Where gangs of the turn cannot have GPUs because they are bound to others', because there is no memory to start them, or because they are left
     out of this quantum, as many go by pass to jobs that stand there for them.
 
-    The controller does not know of bindings: by number there was room for all. Gangs that move, or are about to come back from a checkpoint
-    without their binding, take the first of these GPUs.
+    The controller does not know of bindings: by number there was room for all. Nor does it count GPUs that are drained or went bad: who goes on on
+    these leaves as many of the others. Gangs that move, or are about to come back from a checkpoint without their binding, take the first of them.
     """
     under_way = [job for job in moving.under_way(board) if job.id in board.turn.gangs and job not in leaving]
     coming = [*leaving, *under_way]
@@ -159,7 +159,11 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     refused = [job for job in there if job.id in board.refused and job.refused_quanta > 1]
     missing += [job for job in refused if not job.alive and job not in this.picks]
     kept = sum(job.gang for job in coming)
-    wide = min(sum(job.gang for job in missing if job not in coming), len(this.free) - kept)
+    uncounted = [
+        gpu for gpu, owner in this.claimed.items() if owner in board.turn.gangs and not board.usable(gpu)
+    ]
+    wide = len(uncounted) + sum(job.gang for job in missing if job not in coming)
+    wide = min(wide, len(this.free) - kept)
     for id_ in this.order if wide > 0 else ():
         job = board.jobs[id_]
         if job in missing or job in leaving or not job.alive or job.gang > wide:

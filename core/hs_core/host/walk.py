@@ -8,7 +8,7 @@ from hs_core.host.board import Board
 from hs_core.host.demand import demand
 from hs_core.host.host_memory import has_memory, starts, to_come, waits_text
 from hs_core.host.hosted import HostedJob
-from hs_core.host.mates import is_guest, mates
+from hs_core.host.mates import is_guest, mates, parting
 from hs_core.host.room import make_room, residents, spare_for_preload
 from hs_core.host.seating import awaited, is_leaving, others_seats, seat_of
 from hs_core.names import GpuId, JobId
@@ -63,9 +63,11 @@ class Walk:
                     del self.claimed[gpu]
 
     def _stays(self, job: HostedJob) -> bool:
-        """Nobody else was given the GPUs of its process, but for mates that share them; of a guest no more are its own than are meant to be."""
+        """Nobody else was given the GPUs of its process, but for mates that share them, or did until they leave; of a guest no more are its own than are meant to be."""
         board = self.board
         lent = {gpu for gpus in self.lent(job).values() for gpu in gpus}
+        leaving = [other for other in job.beside if other in board.jobs and parting(job, board.jobs[other])]
+        lent.update(gpu for other in leaving for gpu in self._given(other))
         runs = job.phase is Phase.RUNNING  # where a GPU went bad it may go on, but nothing comes back to it
         for gpu in job.gpus:
             if gpu in self.claimed and gpu not in lent:
@@ -85,10 +87,10 @@ class Walk:
     def lent(self, job: HostedJob) -> dict[JobId, list[GpuId]]:
         """By mate, GPUs that were given to it alone and on which the job may run beside it."""
         turn = self.board.turn
-        return {
-            mate: [gpu for gpu, owner in self.claimed.items() if owner == mate and gpu not in self.shared]
-            for mate in (mates(turn, job.id) if turn.guests else ())
-        }
+        return {mate: self._given(mate) for mate in (mates(turn, job.id) if turn.guests else ())}
+
+    def _given(self, job: JobId) -> list[GpuId]:
+        return [gpu for gpu, owner in self.claimed.items() if owner == job and gpu not in self.shared]
 
     def pick(self, job: HostedJob) -> bool:
         """Give it GPUs if it fits; a bound job only fits on its own."""

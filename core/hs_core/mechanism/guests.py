@@ -16,7 +16,9 @@ from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
 from hs_core.names import HostName, JobId
+from hs_core.pairs import misfit
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+from hs_core.words import counted
 
 Beside = Mapping[HostName, Mapping[JobId, int]]
 """By server of the guest's home, by node rank: partner → GPUs that it shares with it."""
@@ -79,7 +81,7 @@ class Round:
         for job in waiting:
             if not self._start(job) and not self._has_gpus(job):
                 self._share(job, choose)
-        why = {job.id: f"{self._why(job)}, and {alone(self, job)}" for job in waiting}
+        why = {job.id: self._why(job, alone) for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
@@ -94,23 +96,34 @@ class Round:
             for job in sorted(self.snapshot.jobs, key=by_arrival)
             if self._has_gpus(job) or job.coming or job.id in self._beside
         ]
-        running, leaves = self.snapshot.running, self._slots.should_leave
+        running, beside_them = self.snapshot.running, self._beside_them()
+        holds = running | beside_them
+
+        def leaves(job: JobFacts) -> bool:
+            return job.id not in beside_them and self._slots.should_leave(job)
+
         for job in sorted(
             started,
-            key=lambda job: (job.id in self._beside, job.id not in running, job.coming, leaves(job)),
+            key=lambda job: (job.id not in holds, leaves(job), job.id in self._beside, job.coming),
         ):
             beside = self._beside.get(job.id)
             if beside is None:
                 self._slots.offer(job)
-            elif not self._whole(beside) or not self._slots.share(job, beside):
+            elif not self._stands(job, beside) or not self._slots.share(job, beside):
                 del self._beside[job.id]
                 if self._has_gpus(job):
                     self._slots.offer(job)
 
-    def _whole(self, beside: Beside) -> bool:
-        """The partners have their turns, too."""
+    def _beside_them(self) -> frozenset[JobId]:
+        """Beside whom guests run. A guest may also have GPUs of its own, which are not to go to who stands there, or comes from elsewhere."""
+        guests = [beside for guest, beside in self._beside.items() if guest in self.snapshot.running]
+        return frozenset(partner for beside in guests for partners in beside.values() for partner in partners)
+
+    def _stands(self, job: JobFacts, beside: Beside) -> bool:
+        """The partners have their turns, too, and until both run their memory may turn out to be more than it was taken to be."""
         return all(
             self._slots.lends(self._jobs[partner], name) >= gpus
+            and misfit(self.snapshot, self._hosts[name], job, job.accumulation, self._jobs[partner]) is None
             for name, partners in beside.items()
             for partner, gpus in partners.items()
         )
@@ -198,9 +211,15 @@ class Round:
         }
         return {"guests": kept} if kept else {}
 
-    def _why(self, job: JobFacts) -> str:
+    def _why(self, job: JobFacts, alone: Alone) -> str:
+        if self._has_gpus(job):  # it was paused, say: it goes nowhere else, and shares with nobody
+            are = "is" if job.per_node == 1 else "are"
+            return (
+                f"its process waits until {counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
+            )
         missing = self.lengths.why(job)
-        return f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+        waits = f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+        return f"{waits}, and {alone(self, job)}"
 
 
 def gains_beside_nobody(this: Round, job: JobFacts) -> str:

@@ -79,12 +79,13 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
     came = None if order is None else _came(snapshot, memory)
     without, elsewhere, put_aside = _stay(seats, line, alone, came)
     homes = {job: home for job, home in homes.items() if job not in put_aside}
+    jobs = {job.id: job for job in snapshot.jobs} if guests else {}
     for job in line:
         if (said := guests.get(str(job.id))) is not None:
             beside = {
                 HostName(name): {JobId(partner): gpus for partner, gpus in at} for name, at in said.items()
             }
-            if not seats.share_again(job, beside):
+            if not seats.share_again(job, beside, jobs):
                 seats.rest(job)
     why = {
         job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in line

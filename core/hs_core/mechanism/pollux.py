@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 RESTART_S = 30.0
 POWER = -1.0
 SPLITS = 16  # sizes of a GPU's batch that are tried for each number of accumulation steps
-MOST_STEPS = 15  # of accumulation
+MOST_STEPS = 15  # of accumulation, where the job's own mini-batch needs no more
 OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 LEAST_SPEEDUP = 1e-2  # of a job without GPUs, so that the mean of one and of many starving jobs differ
 
@@ -191,7 +191,8 @@ def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
         return Tuned(goodput=0.0)
     if job.servers not in (0, servers):
         return Tuned(goodput=0.0)
-    steps = np.arange(MOST_STEPS + 1)[:, None]
+    fewest = -(-job.batch // (gpus * job.most_per_gpu)) - 1
+    steps = np.arange(MOST_STEPS + 1)[:, None] + (fewest if fewest > MOST_STEPS else 0)
     lanes = gpus * (steps + 1)
     low = -(-job.batch // lanes)
     high = np.minimum(job.most_per_gpu, np.maximum(job.most_batch // lanes, low))
@@ -210,7 +211,7 @@ def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
     return Tuned(
         goodput=float(goodput[row, col]),
         per_gpu=int(per_gpu[row, col]),
-        accumulate=int(row),
+        accumulate=int(steps[row, 0]),
         batch=int(batch[row, col]),
         efficiency=float(worth[row, col]),
     )

@@ -20,6 +20,7 @@ from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.spreading import largest, measured, numbers
 from hs_core.names import HostName, JobId
+from hs_core.pairs import misfit
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 BEARABLE = 0.9
@@ -169,10 +170,17 @@ class Seats:
         slots.reserve(job, tuple(name for name in home if name not in here))
         return False
 
-    def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
-        """It runs on where it does, beside the same jobs; False if it or one of them is not there yet, or is no more."""
+    def share_again(
+        self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]], jobs: Mapping[JobId, JobFacts]
+    ) -> bool:
+        """It runs on where it does, beside the same jobs; False if it or one of them is not there yet, or is no more, or if they turn out not to fit. `jobs`: all, by id."""
         slots = self._slots
-        there = all(slots.runs_at(partner, name) for name, gpus in beside.items() for partner in gpus)
+        there = all(
+            slots.runs_at(partner, name)
+            and misfit(self._snapshot, self._hosts[name], job, job.accumulation, jobs[partner]) is None
+            for name, gpus in beside.items()
+            for partner in gpus
+        )
         return there and slots.home(job) == tuple(beside) and slots.share(job, beside)
 
     def rest(self, job: JobFacts, *, stays: bool = False) -> bool:

@@ -18,7 +18,6 @@ from hs_core.mechanism.pollux import (
     goodput,
     keeps,
     optimize,
-    tune,
 )
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Snapshot
@@ -124,7 +123,7 @@ class Pool:
     def _elastic(self, job: JobFacts, most: int) -> Elastic:
         said = job.elastic
         assert said is not None
-        made = Elastic(
+        return Elastic(
             speed=self._speed(job),
             batch=said.batch,
             most_batch=said.batch_max,
@@ -134,8 +133,6 @@ class Pool:
             most_gpus=min(said.gpus_max, most),
             servers=0 if job.spans else 1,
         )
-        able = any(tune(made, gpus, 1).goodput > 0 for gpus in range(made.least_gpus, made.most_gpus + 1))
-        return made if able else self._rigid(job)
 
     def _speed(self, job: JobFacts) -> Speed:
         """From what its class measured here."""
