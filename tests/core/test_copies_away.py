@@ -9,7 +9,7 @@ from hs_core.events import (
     HostDrained,
     HostLeft,
 )
-from hs_core.model import Copied, OnPartition, Stored
+from hs_core.model import Copied, JobState, OnPartition, Stored
 from hs_core.reports import LOST, Exit, JobReport, Phase
 
 
@@ -107,6 +107,42 @@ def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_aft
     row = fencing.row
     fencing.joins(B, "K80", _ended(cut_off, 500, 12, 490))
     assert fencing.row == row, "that one can be had"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_copy_that_ended_well_unheard_ends_the_job_unless_that_has_begun_anew(
+    fencing: Cluster, waits: bool
+) -> None:
+    """As one does that is heard: its script thinks that nothing is left."""
+    fencing.forked(500, 400)
+    said = [fencing.says(host, Phase.RUNNING, 150, 5, 100, gpu_s=50.0) for host in (A, B)]
+    fencing.cut_off(A, B)
+    fencing.want = ((C,), ()) if waits else ((), ())
+    fencing.edge()
+    if waits:
+        fencing.says(C, Phase.WAITING, 0)
+    assert not fencing.row.state.ended
+    fencing.joins(B, "K80", replace(said[1], phase=Phase.EXITED, step=300, gpu_s=80.0, exit=Exit()))
+    row = fencing.row
+    assert (row.state, row.exit, row.gpu_s, row.step) == (JobState.SUCCEEDED, Exit(), 130.0, 350)
+    assert fencing.told(B) is None
+    fencing.joins(A, "V100", said[0])
+    assert fencing.row == row
+    assert fencing.told(A) is None
+
+
+def test_a_copy_that_ended_well_unheard_changes_nothing_once_the_job_has_begun_anew(
+    fencing: Cluster,
+) -> None:
+    fencing.forked(500, 400)
+    said = [fencing.says(host, Phase.RUNNING, 150, 5, 100) for host in (A, B)]
+    fencing.cut_off(A, B)
+    fencing.want = ((C,), ())
+    fencing.edge()
+    fencing.says(C, Phase.RUNNING, 10)
+    row = fencing.row
+    fencing.joins(B, "K80", replace(said[1], phase=Phase.EXITED, step=300, exit=Exit()))
+    assert fencing.row == row
 
 
 def _ended(before: JobReport, step: int, generation: int, at: int, **more: object) -> JobReport:
