@@ -2,7 +2,7 @@
 
 An agent leaves `gen-<n>/average.json` where several checkpoints make up one; the first process that is to go on from it writes the average there, as
 generation n, and takes that up like any other. Tensors of floating point are averaged in double precision, weighted by the steps that each copy did;
-all else (whole numbers, state of random generators) is the busiest copy's. Steps and batches add up, and a schedule that was handed over is taken on to
+all else (whole numbers, learning rates, state of random generators) is the busiest copy's. Steps and batches add up, and a schedule that was handed over is taken on to
 where it would stand.
 """
 # Descriptors of folders are os; Python 3.9 has no strict:
@@ -89,12 +89,15 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
         raise ValueError("they were handed other objects")
     data = _position(kept, first)
     behind = _behind(kept, first, data)
+    whole = schedules(first)  # learning rates are no parameters, though they may be tensors
     found = {
         **first,
         "step": step,
         "objects": {
-            name: _mean([content["objects"][name] for content in kept], weights, busiest, name, torch)
-            for name in first["objects"]
+            name: value
+            if name in whole
+            else _mean([content["objects"][name] for content in kept], weights, busiest, name, torch)
+            for name, value in first["objects"].items()
         },
         "data": data,
         "behind": behind,
@@ -143,8 +146,11 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
         if any(value.keys() != first.keys() for value in values):
             odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
             raise ValueError(f"the copies differ in entries {odd} of {where}")
+        groups = "param_groups" if "state" in first else None  # of an optimizer: rates and the like
         means = kind(
-            (key, _mean([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch))
+            (key, first[key])
+            if key == groups
+            else (key, _mean([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch))
             for key in first
         )
         return with_versions(means, versions(first))
@@ -169,11 +175,23 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
     if any(value.shape != first.shape for value in values):
         raise ValueError(f"{where} has shapes {sorted({tuple(value.shape) for value in values})}")
     wide = torch.complex128 if first.is_complex() else torch.float64
+    if first.layout is not torch.strided:
+        return _mean_sparse(values, weights, first, wide)
     total = torch.zeros(first.shape, dtype=wide, device=first.device)
     for value, weight in zip(values, weights):
         if weight:
             total += weight * value.to(wide)
     return total.to(first.dtype)
+
+
+def _mean_sparse(values: List[Any], weights: Sequence[float], first: Any, wide: Any) -> Any:
+    """In its own layout: only into that it is loaded, and as a whole it may be far too large."""
+    parts = [weight * value.to_sparse().to(wide) for value, weight in zip(values, weights) if weight]
+    total = sum(parts[1:], parts[0]).to(first.dtype).coalesce()
+    if first.layout is total.layout:
+        return total
+    blocks = tuple(first.values().shape[1:3]) if "bs" in str(first.layout) else None
+    return total.to_sparse(layout=first.layout, blocksize=blocks)
 
 
 def _mean_array(values: List[Any], weights: Sequence[float], first: Any, where: str) -> Any:
