@@ -345,7 +345,7 @@ def test_learning_rates_are_those_of_all_steps_also_where_they_are_tensors(tenso
 
 
 def test_schedules_that_accelerate_has_prepared_take_the_steps_of_all_copies() -> None:
-    from accelerate.scheduler import AcceleratedScheduler  # noqa: PLC0415 - it takes seconds, for this one
+    from accelerate.scheduler import AcceleratedScheduler
 
     objects, _ = trained(0, 0.5)
     catch_up(AcceleratedScheduler(objects["schedule"], [objects["optimizer"]]), 3)

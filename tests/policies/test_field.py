@@ -311,16 +311,20 @@ def test_hadare_has_a_lone_job_train_on_every_server_each_its_part_by_speed() ->
     assert found.plan.homes[JobId(1)][:1] == home
 
 
-def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> None:
+def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move_or_has_no_average() -> None:
     jobs = [
         sized(1, 0.0, "c"),
         sized(2, 1e4, "c", migrate=Migrate.SAME_TYPE),
         sized(3, 1e4, "c", sliceable=False),
+        sized(4, 1e4, "c", host=HostName("k3"), started=True, single=True),
     ]
-    found = decide("hadare", snapshot([*FIVE, host("k3", 4, "K80")], jobs, rates=SPEEDS))
+    asked = snapshot([*FIVE, host("k3", 4, "K80")], jobs, rates=SPEEDS, migrations_left=9)
+    found = decide("hadare", asked)
     assert found.plan.copies == {}
     assert all(len(home) == 1 for home in found.plan.homes.values())
-    assert len(found.plan.homes) == 3
+    assert len(found.plan.homes) == 4
+    lone = having(asked, [replace(jobs[3], single=False)])
+    assert decide("hadare", lone).plan.copies, "as one that has is"
 
 
 def test_hadare_has_a_gang_over_several_servers_go_where_it_is_faster() -> None:

@@ -342,6 +342,7 @@ class Sight:
             going=_going(row),
             restartable=free and started,
             rooted=grounded or any(map(reports.cannot_leave, parts)),
+            single=report is not None and report.single,
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             attained_gpu_s=row.gpu_s,

@@ -3,7 +3,7 @@
 Each server in turn goes to the job whose effective throughput grows most by it; a job's steps are divided among its copies by their speeds.
 
 Departures. A server takes several copies, of different jobs, as far as its GPUs go. Speeds that nobody has measured are estimated from other
-classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints, suspending or moving not
+classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints or such as have no average, suspending or moving not
 allowed) are one copy; those over several servers have theirs first, by arrival, and move where they are a tenth faster. Copies must begin alike, which only a checkpoint makes sure: a job
 is started on one of its servers, the others are kept for it, and it is forked once it can write one. Else nothing is forked or averaged within a round.
 """
@@ -231,8 +231,8 @@ def _here(job: JobFacts, hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np
 
 
 def _forks(job: JobFacts) -> bool:
-    """Several copies need checkpoints, and leave to go anywhere."""
-    free = job.migrate is Migrate.AUTO and job.sliceable
+    """Several copies need checkpoints of which there is an average, and leave to go anywhere."""
+    free = job.migrate is Migrate.AUTO and job.sliceable and not job.single
     return free and job.steps >= 2 and (job.movable or not job.started)
 
 
