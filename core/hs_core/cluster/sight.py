@@ -217,7 +217,9 @@ class Sight:
             self._running.discard(job)
 
     def _counted(self, row: Job) -> tuple[HostName, ...]:
-        return copies.counted(row, {*self._connected, *self._awaited})
+        """Copies that are being ended on servers that were to be empty are as those that have."""
+        there = copies.counted(row, {*self._connected, *self._awaited})
+        return tuple(name for name in there if name not in self._doomed) or there
 
     def _could_run(self, row: Job) -> bool:
         book = self._book
