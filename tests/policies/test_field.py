@@ -399,3 +399,23 @@ def test_hadare_without_leave_to_move_averages_where_its_copies_are() -> None:
     assert (found.plan.homes, found.plan.copies) == ({1: home}, {1: (4000, 1000)})
     found = decide("hadare", having(asked, jobs=(runs,), migrations_left=1))
     assert set(found.plan.homes[JobId(1)]) == {"v", "k0", "k1"}
+
+
+POOLS = {"v": "V100", "p": "Q9", "k": "K80"}
+
+
+def test_hadare_averages_copies_that_stay_also_where_others_would_move_and_may_not() -> None:
+    there = tuple(map(HostName, ("v1", "v2")))
+    hosts = [host(f"{name}{at}", 1, model) for name, model in POOLS.items() for at in (1, 2)]
+    copies = sized(1, 1e4, "c", hosts=there, started=True, running=True, gpu_types=("V100",))
+    lone = [
+        sized(at, 1e4, "c", host=HostName(f"{name}1"), started=True, running=True, gpu_types=(POOLS[name],))
+        for at, name in ((2, "k"), (3, "p"))
+    ]
+    for budget in (2, 1):
+        rates = SPEEDS | {("c", "Q9"): 4.0}
+        asked = snapshot(hosts, [copies, *lone], rates=rates, migrations_left=budget)
+        found = decide("hadare", asked)
+        assert len(found.plan.moves) == budget
+        assert found.plan.homes[JobId(1)] == there
+        assert found.plan.copies[JobId(1)] == (5000, 5000)

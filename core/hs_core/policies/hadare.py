@@ -179,10 +179,10 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
     homes = _homes(field, snapshot, slots, may)
     moves = [at for at, home in homes.items() if _moves(field.jobs[at], home)]
     if len(moves) > snapshot.migrations_left:
-        stay = moves[snapshot.migrations_left :]
-        take({at: job.hosts for at in stay if len((job := field.jobs[at]).hosts) > 1})
         may &= [not job.started for job in field.jobs]
         may[moves[: snapshot.migrations_left]] = True
+        stay = [at for at in homes if not may[at] and len(field.jobs[at].hosts) > 1]
+        take({at: field.jobs[at].hosts for at in stay})
         homes = _homes(field, snapshot, slots, may)
     take(homes)
     return dict(sorted(copies.items())), coming
