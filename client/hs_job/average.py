@@ -53,7 +53,10 @@ def complete(folder: Folder, generation: int) -> None:
             for part in asked["parts"]
         ]
         content = as_copy(
-            merged(kept, steps, int(asked["step"])), int(asked.get("copy", 0)), int(asked.get("copies", 1))
+            merged(kept, steps, int(asked["step"])),
+            int(asked.get("copy", 0)),
+            int(asked.get("copies", 1)),
+            int(asked.get("beside", sys.maxsize)),
         )
     except Exception as error:
         raise AverageError(
@@ -106,10 +109,11 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
     return found
 
 
-def as_copy(content: Content, copy: int, copies: int) -> Content:
+def as_copy(content: Content, copy: int, copies: int, beside: int = sys.maxsize) -> Content:
     """What copy number `copy` goes on from: random numbers of its own, so that it does not train on the same batches as the others.
 
-    A loader that does not shuffle is taken on by its part of what is left of the epoch.
+    A loader that does not shuffle is taken on by its part of what is left of the epoch, but by no more steps than those `beside` it are to do: in the
+    last epoch its script would end before its own were done.
     """
     if copies < 2 or copy < 1:
         return content
@@ -120,7 +124,7 @@ def as_copy(content: Content, copy: int, copies: int) -> Content:
         if data["made"]:
             moved.update(made=_reseed(data["made"], content["step"], copy), begun=None)
         if data.get("in_order") and data.get("batches"):
-            moved["fetched"] += copy * max(0, data["batches"] - data["fetched"]) // copies
+            moved["fetched"] += min(copy * max(0, data["batches"] - data["fetched"]) // copies, beside)
         found["data"] = moved
         found["began"] = {**content["began"], "data": moved, "all": data}
     return found

@@ -288,6 +288,13 @@ def test_a_loader_that_does_not_shuffle_gives_each_copy_another_part_of_the_epoc
     assert starts == [2, 4, 6, 8]
 
 
+def test_no_copy_is_taken_on_so_far_that_its_script_ends_before_its_portion_is_done() -> None:
+    """Of 8 batches that are left of the last epoch 2 are the first copy's, which is slower."""
+    base = average.merged([saved(2, 1.0, fetched=2, began=2, count=2)], [0], 2)
+    assert average.as_copy(base, 1, 2, 2)["data"]["fetched"] == 4
+    assert average.as_copy(base, 1, 2, 7)["data"]["fetched"] == 6
+
+
 def test_so_does_one_that_shuffles_by_the_number_of_the_epoch_alone() -> None:
     """As those of several ranks do: all copies would train on the same batches, whatever their generators are at."""
     examples = TensorDataset(torch.arange(40))
