@@ -18,7 +18,7 @@ import re
 import shutil
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from hs_job import arrays, rng
 from hs_job.pack import versions, with_versions
@@ -145,16 +145,18 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
             return _mean_array(values, weights, first, where)
         if first.get(_TAG) == "octets":
             return first
-        if first.get(_TAG) == "dict" and any(_keys(value) != _keys(first) for value in values):
-            raise ValueError(f"the copies differ in entries of {where}")
-        if any(value.keys() != first.keys() for value in values):
-            odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
-            raise ValueError(f"the copies differ in entries {odd} of {where}")
-        groups = "param_groups" if "state" in first else None  # of an optimizer: rates and the like
+        if odd := _odd(values, first):
+            if not _holds_tensors(values, torch):
+                return first  # it grows: no parameter either
+            raise ValueError(f"the copies differ in {odd} of {where}")
+        how = _OF_OPTIMIZER if _OF_OPTIMIZER.keys() <= first.keys() else {}
         means = kind(
-            (key, first[key])
-            if key == groups
-            else (key, _mean([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch))
+            (
+                key,
+                how.get(key, _mean)(
+                    [value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch
+                ),
+            )
             for key in first
         )
         return with_versions(means, versions(first))
@@ -168,9 +170,48 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
     return first
 
 
+def _odd(values: List[Any], first: Any) -> str:
+    """Entries that some of them have and others do not; empty: there are none."""
+    if first.get(_TAG) == "dict":
+        return "entries" if any(_keys(value) != _keys(first) for value in values) else ""
+    odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
+    return f"entries {odd}" if odd else ""
+
+
 def _keys(saved: Content) -> List[Any]:
     """Of a dict whose keys are not plain."""
-    return [key for key, _ in saved["items"]]
+    return [key for key, _ in saved.get("items", ())]
+
+
+def _holds_tensors(value: Any, torch: Any) -> bool:
+    """Or arrays."""
+    if isinstance(value, dict):
+        return value.get(_TAG) == "array" or any(_holds_tensors(each, torch) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(each, torch) for each in value)
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _busiest(values: List[Any], _weights: Sequence[float], busiest: int, *_: Any) -> Any:
+    """Of what an optimizer says of its groups: rates and the like are no parameters."""
+    return values[busiest]
+
+
+def _union(values: List[Any], weights: Sequence[float], busiest: int, where: str, torch: Any) -> Any:
+    """What optimizers keep of parameters, which one has only once it has stepped it: the mean of those that have."""
+    if any(type(value) is not dict or _TAG in value for value in values):
+        return _mean(values, weights, busiest, where, torch)
+    found = {}
+    for key in dict.fromkeys(key for value in values for key in value):
+        have = [at for at, value in enumerate(values) if key in value]
+        total = sum(weights[at] for at in have)
+        own = [weights[at] / total if total else float(at == have[0]) for at in have]
+        most = have.index(busiest) if busiest in have else own.index(max(own))
+        found[key] = _mean([values[at][key] for at in have], own, most, f"{where}[{key!r}]", torch)
+    return found
+
+
+_OF_OPTIMIZER: Dict[str, Callable[..., Any]] = {"param_groups": _busiest, "state": _union}
 
 
 def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where: str, torch: Any) -> Any:

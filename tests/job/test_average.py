@@ -380,6 +380,28 @@ def test_an_average_of_sparse_tensors_is_sparse_as_only_that_is_loaded(layout: s
     assert (module.near.to_dense() == 2.0 * torch.eye(4)).all()
 
 
+def test_what_an_optimizer_keeps_of_a_parameter_is_the_mean_of_the_copies_that_have_stepped_it() -> None:
+    """Where one copy alone has come to thaw a layer, say, or to use it."""
+    parts = [trained(steps, 0.5)[1] for steps in (6, 2, 4)]
+    states = [part["objects"]["optimizer"]["state"] for part in parts]
+    del states[0][1]
+    found = average.merged(parts, [6, 2, 4], 12)["objects"]["optimizer"]["state"]
+    momenta = [state[1]["momentum_buffer"] for state in states[1:]]
+    torch.testing.assert_close(found[1]["momentum_buffer"], (2 * momenta[0] + 4 * momenta[1]) / 6)
+    assert set(found) == {0, 1}
+
+
+def test_what_grows_without_tensors_is_the_busiest_copys() -> None:
+    parts = [saved(4, 1.0, fetched=4, began=2, count=4) for _ in range(2)]
+    for part, losses in zip(parts, ({0: 0.5, 1: 0.25}, {0: 0.75}), strict=True):
+        part["objects"]["history"] = {"losses": list(losses.values()), "by epoch": losses}
+        part["objects"]["tuples"] = pack({(epoch, "a"): loss for epoch, loss in losses.items()}, "tuples")
+        part["objects"]["keys"] = pack({b"%d" % epoch: 0 for epoch in losses}, "keys")
+    found = average.merged(parts, [3, 1], 6)["objects"]
+    for name in ("history", "tuples", "keys"):
+        assert found[name] == parts[0]["objects"][name]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
