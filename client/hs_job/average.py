@@ -149,17 +149,13 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
             if not _holds_tensors(values, torch):
                 return first  # it grows: no parameter either
             raise ValueError(f"the copies differ in {odd} of {where}")
-        how = _OF_OPTIMIZER if _OF_OPTIMIZER.keys() <= first.keys() else {}
-        means = kind(
-            (
-                key,
-                how.get(key, _mean)(
-                    [value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch
-                ),
-            )
-            for key in first
-        )
-        return with_versions(means, versions(first))
+        ways: Dict[str, Callable[..., Any]] = _OF_OPTIMIZER if _OF_OPTIMIZER.keys() <= first.keys() else {}
+
+        def mean(key: Any) -> Any:
+            way: Callable[..., Any] = ways.get(key, _mean)
+            return way([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch)
+
+        return with_versions(kind((key, mean(key)) for key in first), versions(first))
     if kind in (list, tuple):
         if any(len(value) != len(first) for value in values):
             return first  # a list that grows is no parameter
