@@ -419,3 +419,17 @@ def test_hadare_averages_copies_that_stay_also_where_others_would_move_and_may_n
         assert len(found.plan.moves) == budget
         assert found.plan.homes[JobId(1)] == there
         assert found.plan.copies[JobId(1)] == (5000, 5000)
+
+
+@pytest.mark.parametrize("trouble", [{"accepts": False}, {"starts": False}])
+def test_hadare_lets_copies_go_on_whose_server_takes_none_while_nobody_may_move(
+    trouble: dict[str, bool],
+) -> None:
+    home = tuple(map(HostName, ("v", "k0")))
+    copies = sized(1, 1e4, "c", hosts=home, started=True, running=True, steps_done=5000.0)
+    hosts = [replace(one, **trouble) if one.name == "k0" else one for one in FIVE]
+    found = decide("hadare", snapshot(hosts, [copies], rates=SPEEDS))
+    assert (found.plan.homes, found.plan.copies) == ({1: home}, {})
+    assert all(found.plan.turns[name].gangs == (1,) for name in home)
+    found = decide("hadare", snapshot(hosts, [copies], rates=SPEEDS, migrations_left=1))
+    assert set(found.plan.homes[JobId(1)]) == {"v", "k1"}

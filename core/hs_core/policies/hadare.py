@@ -181,8 +181,13 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
     if len(moves) > snapshot.migrations_left:
         may &= [not job.started for job in field.jobs]
         may[moves[: snapshot.migrations_left]] = True
-        stay = [at for at in homes if not may[at] and len(field.jobs[at].hosts) > 1]
-        take({at: field.jobs[at].hosts for at in stay})
+        stay = {at: hosts for at in homes if not may[at] and len(hosts := field.jobs[at].hosts) > 1}
+        able = {host.name for host in field.hosts}
+        take({at: hosts for at, hosts in stay.items() if able.issuperset(hosts)})
+        for at, hosts in stay.items():
+            slots.take(
+                field.jobs[at], hosts, ""
+            )  # else, as a server is drained, they go on with what they have
         homes = _homes(field, snapshot, slots, may)
     take(homes)
     return dict(sorted(copies.items())), coming
