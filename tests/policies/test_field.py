@@ -433,3 +433,24 @@ def test_hadare_lets_copies_go_on_whose_server_takes_none_while_nobody_may_move(
     assert all(found.plan.turns[name].gangs == (1,) for name in home)
     found = decide("hadare", snapshot(hosts, [copies], rates=SPEEDS, migrations_left=1))
     assert set(found.plan.homes[JobId(1)]) == {"v", "k1"}
+
+
+def test_hadare_moves_no_more_than_the_budget_allows_with_those_of_gangs() -> None:
+    """Else its plan is refused, and nothing is decided any more."""
+    there = tuple(map(HostName, ("k1", "k2")))
+    gang = sized(1, 1e5, "fast", gang=2, nodes=2, hosts=there, started=True, running=True)
+    lone = [sized(at, 1e4, "c", host=HostName(f"p{at}"), started=True, running=True) for at in (2, 3)]
+    hosts = [host(f"{name}{at}", 1, POOLS[name]) for name, at in (("v", 1), ("v", 2), ("k", 1), ("k", 2))]
+    hosts += [host(f"p{at}", 1, "Q9") for at in (2, 3)]
+    rates = RATES | SPEEDS | {("c", "Q9"): 0.1, ("fast", "Q9"): 0.1}
+    for budget in (1, 2, 9):
+        found = decide("hadare", snapshot(hosts, [gang, *lone], rates=rates, migrations_left=budget))
+        assert len(found.plan.moves) == min(budget, 3)
+        assert JobId(1) in found.plan.moves
+
+
+def test_hadare_gives_no_copy_nothing_to_do_where_nobody_may_move() -> None:
+    home = tuple(map(HostName, ("v", "k0", "k1")))
+    copies = sized(1, 1e4, "c", hosts=home, started=True, running=True, steps_done=9998.0)
+    found = decide("hadare", snapshot(FIVE, [copies], rates=SPEEDS))
+    assert (found.plan.homes, found.plan.copies) == ({1: home}, {}), "they go on with what they have"

@@ -106,7 +106,7 @@ def _forks_now(
             if slots.take(job, job.hosts, ""):
                 slots.reserve(job, told.home[1:])
                 later[job.id] = told
-        elif _forks(job) and snapshot.migrations_left > len(copies) and _steps_for(job, told):
+        elif _forks(job) and slots.moves_left and _steps_for(job, told):
             why = f"in this round it trains on {', '.join(told.home)}"
             if slots.take(job, told.home, why):
                 copies[job.id] = _steps_for(job, told)
@@ -172,22 +172,21 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
                 if slots.take(job, all_[:1], why):
                     slots.reserve(job, all_[1:])
                     coming[job.id] = _Coming(all_, _steps(field, at, all_))
-            elif slots.take(job, home, why) and len(home) > 1:
-                copies[job.id] = _steps(field, at, home)
+            elif slots.take(job, home, why) and len(home) > 1 and min(steps := _steps(field, at, home)) >= 1:
+                copies[job.id] = steps
 
     may = np.ones(len(field.jobs), dtype=np.bool_)
     homes = _homes(field, snapshot, slots, may)
     moves = [at for at, home in homes.items() if _moves(field.jobs[at], home)]
-    if len(moves) > snapshot.migrations_left:
+    budget = slots.moves_left  # gangs over several servers may have had some
+    if len(moves) > budget:
         may &= [not job.started for job in field.jobs]
-        may[moves[: snapshot.migrations_left]] = True
+        may[moves[:budget]] = True
         stay = {at: hosts for at in homes if not may[at] and len(hosts := field.jobs[at].hosts) > 1}
         able = {host.name for host in field.hosts}
         take({at: hosts for at, hosts in stay.items() if able.issuperset(hosts)})
-        for at, hosts in stay.items():
-            slots.take(
-                field.jobs[at], hosts, ""
-            )  # else, as a server is drained, they go on with what they have
+        for at, hosts in stay.items():  # where a server is drained they go on with what they have
+            slots.take(field.jobs[at], hosts, "")
         homes = _homes(field, snapshot, slots, may)
     take(homes)
     return dict(sorted(copies.items())), coming
