@@ -315,6 +315,7 @@ class Fetches:
             "parts": parts,
             "copy": max(wanted.copy, 0),
             "copies": wanted.copies,
+            "beside": max(0, wanted.spec.steps - wanted.last_step),  # steps that the others are to do
             "before": source.epoch,  # what copies wrote in epochs before nobody needs any more
         }
         asking = {

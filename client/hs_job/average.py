@@ -2,7 +2,7 @@
 
 An agent leaves `gen-<n>/average.json` where several checkpoints make up one; the first process that is to go on from it writes the average there, as
 generation n, and takes that up like any other. Tensors of floating point are averaged in double precision, weighted by the steps that each copy did;
-all else (whole numbers, state of random generators) is the busiest copy's. Steps and batches add up, and a schedule that was handed over is taken on to
+all else (whole numbers, learning rates, state of random generators) is the busiest copy's. Steps and batches add up, and a schedule that was handed over is taken on to
 where it would stand.
 """
 # Descriptors of folders are os; Python 3.9 has no strict:
@@ -18,7 +18,7 @@ import re
 import shutil
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from hs_job import arrays, rng
 from hs_job.pack import versions, with_versions
@@ -53,7 +53,10 @@ def complete(folder: Folder, generation: int) -> None:
             for part in asked["parts"]
         ]
         content = as_copy(
-            merged(kept, steps, int(asked["step"])), int(asked.get("copy", 0)), int(asked.get("copies", 1))
+            merged(kept, steps, int(asked["step"])),
+            int(asked.get("copy", 0)),
+            int(asked.get("copies", 1)),
+            int(asked.get("beside", sys.maxsize)),
         )
     except Exception as error:
         raise AverageError(
@@ -89,12 +92,15 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
         raise ValueError("they were handed other objects")
     data = _position(kept, first)
     behind = _behind(kept, first, data)
+    whole = schedules(first)  # learning rates are no parameters, though they may be tensors
     found = {
         **first,
         "step": step,
         "objects": {
-            name: _mean([content["objects"][name] for content in kept], weights, busiest, name, torch)
-            for name in first["objects"]
+            name: value
+            if name in whole
+            else _mean([content["objects"][name] for content in kept], weights, busiest, name, torch)
+            for name, value in first["objects"].items()
         },
         "data": data,
         "behind": behind,
@@ -103,10 +109,11 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
     return found
 
 
-def as_copy(content: Content, copy: int, copies: int) -> Content:
+def as_copy(content: Content, copy: int, copies: int, beside: int = sys.maxsize) -> Content:
     """What copy number `copy` goes on from: random numbers of its own, so that it does not train on the same batches as the others.
 
-    A loader that does not shuffle is taken on by its part of what is left of the epoch.
+    A loader that does not shuffle is taken on by its part of what is left of the epoch, but by no more steps than those `beside` it are to do: in the
+    last epoch its script would end before its own were done.
     """
     if copies < 2 or copy < 1:
         return content
@@ -117,7 +124,7 @@ def as_copy(content: Content, copy: int, copies: int) -> Content:
         if data["made"]:
             moved.update(made=_reseed(data["made"], content["step"], copy), begun=None)
         if data.get("in_order") and data.get("batches"):
-            moved["fetched"] += copy * max(0, data["batches"] - data["fetched"]) // copies
+            moved["fetched"] += min(copy * max(0, data["batches"] - data["fetched"]) // copies, beside)
         found["data"] = moved
         found["began"] = {**content["began"], "data": moved, "all": data}
     return found
@@ -138,16 +145,17 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
             return _mean_array(values, weights, first, where)
         if first.get(_TAG) == "octets":
             return first
-        if first.get(_TAG) == "dict" and any(_keys(value) != _keys(first) for value in values):
-            raise ValueError(f"the copies differ in entries of {where}")
-        if any(value.keys() != first.keys() for value in values):
-            odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
-            raise ValueError(f"the copies differ in entries {odd} of {where}")
-        means = kind(
-            (key, _mean([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch))
-            for key in first
-        )
-        return with_versions(means, versions(first))
+        if odd := _odd(values, first):
+            if not _holds_tensors(values, torch):
+                return first  # it grows: no parameter either
+            raise ValueError(f"the copies differ in {odd} of {where}")
+        ways: Dict[str, Callable[..., Any]] = _OF_OPTIMIZER if _OF_OPTIMIZER.keys() <= first.keys() else {}
+
+        def mean(key: Any) -> Any:
+            way: Callable[..., Any] = ways.get(key, _mean)
+            return way([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch)
+
+        return with_versions(kind((key, mean(key)) for key in first), versions(first))
     if kind in (list, tuple):
         if any(len(value) != len(first) for value in values):
             return first  # a list that grows is no parameter
@@ -158,9 +166,48 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
     return first
 
 
+def _odd(values: List[Any], first: Any) -> str:
+    """Entries that some of them have and others do not; empty: there are none."""
+    if first.get(_TAG) == "dict":
+        return "entries" if any(_keys(value) != _keys(first) for value in values) else ""
+    odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
+    return f"entries {odd}" if odd else ""
+
+
 def _keys(saved: Content) -> List[Any]:
     """Of a dict whose keys are not plain."""
-    return [key for key, _ in saved["items"]]
+    return [key for key, _ in saved.get("items", ())]
+
+
+def _holds_tensors(value: Any, torch: Any) -> bool:
+    """Or arrays."""
+    if isinstance(value, dict):
+        return value.get(_TAG) == "array" or any(_holds_tensors(each, torch) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(each, torch) for each in value)
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _busiest(values: List[Any], _weights: Sequence[float], busiest: int, *_: Any) -> Any:
+    """Of what an optimizer says of its groups: rates and the like are no parameters."""
+    return values[busiest]
+
+
+def _union(values: List[Any], weights: Sequence[float], busiest: int, where: str, torch: Any) -> Any:
+    """What optimizers keep of parameters, which one has only once it has stepped it: the mean of those that have."""
+    if any(type(value) is not dict or _TAG in value for value in values):
+        return _mean(values, weights, busiest, where, torch)
+    found = {}
+    for key in dict.fromkeys(key for value in values for key in value):
+        have = [at for at, value in enumerate(values) if key in value]
+        total = sum(weights[at] for at in have)
+        own = [weights[at] / total if total else float(at == have[0]) for at in have]
+        most = have.index(busiest) if busiest in have else own.index(max(own))
+        found[key] = _mean([values[at][key] for at in have], own, most, f"{where}[{key!r}]", torch)
+    return found
+
+
+_OF_OPTIMIZER: Dict[str, Callable[..., Any]] = {"param_groups": _busiest, "state": _union}
 
 
 def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where: str, torch: Any) -> Any:
@@ -169,11 +216,23 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
     if any(value.shape != first.shape for value in values):
         raise ValueError(f"{where} has shapes {sorted({tuple(value.shape) for value in values})}")
     wide = torch.complex128 if first.is_complex() else torch.float64
+    if first.layout is not torch.strided:
+        return _mean_sparse(values, weights, first, wide)
     total = torch.zeros(first.shape, dtype=wide, device=first.device)
     for value, weight in zip(values, weights):
         if weight:
             total += weight * value.to(wide)
     return total.to(first.dtype)
+
+
+def _mean_sparse(values: List[Any], weights: Sequence[float], first: Any, wide: Any) -> Any:
+    """In its own layout: only into that it is loaded, and as a whole it may be far too large."""
+    parts = [weight * value.to_sparse().to(wide) for value, weight in zip(values, weights) if weight]
+    total = sum(parts[1:], parts[0]).to(first.dtype).coalesce()
+    if first.layout is total.layout:
+        return total
+    blocks = tuple(first.values().shape[1:3]) if "bs" in str(first.layout) else None
+    return total.to_sparse(layout=first.layout, blocksize=blocks)
 
 
 def _mean_array(values: List[Any], weights: Sequence[float], first: Any, where: str) -> Any:

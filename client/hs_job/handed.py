@@ -233,6 +233,8 @@ def catch_up(schedule: Any, steps: int) -> None:
     """A schedule of learning rates takes the steps that other copies took (one that goes by a measured loss cannot)."""
     torch = sys.modules.get("torch")
     kinds = torch.optim.lr_scheduler if torch is not None else None
+    if kinds is not None and not isinstance(schedule, kinds.LRScheduler):
+        schedule = getattr(schedule, "scheduler", None)  # accelerate's is around one
     if kinds is None or not isinstance(schedule, kinds.LRScheduler):
         return
     if isinstance(schedule, kinds.ReduceLROnPlateau):

@@ -184,12 +184,11 @@ def _batches(loader: Any) -> int:
 
 
 def _in_order(loader: Any) -> bool:
-    """Every epoch gives the same batches one after another."""
+    """Every epoch gives the same batches one after another, whatever the generators are at. Who is told the epoch shuffles by its number."""
     sequential = sys.modules["torch"].utils.data.SequentialSampler
-    if loader.batch_sampler is None:
-        return isinstance(loader.sampler, sequential)
     # A loader that was given a sampler of batches says that its own one is sequential.
-    return any(isinstance(each, sequential) for each in list(rng.samplers(loader))[1:])
+    found = [loader.sampler] if loader.batch_sampler is None else list(rng.samplers(loader))[1:]
+    return any(isinstance(each, sequential) or hasattr(each, "set_epoch") for each in found)
 
 
 def _iterable(dataset: Any) -> bool:

@@ -510,6 +510,8 @@ class Runtime:
             can.append("swap")
         if self.keeper.can(self.by_hand):
             can.append("checkpoint")
+        if self.keeper.single:
+            can.append("single")
         return can
 
     def tell_can(self) -> None:

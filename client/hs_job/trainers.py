@@ -17,6 +17,7 @@ def attach(trainer: Any) -> None:
             if os.environ.get("HS_HOOK") != "0":
                 _check_shape()
                 ours(trainer, sys.modules[module.partition(".")[0]].__version__, runtime.current().alone)
+                runtime.current().keeper.single = True
             return
     raise TypeError(
         f"hs_job.attach: trainer is a {type(trainer).__name__}; "

@@ -266,6 +266,7 @@ class JobReady(_JobAt):
     step: int
     can_swap: bool = False
     can_checkpoint: bool = False  # state was handed over with hs_job.state
+    single: bool = False  # which has no average with that of other copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +275,7 @@ class JobCapable(_JobAt):
 
     can_swap: bool
     can_checkpoint: bool
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

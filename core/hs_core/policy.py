@@ -52,6 +52,7 @@ class JobFacts:
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
     going: Going | None = None  # it moves, or is restarted in another shape; None: it stays where it is
     rooted: bool = False  # has a process that can never go elsewhere, or not for long; a started one that is neither this nor movable soon will be
+    single: bool = False  # it trains as one: copies of it could not be averaged
     migrate: Migrate = Migrate.AUTO
     settled_s: float = 0.0  # when it was placed or last moved
     attained_gpu_s: float = 0.0

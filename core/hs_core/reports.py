@@ -74,6 +74,7 @@ class JobReport:
     beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
     in_turn: bool = False  # its GPUs are its own now, also while its process comes up
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
+    single: bool = False  # but copies could not be averaged: a library's loop counts by itself
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
     fallbacks: int = (

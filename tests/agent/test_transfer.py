@@ -312,12 +312,14 @@ def test_parts_of_an_average_are_fetched_or_named_where_they_lie_and_word_is_lef
         )
 
     two.parts = parts
-    event = run(two.fetch(copy=1, copies=3, last_step=500))
+    spec = replace(two.job.spec, steps=800)
+    event = run(two.fetch(copy=1, copies=3, last_step=500, spec=spec))
     assert isinstance(event, CheckpointFetched), event
     assert (event.generation, event.step) == (9, STEP)
     place = two.folders[1] / "copy-2.1" / "gen-9"
     asked = json.loads((place / "average.json").read_text())
     assert (asked["step"], asked["copy"], asked["copies"], asked["before"]) == (STEP, 1, 3, 1)
+    assert asked["beside"] == 300, "of all steps the other copies are to do those"
     assert asked["parts"] == [
         {"folder": str(place / "part-0"), "generation": GENERATION, "steps": 80},
         {"folder": str(two.folders[1] / "copy-1.1"), "generation": GENERATION, "steps": 40},

@@ -44,6 +44,7 @@ class Ways:
     die_s: float = 0.2
     can_swap: bool = False
     can_checkpoint: bool = False
+    single: bool = False
     freezes: bool = True
     disk_full: bool = False
     swap_fails: bool = False
@@ -136,7 +137,8 @@ class Process:
 
     def _say_ready(self) -> None:
         ways = self.ways
-        self._say(JobReady, step=self.step, can_swap=ways.can_swap, can_checkpoint=ways.can_checkpoint)
+        able = {"can_swap": ways.can_swap, "can_checkpoint": ways.can_checkpoint, "single": ways.single}
+        self._say(JobReady, step=self.step, **able)
 
     def say_again(self) -> None:
         """Ranks dial again and say how they stand, and what they have written meanwhile."""

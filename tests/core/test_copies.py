@@ -100,6 +100,21 @@ def test_what_a_dead_copy_had_written_counts(cluster: Cluster) -> None:
     assert [(p.copy, p.generation) for p in cluster.row.stored.copies] == [(0, 7), (1, 6), (2, 7)]
 
 
+def test_steps_that_their_average_lacks_count_as_lost_work(cluster: Cluster) -> None:
+    """Of one that died what it had not written, of one that was cut off all; nobody loses what has left through a checkpoint."""
+    cluster.forked(500, 300, 100)
+    cluster.says(A, Phase.RUNNING, 300, 5, 100, gpu_s=20.0)
+    cluster.says(B, Phase.EXITED, 190, 6, 150, exit=Exit(signal=9), gpu_s=90.0)
+    cluster.says(C, Phase.RUNNING, 120, 5, 100, gpu_s=7.0)
+    cluster.happens(HostLeft(now_s=0.0, host=C))
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    cluster.says(A, Phase.CHECKPOINTED, 320, 7, 320, gpu_s=22.0)
+    row = cluster.row
+    assert (row.epoch, row.base_step) == (2, 100 + 220 + 50)
+    assert row.past_lost_gpu_s == pytest.approx(90.0 * 40 / 90 + 7.0)
+
+
 def test_a_removed_server_takes_its_copy_along(cluster: Cluster) -> None:
     cluster.forked(500, 300, 100)
     cluster.happens(HostLeft(now_s=0.0, host=B))
@@ -381,3 +396,11 @@ def test_every_policy_of_the_table_can_take_over_from_copies() -> None:
             cluster.leave(a=110, b=55)
             assert cluster.row.portions == (), name
             cluster.edge()
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_hadare_forks_who_has_an_average_as_its_process_says(cluster: Cluster, single: bool) -> None:
+    cluster.says(A, Phase.RUNNING, 10, single=single)
+    cluster.happens(PolicySet(now_s=0.0, name="hadare", by=ANN))
+    cluster.edge()
+    assert (cluster.row.move is None) is single

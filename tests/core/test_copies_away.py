@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from forked import ANN, A, B, C, Cluster
+from forked import ANN, JOB, A, B, C, Cluster
 
-from hs_core.events import (
-    HostDrained,
-    HostLeft,
-)
-from hs_core.model import Copied, OnPartition, Stored
+from hs_core.cluster import Reason
+from hs_core.events import HostDrained, HostLeft, JobsCancelled, QuantumEnded
+from hs_core.model import Copied, JobState, OnPartition, Stored
 from hs_core.reports import LOST, Exit, JobReport, Phase
+from hs_core.wanted import Turn
 
 
 @pytest.fixture
@@ -33,6 +32,45 @@ def test_a_server_that_is_away_is_not_waited_for_and_its_copy_is_dropped_when_it
     cluster.joins(B, "K80", replace(before, step=200))
     assert cluster.told(B) is None
     assert cluster.row == row, "an older epoch's word changes nothing"
+
+
+def test_while_one_of_its_servers_is_away_a_job_of_copies_runs_on_the_others(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    for host in (A, B, C):
+        cluster.says(host, Phase.RUNNING, 150, 5, 100)
+    cluster.happens(HostLeft(now_s=0.0, host=C))
+    machine = cluster.world.machine
+    why = machine.why(JOB, cluster.world.now_s)
+    assert (why.reason, machine.cut_off(cluster.row)) == (Reason.RUNNING, False)
+    assert why.text == "it runs on a, b, c, on 1 GPU each, as 3 copies; not connected: c"
+    cluster.happens(HostLeft(now_s=0.0, host=A))
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    assert machine.why(JOB, cluster.world.now_s).reason is Reason.HOST_AWAY
+    assert machine.cut_off(cluster.row)
+
+
+def test_a_cancelled_job_of_copies_ends_when_the_servers_that_are_away_are_back(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.happens(JobsCancelled(now_s=0.0, by=ANN, jobs=(JOB,)))
+    why = cluster.world.machine.why(JOB, cluster.world.now_s)
+    assert why.text == "it was cancelled by ann and is being ended, but its server b is not connected"
+
+
+def test_where_a_server_was_to_be_empty_by_now_its_copy_ends_and_the_others_keep_their_gpus(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 300, 100)
+    for host in (A, B, C):
+        cluster.says(host, Phase.RUNNING, 150, 5, 100)
+    soon_s = cluster.world.now_s + 5.0
+    cluster.happens(HostDrained(now_s=0.0, host=C, by=ANN, reason="its fans", deadline_s=soon_s))
+    cluster.world.now_s += 6.0
+    cluster.happens(QuantumEnded(now_s=0.0))
+    ends = {host: told.cancelled for host in (A, B, C) if (told := cluster.told(host))}
+    assert ends == {A: False, B: False, C: True}
+    assert all(cluster.world.wanted[host].turn == Turn(gangs=(JOB,), local=False) for host in (A, B))
+    assert cluster.world.machine.why(JOB, cluster.world.now_s).reason is Reason.RUNNING
 
 
 @pytest.fixture
@@ -107,6 +145,42 @@ def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_aft
     row = fencing.row
     fencing.joins(B, "K80", _ended(cut_off, 500, 12, 490))
     assert fencing.row == row, "that one can be had"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_copy_that_ended_well_unheard_ends_the_job_unless_that_has_begun_anew(
+    fencing: Cluster, waits: bool
+) -> None:
+    """As one does that is heard: its script thinks that nothing is left."""
+    fencing.forked(500, 400)
+    said = [fencing.says(host, Phase.RUNNING, 150, 5, 100, gpu_s=50.0) for host in (A, B)]
+    fencing.cut_off(A, B)
+    fencing.want = ((C,), ()) if waits else ((), ())
+    fencing.edge()
+    if waits:
+        fencing.says(C, Phase.WAITING, 0)
+    assert not fencing.row.state.ended
+    fencing.joins(B, "K80", replace(said[1], phase=Phase.EXITED, step=300, gpu_s=80.0, exit=Exit()))
+    row = fencing.row
+    assert (row.state, row.exit, row.gpu_s, row.step) == (JobState.SUCCEEDED, Exit(), 130.0, 350)
+    assert fencing.told(B) is None
+    fencing.joins(A, "V100", said[0])
+    assert fencing.row == row
+    assert fencing.told(A) is None
+
+
+def test_a_copy_that_ended_well_unheard_changes_nothing_once_the_job_has_begun_anew(
+    fencing: Cluster,
+) -> None:
+    fencing.forked(500, 400)
+    said = [fencing.says(host, Phase.RUNNING, 150, 5, 100) for host in (A, B)]
+    fencing.cut_off(A, B)
+    fencing.want = ((C,), ())
+    fencing.edge()
+    fencing.says(C, Phase.RUNNING, 10)
+    row = fencing.row
+    fencing.joins(B, "K80", replace(said[1], phase=Phase.EXITED, step=300, exit=Exit()))
+    assert fencing.row == row
 
 
 def _ended(before: JobReport, step: int, generation: int, at: int, **more: object) -> JobReport:

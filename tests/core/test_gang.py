@@ -42,6 +42,14 @@ def test_the_job_is_ready_when_every_rank_has_arrived() -> None:
     assert gang.newest("go") == {}
 
 
+def test_a_gang_has_no_average_with_copies_where_a_rank_of_it_has_none() -> None:
+    gang = Gang(2, arrived=False)
+    gang.say(0, type="arrived", step=4, can=["hold", "checkpoint"], rank=0, world=2)
+    gang.say(1, type="arrived", step=4, can=["hold", "checkpoint", "single"], rank=1, world=2)
+    ready = JobReady(now_s=1.0, job=JOB, epoch=1, step=4, can_checkpoint=True, single=True)
+    assert gang.events[-1] == ready
+
+
 def test_a_launcher_that_never_arrives_is_no_rank() -> None:
     gang = Gang(2, arrived=False)
     gang.hello(0, connection=99, pid=50, world=1)

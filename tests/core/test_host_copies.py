@@ -195,3 +195,16 @@ def test_a_job_that_begins_afresh_where_a_copy_of_it_was_takes_nothing_of_that_c
     sim.send()
     sim.run(20.0)
     assert [what for _, what in sim.log if what.startswith("launch")][-1] == "launch 1 on 0"
+
+
+def test_that_copies_of_a_job_have_no_average_is_known_also_while_it_has_no_process() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(can_checkpoint=True, single=True))
+    sim.send()
+    sim.run(30.0)
+    assert sim.machine.report(ONE).single
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    report = sim.machine.report(ONE)
+    assert (report.phase, report.single) == (Phase.CHECKPOINTED, True)

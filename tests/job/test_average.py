@@ -1,5 +1,6 @@
 """Copies of a training process: each on batches of its own, stopping where its portion ends, and one again from their average."""
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 import torch
 from job_stub import StubAgent
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from warm import Warm
 
 from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
 from hs_job import average, rng
 from hs_job.checkpoint import Folder
-from hs_job.pack import pack, unpack
+from hs_job.handed import catch_up
+from hs_job.pack import load, pack, unpack
+from hs_job.position import Data
 
 TRAIN = str(Path(__file__).parent / "train.py")
 HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
@@ -282,6 +286,120 @@ def test_a_loader_that_does_not_shuffle_gives_each_copy_another_part_of_the_epoc
     base = average.merged([saved(2, 1.0, fetched=2, began=2, count=2)], [0], 2)
     starts = [average.as_copy(base, copy, 4)["data"]["fetched"] for copy in range(4)]
     assert starts == [2, 4, 6, 8]
+
+
+def test_no_copy_is_taken_on_so_far_that_its_script_ends_before_its_portion_is_done() -> None:
+    """Of 8 batches that are left of the last epoch 2 are the first copy's, which is slower."""
+    base = average.merged([saved(2, 1.0, fetched=2, began=2, count=2)], [0], 2)
+    assert average.as_copy(base, 1, 2, 2)["data"]["fetched"] == 4
+    assert average.as_copy(base, 1, 2, 7)["data"]["fetched"] == 6
+
+
+def test_so_does_one_that_shuffles_by_the_number_of_the_epoch_alone() -> None:
+    """As those of several ranks do: all copies would train on the same batches, whatever their generators are at."""
+    examples = TensorDataset(torch.arange(40))
+    seen: list[set[int]] = []
+    for copy in range(3):
+        sampler = DistributedSampler(examples, num_replicas=2, rank=0, seed=9)
+        data = Data(DataLoader(examples, batch_size=2, sampler=sampler))
+        base = {**saved(1, 1.0, fetched=1, began=1, count=1), "data": data.position(1) | {"epoch": 0}}
+        base["data"]["made"] = rng.capture(torch, [])
+        data.aim(average.as_copy(base, copy, 3)["data"], own_dice=True)
+        batches = data.iterate(DataLoader.__iter__, next)
+        seen.append({int(each) for _ in range(3) for each in next(batches)[0]})
+    assert len(set.union(*seen)) == 18, "they train on the same batches"
+
+
+def trained(steps: int, rate: float | torch.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A model, its optimizer and its schedule, after so many steps; and the checkpoint of them."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        schedule.step()
+    objects = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    kept = saved(steps, 1.0, fetched=steps, began=0, count=0)
+    kept["objects"] = {name: pack(thing.state_dict(), name) for name, thing in objects.items()}
+    kept["began"]["schedules"] = {"schedule": 0}
+    return objects, read_back(kept)
+
+
+def read_back(kept: dict[str, Any]) -> dict[str, Any]:
+    """As it is read from disk."""
+    file = io.BytesIO()
+    torch.save(kept, file)
+    file.seek(0)
+    return load(file)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_learning_rates_are_those_of_all_steps_also_where_they_are_tensors(tensor: bool) -> None:
+    rate = torch.tensor(0.5) if tensor else 0.5
+    parts = [trained(steps, rate)[1] for steps in (6, 2)]
+    found = average.merged(parts, [6, 2], 8)
+    objects, _ = trained(0, rate)
+    for name, thing in objects.items():
+        thing.load_state_dict(unpack(found["objects"][name]))
+    catch_up(objects["schedule"], found["behind"]["schedule"])
+    [group] = objects["optimizer"].param_groups
+    assert float(group["lr"]) == pytest.approx(0.5 * 0.9**8)
+    momenta = [part["objects"]["optimizer"]["state"][0]["momentum_buffer"] for part in parts]
+    mean = objects["optimizer"].state_dict()["state"][0]["momentum_buffer"]
+    torch.testing.assert_close(mean, (6 * momenta[0] + 2 * momenta[1]) / 8)
+
+
+def test_schedules_that_accelerate_has_prepared_take_the_steps_of_all_copies() -> None:
+    from accelerate.scheduler import AcceleratedScheduler
+
+    objects, _ = trained(0, 0.5)
+    catch_up(AcceleratedScheduler(objects["schedule"], [objects["optimizer"]]), 3)
+    assert objects["optimizer"].param_groups[0]["lr"] == pytest.approx(0.5 * 0.9**3)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "bsr"])
+def test_an_average_of_sparse_tensors_is_sparse_as_only_that_is_loaded(layout: str) -> None:
+    def made(weight: float) -> torch.nn.Module:
+        module, whole = torch.nn.Module(), torch.eye(4) * weight
+        kinds = {
+            "coo": whole.to_sparse,
+            "csr": whole.to_sparse_csr,
+            "bsr": lambda: whole.to_sparse_bsr((2, 2)),
+        }
+        module.register_buffer("near", kinds[layout]())
+        return module
+
+    parts = [saved(4, 1.0, fetched=4, began=2, count=4) for _ in range(2)]
+    for part, weight in zip(parts, (1.0, 5.0), strict=True):
+        part["objects"]["model"] = pack(made(weight).state_dict(), "model")
+    found = average.merged(parts, [3, 1], 6)["objects"]["model"]
+    module = made(9.0)
+    module.load_state_dict(unpack(found))
+    assert (module.near.to_dense() == 2.0 * torch.eye(4)).all()
+
+
+def test_what_an_optimizer_keeps_of_a_parameter_is_the_mean_of_the_copies_that_have_stepped_it() -> None:
+    """Where one copy alone has come to thaw a layer, say, or to use it."""
+    parts = [trained(steps, 0.5)[1] for steps in (6, 2, 4)]
+    states = [part["objects"]["optimizer"]["state"] for part in parts]
+    del states[0][1]
+    found = average.merged(parts, [6, 2, 4], 12)["objects"]["optimizer"]["state"]
+    momenta = [state[1]["momentum_buffer"] for state in states[1:]]
+    torch.testing.assert_close(found[1]["momentum_buffer"], (2 * momenta[0] + 4 * momenta[1]) / 6)
+    assert set(found) == {0, 1}
+
+
+def test_what_grows_without_tensors_is_the_busiest_copys() -> None:
+    parts = [saved(4, 1.0, fetched=4, began=2, count=4) for _ in range(2)]
+    for part, losses in zip(parts, ({0: 0.5, 1: 0.25}, {0: 0.75}), strict=True):
+        part["objects"]["history"] = {"losses": list(losses.values()), "by epoch": losses}
+        part["objects"]["tuples"] = pack({(epoch, "a"): loss for epoch, loss in losses.items()}, "tuples")
+        part["objects"]["keys"] = pack({b"%d" % epoch: 0 for epoch in losses}, "keys")
+    found = average.merged(parts, [3, 1], 6)["objects"]
+    for name in ("history", "tuples", "keys"):
+        assert found[name] == parts[0]["objects"][name]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     assert moved == alone(libraries, SCRIPT, *how)
 
 
+@pytest.mark.parametrize(
+    ("how", "single"), [("accelerate", False), ("transformers", True), ("lightning", True)]
+)
+def test_copies_of_what_a_library_counts_by_itself_have_no_average(
+    agent: StubAgent, how: str, single: bool
+) -> None:
+    """Its loop would go on from the steps of one of them, amid an epoch of which others have done the rest."""
+    job = agent.run(SCRIPT, how)
+    assert let_go(agent).single is single
+    job.communicate()
+
+
 REFUSED = """
 import sys
 import hs_job

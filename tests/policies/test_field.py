@@ -321,16 +321,20 @@ def test_hadare_has_a_lone_job_train_on_every_server_each_its_part_by_speed() ->
     assert found.plan.homes[JobId(1)][:1] == home
 
 
-def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> None:
+def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move_or_has_no_average() -> None:
     jobs = [
         sized(1, 0.0, "c"),
         sized(2, 1e4, "c", migrate=Migrate.SAME_TYPE),
         sized(3, 1e4, "c", sliceable=False),
+        sized(4, 1e4, "c", host=HostName("k3"), started=True, single=True),
     ]
-    found = decide("hadare", snapshot([*FIVE, host("k3", 4, "K80")], jobs, rates=SPEEDS))
+    asked = snapshot([*FIVE, host("k3", 4, "K80")], jobs, rates=SPEEDS, migrations_left=9)
+    found = decide("hadare", asked)
     assert found.plan.copies == {}
     assert all(len(home) == 1 for home in found.plan.homes.values())
-    assert len(found.plan.homes) == 3
+    assert len(found.plan.homes) == 4
+    lone = having(asked, [replace(jobs[3], single=False)])
+    assert decide("hadare", lone).plan.copies, "as one that has is"
 
 
 def test_hadare_has_a_gang_over_several_servers_go_where_it_is_faster() -> None:
@@ -405,3 +409,58 @@ def test_hadare_without_leave_to_move_averages_where_its_copies_are() -> None:
     assert (found.plan.homes, found.plan.copies) == ({1: home}, {1: (4000, 1000)})
     found = decide("hadare", having(asked, jobs=(runs,), migrations_left=1))
     assert set(found.plan.homes[JobId(1)]) == {"v", "k0", "k1"}
+
+
+POOLS = {"v": "V100", "p": "Q9", "k": "K80"}
+
+
+def test_hadare_averages_copies_that_stay_also_where_others_would_move_and_may_not() -> None:
+    there = tuple(map(HostName, ("v1", "v2")))
+    hosts = [host(f"{name}{at}", 1, model) for name, model in POOLS.items() for at in (1, 2)]
+    copies = sized(1, 1e4, "c", hosts=there, started=True, running=True, gpu_types=("V100",))
+    lone = [
+        sized(at, 1e4, "c", host=HostName(f"{name}1"), started=True, running=True, gpu_types=(POOLS[name],))
+        for at, name in ((2, "k"), (3, "p"))
+    ]
+    for budget in (2, 1):
+        rates = SPEEDS | {("c", "Q9"): 4.0}
+        asked = snapshot(hosts, [copies, *lone], rates=rates, migrations_left=budget)
+        found = decide("hadare", asked)
+        assert len(found.plan.moves) == budget
+        assert found.plan.homes[JobId(1)] == there
+        assert found.plan.copies[JobId(1)] == (5000, 5000)
+
+
+@pytest.mark.parametrize("trouble", [{"accepts": False}, {"starts": False}])
+def test_hadare_lets_copies_go_on_whose_server_takes_none_while_nobody_may_move(
+    trouble: dict[str, bool],
+) -> None:
+    home = tuple(map(HostName, ("v", "k0")))
+    copies = sized(1, 1e4, "c", hosts=home, started=True, running=True, steps_done=5000.0)
+    hosts = [replace(one, **trouble) if one.name == "k0" else one for one in FIVE]
+    found = decide("hadare", snapshot(hosts, [copies], rates=SPEEDS))
+    assert (found.plan.homes, found.plan.copies) == ({1: home}, {})
+    assert all(found.plan.turns[name].gangs == (1,) for name in home)
+    found = decide("hadare", snapshot(hosts, [copies], rates=SPEEDS, migrations_left=1))
+    assert set(found.plan.homes[JobId(1)]) == {"v", "k1"}
+
+
+def test_hadare_moves_no_more_than_the_budget_allows_with_those_of_gangs() -> None:
+    """Else its plan is refused, and nothing is decided any more."""
+    there = tuple(map(HostName, ("k1", "k2")))
+    gang = sized(1, 1e5, "fast", gang=2, nodes=2, hosts=there, started=True, running=True)
+    lone = [sized(at, 1e4, "c", host=HostName(f"p{at}"), started=True, running=True) for at in (2, 3)]
+    hosts = [host(f"{name}{at}", 1, POOLS[name]) for name, at in (("v", 1), ("v", 2), ("k", 1), ("k", 2))]
+    hosts += [host(f"p{at}", 1, "Q9") for at in (2, 3)]
+    rates = RATES | SPEEDS | {("c", "Q9"): 0.1, ("fast", "Q9"): 0.1}
+    for budget in (1, 2, 9):
+        found = decide("hadare", snapshot(hosts, [gang, *lone], rates=rates, migrations_left=budget))
+        assert len(found.plan.moves) == min(budget, 3)
+        assert JobId(1) in found.plan.moves
+
+
+def test_hadare_gives_no_copy_nothing_to_do_where_nobody_may_move() -> None:
+    home = tuple(map(HostName, ("v", "k0", "k1")))
+    copies = sized(1, 1e4, "c", hosts=home, started=True, running=True, steps_done=9998.0)
+    found = decide("hadare", snapshot(FIVE, [copies], rates=SPEEDS))
+    assert (found.plan.homes, found.plan.copies) == ({1: home}, {}), "they go on with what they have"

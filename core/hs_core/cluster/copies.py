@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from math import fsum
 
 from hs_core.model import Copied, Job, Stored
 from hs_core.names import HostName
@@ -91,6 +92,17 @@ def kept(row: Job, usable: Callable[[HostName], bool]) -> Stored | None:
     # Who has merely fetched the parts of an average has not made it yet: that is no checkpoint to be lent.
     idle = found[:1] if row.stored is None else []
     return _stored([pair for pair in found if pair[1].steps] or idle, row.base_step, row.epoch)
+
+
+def lost_gpu_s(row: Job, stored: Stored) -> float:
+    """GPU-seconds of steps that are not in what they come to: of copies that died, or were not waited for. The steps of one are taken as equally long."""
+    counts = {row.hosts[part.copy]: part.steps for part in stored.copies} if stored.epoch == row.epoch else {}
+    own = {name: max(0, part.step - row.base_step) for name, part in row.reports.items()}
+    return fsum(
+        max(0.0, part.gpu_s - part.lost_gpu_s) * (1.0 - min(1.0, counts.get(name, 0) / own[name]))
+        for name, part in row.reports.items()
+        if own[name] > 0
+    )
 
 
 def among(stored: Stored, hosts: Collection[HostName]) -> Stored | None:

@@ -13,7 +13,7 @@ from math import fsum
 from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import LOST, Exit, JobReport, Phase
+from hs_core.reports import LOST, TOLD_TO_END, Exit, JobReport, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,17 @@ class Unheard:
     was: Job | None  # as it was known until now; None: another controller gave it up
     now: Job
     newer: Stored | None  # checkpoint than the one that the job is to go on from
+    begun_since: bool = False  # another incarnation did, of which nothing can be had now
 
     @property
     def ended_well(self) -> Exit | None:
-        """The script was through. Of copies each is through with its own portion."""
+        """The script was through; of copies one is enough, as its script thinks that nothing is left."""
+        if self.begun_since:
+            return None
+        if self.now.portions:
+            return next((part.exit for part in self.now.reports.values() if part.exit and part.exit.ok), None)
         report = self.now.report
-        if report is None or report.exit is None or not report.exit.ok or self.now.portions:
+        if report is None or report.exit is None or not report.exit.ok:
             return None
         return report.exit
 
@@ -80,10 +85,11 @@ class GivenUp:
             if was is not None and was.portions and host in was.hosts:
                 now = _with(was, host, report, gpus)
                 newer = _of_copies(row, now, host, lacks=lacks)
-                if newer is None:
+                said = Unheard(was, now, newer, begun_since=rounds is not last)
+                if newer is None and said.ended_well is None:
                     return None
                 rounds[report.epoch] = now
-                return Unheard(was, now, newer)
+                return said
         was = last.get(report.epoch)
         known = was or (None if last or row.hosts else _alone_there(row, host))
         if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
@@ -105,12 +111,18 @@ def done(row: Job, said: Unheard) -> Job:
             tier=part.tier,
             checkpoint_step=part.checkpoint_step,
             checkpoint_generation=part.checkpoint_generation,
-            exit=part.exit,
+            exit=part.exit or Exit(why=TOLD_TO_END),  # of a copy beside it
         )
         for host, part in now.reports.items()
     }
     return replace(
-        row, hosts=now.hosts, gpu_models=now.gpu_models, shape=now.shape, portions=(), reports=ends
+        row,
+        hosts=now.hosts,
+        gpu_models=now.gpu_models,
+        shape=now.shape,
+        portions=now.portions,
+        base_step=now.base_step,
+        reports=ends,
     )
 
 

@@ -98,6 +98,8 @@ class Hosts(Moves):
             text = f"{host} is back, and it had ended well there"
             self._fact(now_s, "ended-unheard", text, job=row.id, host=host)
             self._stale = True
+            if row.reports:  # where it was to begin: of another incarnation than the one that ended
+                row = self._next_epoch(row)
             self._end(done(accounted(row, said), said), Happening.SUCCEEDED, said.ended_well, now_s)
             return
         self._put(replace(accounted(row, said), stored=said.newer or row.stored), now_s)

@@ -522,14 +522,15 @@ _ENDED_WORDS = {
 }
 
 
-def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool, bool]:
+def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, bool, bool]:
     """What of a part's report policies see, but for its counters."""
     memory_bytes, over, held_up = (
         report.device_memory_bytes,
         report.exit is not None,
         reports.is_held_up(report),
     )
-    return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over, held_up
+    can = report.can_checkpoint, report.single
+    return report.phase, *can, report.sliceable, memory_bytes, over, held_up
 
 
 def _weighs_alike(old: JobReport, new: JobReport) -> bool:

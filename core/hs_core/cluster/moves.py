@@ -221,6 +221,9 @@ class Moves(Lives):
         """The point of no return: never the old incarnation again."""
         move = row.move
         assert move is not None
+        if row.portions:
+            lost_s = row.past_lost_gpu_s + copies.lost_gpu_s(row, stored)
+            row = replace(row, past_lost_gpu_s=lost_s)
         left = max(0, row.spec.steps - stored.step)
         to, portions = copies.divided(left, *self._there(move))
         new = replace(

@@ -217,7 +217,9 @@ class Sight:
             self._running.discard(job)
 
     def _counted(self, row: Job) -> tuple[HostName, ...]:
-        return copies.counted(row, {*self._connected, *self._awaited})
+        """Copies that are being ended on servers that were to be empty are as those that have."""
+        there = copies.counted(row, {*self._connected, *self._awaited})
+        return tuple(name for name in there if name not in self._doomed) or there
 
     def _could_run(self, row: Job) -> bool:
         book = self._book
@@ -342,6 +344,7 @@ class Sight:
             going=_going(row),
             restartable=free and started,
             rooted=grounded or any(map(reports.cannot_leave, parts)),
+            single=report is not None and report.single,
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             attained_gpu_s=row.gpu_s,

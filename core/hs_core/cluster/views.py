@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hs_core.cluster import admission, reports
+from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.held import Held, ledger_of
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -92,8 +92,11 @@ class Views(Held):
         return self._looks_on
 
     def cut_off(self, job: Job) -> bool:
-        """A server of its home is away: how it stands is what was heard last."""
-        return any(name not in self._connected for name in job.hosts)
+        """A server of its home is away (of several copies, all are): how it stands is what was heard last."""
+        return any(name not in self._connected for name in self._counted(job))
+
+    def _counted(self, row: Job) -> tuple[HostName, ...]:
+        return copies.counted(row, self._connected) if row.portions else row.hosts
 
     def job(self, job: JobId) -> Job:
         row = self._book.jobs.get(job)
@@ -234,10 +237,12 @@ class Views(Held):
             healthy_misfit = self._sight.fits.misfit(
                 row.laid, book.hosts, book.hosts_version, healthy_only=True
             )
+        counted, doomed = self._counted(row), self._doomed(now_s)
         scene = Scene(
             job=row,
             hosts=tuple(host for name in row.hosts if (host := book.hosts.get(name)) is not None),
-            away=tuple(name for name in row.hosts if name not in self._connected),
+            away=tuple(name for name in counted if name not in self._connected),
+            without=tuple(name for name in row.hosts if name not in {*counted, *self._connected}),
             open_after=self._open_after(row),
             array_full=unplaced and book.beyond_array_limit(row.id),
             array_first=book.first_of_array(row.id) if unplaced else (),
@@ -247,7 +252,7 @@ class Views(Held):
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
-            evicted=not self._doomed(now_s).isdisjoint(row.hosts),
+            evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
             policy_says=self._says_of(job, now_s),
             policy_chose=self._policy_chose.get(job, ""),
             trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",

@@ -64,7 +64,8 @@ class Scene:
 
     job: Job
     hosts: tuple[Host, ...]  # its home
-    away: tuple[HostName, ...]  # those of its home that are not connected
+    away: tuple[HostName, ...]  # those of its home that are not connected …
+    without: tuple[HostName, ...]  # … and those where a copy is, while others are connected
     open_after: After | None  # a condition on another job that is still open
     array_full: bool
     array_first: Sequence[JobId]  # for whom what is left of its room is kept: they wait as well
@@ -136,7 +137,7 @@ def _of_live(scene: Scene) -> Why:
         early = "; its process has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {counted(job.gang, 'GPU')}{_each(job)}{_as(scene)}{early}{trial}{moving}",
+            text=f"it runs on {_at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_as(scene)}{early}{trial}{moving}",
             next_step="it is asked again by itself, less and less often: see that its checkpoint can be written"
             if scene.unsaved and scene.unsaved in trial
             else "nothing to do",
@@ -171,8 +172,11 @@ def _paused(job: Job) -> Why:
     )
 
 
-def _each(job: Job) -> str:
-    return f" each, as {len(job.portions)} copies" if job.portions else ""
+def _each(scene: Scene) -> str:
+    if not scene.job.portions:
+        return ""
+    away = f"; not connected: {', '.join(scene.without)}" if scene.without else ""
+    return f" each, as {len(scene.job.portions)} copies{away}"
 
 
 def _as(scene: Scene) -> str:
@@ -184,6 +188,8 @@ def _as(scene: Scene) -> str:
 def _what_next(move: Move, job: Job) -> str:
     if move.portions:
         return f"train as {len(move.portions)} copies on {', '.join(move.to)}"
+    if job.portions:
+        return f"become one again on {', '.join(move.to)}"
     if not reshapes(job, move):
         return f"move to {', '.join(move.to)}"
     return f"be restarted with {move.shape}" + (f" on {', '.join(move.to)}" if move.to != job.hosts else "")
@@ -430,10 +436,10 @@ def _for_gpus(scene: Scene) -> Why:
 
 
 def _ending(scene: Scene, what: str) -> Why:
-    if scene.away:
+    if away := scene.away or scene.without:
         return Why(
             reason=Reason.HOST_AWAY,
-            text=f"it {what}, but its server {', '.join(scene.away)} is not connected",
+            text=f"it {what}, but its server {', '.join(away)} is not connected",
             next_step="it ends when the server is back",
         )
     return Why(reason=Reason.ENDING, text=f"it {what}", next_step="its GPUs are free in a few seconds")

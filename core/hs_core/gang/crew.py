@@ -74,7 +74,7 @@ class Crew:
     ranks: dict[int, Rank] = field(default_factory=dict)
     world: int = 0  # ranks on all nodes; 0: not known
     told: Told = Told.NOTHING
-    capable: tuple[bool, bool] | None = None
+    capable: tuple[bool, bool, bool] | None = None
     tell: list[tuple[Connection, Message]] = field(default_factory=list)
     events: list[HostEvent] = field(default_factory=list)
 
@@ -109,10 +109,14 @@ class Crew:
         return max(rank.step for rank in self.ranks.values())
 
     @property
-    def able(self) -> tuple[bool, bool]:
-        """To swap, to write a checkpoint."""
-        ranks = self.ranks.values()
-        return all("swap" in r.can for r in ranks), all("checkpoint" in r.can for r in ranks)
+    def able(self) -> tuple[bool, bool, bool]:
+        """To swap, to write a checkpoint; and whether that has no average with those of copies."""
+        can = [rank.can for rank in self.ranks.values()]
+        return (
+            all("swap" in c for c in can),
+            all("checkpoint" in c for c in can),
+            any("single" in c for c in can),
+        )
 
     def process(self, connection: Connection) -> Process:
         """Raises MalformedError: it has not said hello."""
@@ -170,8 +174,9 @@ class Crew:
     def say_ready(self) -> None:
         self.told = Told.READY
         self.capable = self.able
-        swap, checkpoint = self.capable
-        self.events.append(JobReady(**self.at, step=self.step, can_swap=swap, can_checkpoint=checkpoint))
+        swap, checkpoint, single = self.capable
+        ready = JobReady(**self.at, step=self.step, can_swap=swap, can_checkpoint=checkpoint, single=single)
+        self.events.append(ready)
 
     def say_held(self) -> None:
         if self.told in (Told.HELD, Told.LEAVING):
@@ -186,5 +191,6 @@ class Crew:
     def say_capable(self) -> None:
         if self.whole and self.able != self.capable:
             self.capable = self.able
-            swap, checkpoint = self.capable
-            self.events.append(JobCapable(**self.at, can_swap=swap, can_checkpoint=checkpoint))
+            swap, checkpoint, single = self.capable
+            able = JobCapable(**self.at, can_swap=swap, can_checkpoint=checkpoint, single=single)
+            self.events.append(able)

@@ -50,6 +50,7 @@ class HostedJob:
     resumed: bool = False  # this process was let go at least once
     can_swap: bool = False
     can_checkpoint: bool = False
+    single: bool = False  # as its newest process has said
     swap_after_s: float = 0.0  # not tried before: it failed
     checkpoint_after_s: float = 0.0
     checkpoint_fails: int = 0  # in a row
@@ -320,7 +321,7 @@ class HostedJob:
             suspends=self.suspends, resumes=self.resumes, suspend_s=self.suspend_s, resume_s=self.resume_s,
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, host_memory_bytes=self.host_peak_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
-            can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation,
+            can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation,
             began_step=self.began_step, fallbacks=self.fallbacks, fallback_why=self.fallback_why,
             checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,

@@ -52,7 +52,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case JobReady():
             _ready(board, job, event)
         case JobCapable():
-            job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
+            _can(job, event)
         case JobHeld():
             _held(board, job, event)
         case JobWentOn():
@@ -82,6 +82,10 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             assert_never(event)
 
 
+def _can(job: HostedJob, event: JobReady | JobCapable) -> None:
+    job.can_swap, job.can_checkpoint, job.single = event.can_swap, event.can_checkpoint, event.single
+
+
 def _hooked(board: Board, job: HostedJob) -> None:
     if not job.hookable or not job.alive:
         return
@@ -100,7 +104,7 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
         return
     _hooked(board, job)
     first, job.ready, job.start_fails = not job.ready, True, 0
-    job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
+    _can(job, event)
     job.step = event.step
     if first:
         job.start_s = board.now_s - (job.launched_s or board.now_s)

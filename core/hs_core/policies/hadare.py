@@ -3,7 +3,7 @@
 Each server in turn goes to the job whose effective throughput grows most by it; a job's steps are divided among its copies by their speeds.
 
 Departures. A server takes several copies, of different jobs, as far as its GPUs go. Speeds that nobody has measured are estimated from other
-classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints, suspending or moving not
+classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints or such as have no average, suspending or moving not
 allowed) are one copy; those over several servers have theirs first, by arrival, and move where they are a tenth faster. Copies must begin alike, which only a checkpoint makes sure: a job
 is started on one of its servers, the others are kept for it, and it is forked once it can write one. Else nothing is forked or averaged within a round.
 """
@@ -106,7 +106,7 @@ def _forks_now(
             if slots.take(job, job.hosts, ""):
                 slots.reserve(job, told.home[1:])
                 later[job.id] = told
-        elif _forks(job) and snapshot.migrations_left > len(copies) and _steps_for(job, told):
+        elif _forks(job) and slots.moves_left and _steps_for(job, told):
             why = f"in this round it trains on {', '.join(told.home)}"
             if slots.take(job, told.home, why):
                 copies[job.id] = _steps_for(job, told)
@@ -172,17 +172,21 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
                 if slots.take(job, all_[:1], why):
                     slots.reserve(job, all_[1:])
                     coming[job.id] = _Coming(all_, _steps(field, at, all_))
-            elif slots.take(job, home, why) and len(home) > 1:
-                copies[job.id] = _steps(field, at, home)
+            elif slots.take(job, home, why) and len(home) > 1 and min(steps := _steps(field, at, home)) >= 1:
+                copies[job.id] = steps
 
     may = np.ones(len(field.jobs), dtype=np.bool_)
     homes = _homes(field, snapshot, slots, may)
     moves = [at for at, home in homes.items() if _moves(field.jobs[at], home)]
-    if len(moves) > snapshot.migrations_left:
-        stay = moves[snapshot.migrations_left :]
-        take({at: job.hosts for at in stay if len((job := field.jobs[at]).hosts) > 1})
+    budget = slots.moves_left  # gangs over several servers may have had some
+    if len(moves) > budget:
         may &= [not job.started for job in field.jobs]
-        may[moves[: snapshot.migrations_left]] = True
+        may[moves[:budget]] = True
+        stay = {at: hosts for at in homes if not may[at] and len(hosts := field.jobs[at].hosts) > 1}
+        able = {host.name for host in field.hosts}
+        take({at: hosts for at, hosts in stay.items() if able.issuperset(hosts)})
+        for at, hosts in stay.items():  # where a server is drained they go on with what they have
+            slots.take(field.jobs[at], hosts, "")
         homes = _homes(field, snapshot, slots, may)
     take(homes)
     return dict(sorted(copies.items())), coming
@@ -231,8 +235,8 @@ def _here(job: JobFacts, hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np
 
 
 def _forks(job: JobFacts) -> bool:
-    """Several copies need checkpoints, and leave to go anywhere."""
-    free = job.migrate is Migrate.AUTO and job.sliceable
+    """Several copies need checkpoints of which there is an average, and leave to go anywhere."""
+    free = job.migrate is Migrate.AUTO and job.sliceable and not job.single
     return free and job.steps >= 2 and (job.movable or not job.started)
 
 
