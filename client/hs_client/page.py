@@ -167,7 +167,7 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitt
             if use is not None and use.running_job:
                 squares.append("■", style=colours.get(use.user, ""))
             else:
-                usable = gpu.healthy and gpu.index not in node.drained_gpus
+                usable = gpu.healthy and gpu.index not in node.drained_gpus and not node.draining
                 squares.append("□" if usable else "☒", style="dim" if usable else "red")
         state = tables.node_state(node)
         note = tables.draining(node) or (node.warnings[0] if node.warnings else "")

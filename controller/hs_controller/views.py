@@ -261,8 +261,11 @@ async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.
             if (report := row.reports.get(host.name)) is not None and report.occupies
             for gpu in report.gpus
         }
-        pool.healthy += len(host.healthy_gpus)
-        pool.busy += len(busy & {gpu.id for gpu in host.gpus})
+        # Of a drained server nobody is given any more; who still runs there has what it has.
+        usable = {gpu.id for gpu in host.healthy_gpus} if host.schedulable else set()
+        there = busy & {gpu.id for gpu in host.gpus}
+        pool.healthy += len(usable | there)
+        pool.busy += len(there)
         await pieces.rest()
     return [found[model] for model in sorted(found)]
 

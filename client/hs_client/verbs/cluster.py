@@ -31,7 +31,8 @@ def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) ->
             reply = client.shares(window_s=window_s)
             if me:
                 mine = [row for row in reply.shares if row.user == user]
-                reply = wire.SharesReply(shares=mine, window_s=reply.window_s, pools=reply.pools)
+                del reply.shares[:]
+                reply.shares.extend(mine)
             return forms.shares(reply), lambda: tables.share(reply)
 
         present(fetch, **how)
@@ -68,10 +69,6 @@ def usage(
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
-def _epochs(client: Client) -> dict[int, int]:
-    return {view.id: view.epoch for view in client.jobs(limit=MOST_JOBS)}
-
-
 @click.command()
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
@@ -83,10 +80,11 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            epochs = _epochs(client)
+            live = client.jobs(limit=MOST_JOBS)
+            epochs, mine = {job.id: job.epoch for job in live}, {job.id for job in live if job.user == user}
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
-                rows = [row for row in rows if user in (row["user"], row["second_user"])]
+                rows = [row for row in rows if mine & {job["id"] for job in row["jobs"]}]
             return rows, lambda: tables.gpus(rows)
 
         present(fetch, **how)
