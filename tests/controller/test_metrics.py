@@ -115,6 +115,7 @@ def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
                 ("1", "V100", "h1", "idle"): 1.0,
             }
             assert found["hs_agent_up"] == {("h1",): 1.0}
+            assert found["hs_node_jobs"] == {("h1",): 2.0}
             assert 0.0 <= found["hs_agent_report_age_seconds"]["h1",] < 60.0
             assert found["hs_node_memory_available_bytes"] == {("h1",): float(48 << 30)}
             assert found["hs_job_suspend_seconds_count"] == {("hold",): 1.0}
