@@ -99,9 +99,40 @@ def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, n
     if not job.state.ended:
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
-    if job.state is not JobState.RUNNING or machine.cut_off(job) or machine.looks_on:
-        why = why_of(machine, job, now_s)
+    why = _why_not(machine, job, now_s)
+    if why is not None:
         view.reason, view.reason_text = why.reason, why.text
+
+
+def _why_not(machine: ClusterMachine, job: Job, now_s: float) -> Why | None:
+    """None: it runs."""
+    if job.state is JobState.RUNNING and not machine.cut_off(job) and not machine.looks_on:
+        return None
+    return why_of(machine, job, now_s)
+
+
+def holds(machine: ClusterMachine, job: Job, words: Iterable[str], now_s: float) -> bool:
+    """Whether each of the words, in small letters, is in what the job's line on the page shows."""
+    shown = [str(job.id), array_label(job), job.spec.name, job.user, job.state, *job.hosts, job.gpu_model]
+    text = " ".join(shown).lower()
+    missing = [word for word in words if word not in text]
+    if not missing:
+        return True
+    why = _why_not(machine, job, now_s)  # asked for last: it takes longest
+    return why is not None and all(word in why.reason for word in missing)
+
+
+def array_label(job: Job) -> str:
+    """`12_3`: task 3 of array 12; empty: it is of none."""
+    index = job.spec.array_index
+    return f"{job.spec.array_id}_{index}" if job.spec.array_id and index is not None else ""
+
+
+def count(totals: controller_pb2.JobTotals, job: Job) -> None:
+    report = job.report
+    totals.jobs += 1
+    totals.queued += job.state is JobState.QUEUED
+    totals.lost_gpu_s += job.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0)
 
 
 def _copies(job: Job) -> Iterator[controller_pb2.CopyView]:

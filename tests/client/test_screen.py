@@ -103,6 +103,22 @@ def test_top_shows_jobs_with_number_state_and_why_on_eighty_columns(crowd, servi
     assert "running" in rows["13"]
 
 
+def test_top_counts_all_jobs_and_what_they_lost_not_only_those_that_it_is_told_of(crowd, serving) -> None:
+    crowd.jobs[12].lost_gpu_s = 3.0
+
+    def shown() -> str:
+        with Client(f"unix:{serving.socket}") as client:
+            return "\n".join(drawn(page.page(page.look(client), at=0.0, height=1), 120))
+
+    text = shown()  # of a controller that does not count them
+    assert "lost work 3 GPU-seconds" in text
+    assert "more (hsctl queue)" not in text
+    crowd.totals = wire.JobTotals(jobs=5000, queued=4000, lost_gpu_s=77.0)
+    text = shown()
+    assert "lost work 77 GPU-seconds" in text
+    assert "… and 4998 more (hsctl queue)" in text
+
+
 @pytest.mark.parametrize("height", [24, 30, 50])
 def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     for number in range(20, 60):
