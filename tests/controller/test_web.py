@@ -87,6 +87,30 @@ def test_a_refusal_waits_until_the_request_was_sent_but_not_for_what_never_ends(
     asyncio.run(story())
 
 
+def test_who_goes_away_amid_a_request_is_no_mistake_of_the_controllers(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            page = cluster.controller._web._server.config.app
+            who = (b"authorization", f"Bearer {cluster.admin}".encode())
+            for path in ("/login", "/api/Info", "/preview"):
+                comes = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+                codes = list[int]()
+
+                async def receive(comes=comes):
+                    return next(comes, {"type": "http.disconnect"})
+
+                async def send(message, codes=codes) -> None:
+                    codes.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+                headers = [(b"content-type", b"application/json"), who]
+                told = {"type": "http", "method": "POST", "path": path, "headers": headers}
+                told |= {"query_string": b"", "http_version": "1.1", "scheme": "http"}
+                await page({**told, "server": None, "client": None}, receive, send)
+                assert codes == [400], "which nobody hears"
+
+    asyncio.run(story())
+
+
 def test_signing_in_takes_a_token_and_sets_a_cookie_that_scripts_and_other_sites_cannot_use(
     config: Config,
 ) -> None:
