@@ -57,7 +57,7 @@ const world = {
   window: { addEventListener: (kind, what) => { heard[kind] = what; } },
   location: { hash: "", replace: (where) => asked.push(["gone to", where]) },
   setTimeout: (what) => { next = what; quiet(); return 1; },
-  clearTimeout: () => {}, alert: () => {}, confirm: () => true, prompt: () => "",
+  clearTimeout: () => {}, alert: (text) => asked.push(["told", text]), confirm: () => true, prompt: () => "",
   fetch, performance, crypto, atob, TextDecoder, console,
 };
 vm.createContext(world);
@@ -79,6 +79,10 @@ async function main() {
       page[id].value = value;
       page[id].heard.change();
     }
+    for (const [id, words] of Object.entries(step.press ?? {})) {
+      const button = page[id].elements().find((made) => made.tagName === "BUTTON" && made.textContent === words);
+      await settled(() => button.heard.click());
+    }
     if (step.let) {
       const { go } = held[step.let];
       delete held[step.let];
@@ -89,7 +93,7 @@ async function main() {
         held[step.hold] = { came, until: new Promise((done) => { go = done; }), go: () => go() };
         heard.hashchange();
       });
-    } else if (!step.only_type) {
+    } else if (!step.only_type && !step.press) {
       await settled(begun ? next : () => vm.runInContext(script, world));
     }
     begun = true;

@@ -143,6 +143,21 @@ def test_who_goes_on_to_another_job_while_a_log_is_waited_for_is_not_taken_back(
     assert "Job 2: second" in later["job"]
 
 
+def test_a_change_that_no_answer_came_to_is_said_to_be_perhaps_made() -> None:
+    nodes = pb.ListNodesReply(nodes=[pb.NodeView(name="v1", state="up")])
+    told = answers(ListNodes=nodes)  # and nothing to DrainNode
+    _, page = looked({"answers": told}, {"press": {"servers": "Drain"}})
+    assert [one[0] for one in page["asked"][:2]] == ["DrainNode", "told"]
+    assert "not known whether that was done" in page["asked"][1][1]
+
+
+def test_while_the_journal_cannot_be_written_nobody_is_said_to_be_entitled_to_nothing() -> None:
+    pools = [pb.Pool(gpu_model="V100", gpus=4, healthy=4)]
+    row = pb.ShareView(user="ann", gpu_model="V100", received_gpus=1.5)
+    [page] = looked({"answers": answers(Shares=pb.SharesReply(pools=pools, shares=[row], read_only=True))})
+    assert "1.50 / –" in page["who"]
+
+
 def test_a_gpu_that_was_drained_by_itself_is_found_as_trouble() -> None:
     nodes = pb.ListNodesReply()
     for name in ("v1", "v2"):

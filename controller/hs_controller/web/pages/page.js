@@ -21,6 +21,8 @@ const has = (words, text) => words.every((word) => text.toLowerCase().includes(w
 
 class Refused extends Error {}
 
+const NOT_KNOWN = "The controller does not answer, so it is not known whether that was done: look before you say it again.";
+
 async function ask(call, request = {}) {
   const answer = await fetch("/api/" + call, {
     method: "POST",
@@ -214,7 +216,8 @@ function shareCell(share, most, user) {
   if (!share) return td("");
   const part = (value) => `${Math.min(100, (100 * value) / Math.max(most, 1e-9))}%`;
   const bar = el("div", { class: "share", style: { "--of": colour(user) } }, el("i", { style: { width: part(share.received_gpus) } }), el("u", { style: { left: part(share.entitled_gpus) } }));
-  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${gpus(share.entitled_gpus)}`), bar);
+  const entitled = seen.shares.read_only ? "–" : gpus(share.entitled_gpus); // it is not known then
+  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${entitled}`), bar);
 }
 
 let editing = null; // tickets as typed, by user, while an administrator changes them
@@ -243,8 +246,7 @@ async function preview() {
     const heads = ["user", "model", { text: "entitled now", num: true }, { text: "with these tickets", num: true }, { text: "", num: true }];
     show("preview", table(heads, rows, "The policy in office entitles nobody to anything, whatever the tickets."));
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    show("preview", el("div", { class: "bad" }, error.message));
+    show("preview", el("div", { class: "bad" }, error instanceof Refused ? error.message : "The controller does not answer."));
   }
 }
 
@@ -368,8 +370,7 @@ async function change(call, request) {
   try {
     await ask(call, { key: crypto.randomUUID(), ...request });
   } catch (error) {
-    if (error instanceof Refused) alert(error.message);
-    else throw error;
+    alert(error instanceof Refused ? error.message : NOT_KNOWN);
   }
   await turn();
 }
