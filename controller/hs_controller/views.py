@@ -8,7 +8,7 @@ from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
-from hs_core.cluster import ClusterMachine, WayRate, Why, explain_end
+from hs_core.cluster import ClusterMachine, Reason, WayRate, Why, explain_end
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
@@ -118,6 +118,8 @@ def holds(machine: ClusterMachine, job: Job, words: Iterable[str], now_s: float)
     missing = [word for word in words if word not in text]
     if not missing:
         return True
+    if not any(all(word in reason for word in missing) for reason in Reason):
+        return False
     why = _why_not(machine, job, now_s)  # asked for last: it takes longest
     return why is not None and all(word in why.reason for word in missing)
 
