@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from hs_controller.config import Config
 from hs_controller.links import Hub
@@ -115,13 +116,16 @@ def holds(machine: ClusterMachine, job: Job, words: Iterable[str], now_s: float)
     """Whether each of the words, in small letters, is in what the job's line on the page shows."""
     shown = [str(job.id), array_label(job), job.spec.name, job.user, job.state, *job.hosts, job.gpu_model]
     text = " ".join(shown).lower()
-    missing = [word for word in words if word not in text]
-    if not missing:
-        return True
-    if not any(all(word in reason for word in missing) for reason in Reason):
-        return False
+    missing = tuple(word for word in words if word not in text)
+    if not missing or not _of_a_reason(missing):
+        return not missing
     why = _why_not(machine, job, now_s)  # asked for last: it takes longest
     return why is not None and all(word in why.reason for word in missing)
+
+
+@lru_cache(64)
+def _of_a_reason(words: tuple[str, ...]) -> bool:
+    return any(all(word in reason for word in words) for reason in Reason)
 
 
 def array_label(job: Job) -> str:
