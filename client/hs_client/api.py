@@ -329,7 +329,7 @@ class Client:
         return self._call(self._stub.RemoveUser, wire.RemoveUserRequest(key=new_key(), name=name))
 
     def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
-        """Those that stand, newest first; with `undone` those that no longer do, too."""
+        """Those that stand, oldest first; with `undone` those that no longer do, too."""
         request = wire.ListTradesRequest(all=undone, limit=limit)
         return list(self._call(self._stub.ListTrades, request).trades)
 

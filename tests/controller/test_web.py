@@ -128,6 +128,8 @@ def test_signing_in_takes_a_token_and_sets_a_cookie_that_scripts_and_other_sites
             assert (info.json["you"], info.json["admin"]) == ("ann", False)
             out = await cluster.post("/logout", {}, cookie=sent)
             assert SimpleCookie(out.headers["set-cookie"])["hs_token"]["max-age"] == "0"
+            form = await cluster.post("/logout", b"", content_type="application/x-www-form-urlencoded")
+            assert form.headers["set-cookie"] is None, "another site's form signs nobody out"
 
     asyncio.run(story())
 
