@@ -241,7 +241,8 @@ class Client:
                 request.since_s = since_s and since_s + now_s - began_s
                 if tail_lines < 0:  # all of the newest again, less what we have
                     skip = received
-                elif told or not tail_lines:  # nobody knows what a tail was: what has been written since, likewise
+                elif told or not tail_lines:
+                    # Nobody knows what a tail was: what has been written since, likewise.
                     request.tail_lines, request.since_s = -1, now_s - heard_s + AGAIN_S
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):

@@ -223,12 +223,12 @@ class Journal:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             chatter = EVENTS.c.deed.is_(False)
             oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or newest
-            old = _before(db, newest, events)
-            until = min(old, oldest + EVENTS_AT_ONCE)
-            more = until < old
+            past = _before(db, newest, events)
+            until = min(past, oldest + EVENTS_AT_ONCE)
+            more = until < past
             db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
             for some in (~ANYBODYS, ANYBODYS):
-                done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= old, some)
+                done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= past, some)
                 first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
                 db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first, some))
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
