@@ -96,7 +96,9 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def again(table: Table, header: bool) -> None:
             nonlocal last
-            lines = plain_lines(table, header=header) if table.rows else [table.empty]
+            lines = [table.title] if table.title and header else []
+            lines += plain_lines(table, header=header) if table.rows else [table.empty]
+            lines += table.footer
             if lines != last:
                 print("\n".join([*lines, ""]), flush=True)
                 last = lines
@@ -111,7 +113,8 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def change(table: Table, header: bool) -> None:
             body = on_terminal(table, header, tell=False) if table.rows else Text(table.empty)
-            picture.update(Group(Text(table.title), body), refresh=True)
+            above = [Text(table.title)] if table.title and header else []
+            picture.update(Group(*above, body, *map(Text, table.footer)), refresh=True)
 
         yield change
 

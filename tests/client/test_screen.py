@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hs_client import Client, page, tables
 from hs_client.fitting import GAP, LEAST, Fitting, fit
-from hs_client.screen import on_terminal
+from hs_client.screen import Table, live, on_terminal
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMES = ("id", "name", "state", "moves", "why")
@@ -127,6 +127,17 @@ def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     with Client(f"unix:{serving.socket}") as client:
         seen = page.look(client)
     assert len(drawn(page.page(seen, at=0.0, height=height), 120)) <= height
+
+
+def test_a_table_that_is_watched_has_what_stands_above_and_below_it(capsys) -> None:
+    table = Table(columns=["user"], rows=[["ann"]], title="it cannot be written", footer=["n1: is drained"])
+    with live() as show:
+        show(table, True)
+        show(table, True)
+        show(table, False)
+    first, second = capsys.readouterr().out.strip().split("\n\n")
+    assert first.split("\n") == ["it cannot be written", "user", "ann", "n1: is drained"]
+    assert second.split("\n") == ["ann", "n1: is drained"]
 
 
 def test_without_a_header_columns_stand_as_far_apart() -> None:
