@@ -497,6 +497,8 @@ def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
         ("trade-undone", {}),
         ("migrated", {"reason": "balance"}),
         ("migrated", {"reason": "drain"}),
+        ("reshaped", {"reason": "drain", "from": "a", "to": "b,c"}),
+        ("reshaped", {"reason": "drain", "from": "a", "to": "a"}),
     ]
     meters.published(
         Event(seq=number, fact=Fact(now_s=0.0, kind=kind, text="", data=data))
@@ -505,5 +507,5 @@ def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
     value = meters.registry.get_sample_value
     assert value("hs_trades_total") == value("hs_trades_undone_total") == 1.0
     assert value("hs_migrations_total", {"reason": "balance"}) == 1.0
-    assert value("hs_migrations_total", {"reason": "drain"}) == 1.0
+    assert value("hs_migrations_total", {"reason": "drain"}) == 2.0, "also in another shape, but in its place"
     assert value("hs_events_total", {"kind": "migrated"}) == 2.0
