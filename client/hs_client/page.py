@@ -123,8 +123,11 @@ def _who(seen: Seen, colours: Mapping[str, str]) -> Fitting:
                 Text(printable(row.user) if first else "", style=colours.get(row.user, "")),
                 f"{row.tickets:g}" if first else "",
                 row.gpu_model,
-                f"{row.base_gpus:.2f}",
-                f"{row.entitled_gpus:.2f}",
+                *(
+                    ("-", "-")
+                    if seen.shares.read_only  # it is not known then
+                    else (f"{row.base_gpus:.2f}", f"{row.entitled_gpus:.2f}")
+                ),
                 f"{row.received_gpus:.2f}",
                 tables.bar(row.received_gpus, row.entitled_gpus, size.get(row.gpu_model, row.entitled_gpus)),
                 given.get((row.user, row.gpu_model), ""),

@@ -119,6 +119,16 @@ def test_top_counts_all_jobs_and_what_they_lost_not_only_those_that_it_is_told_o
     assert "… and 4998 more (hsctl queue)" in text
 
 
+def test_top_shows_nobody_as_entitled_to_nothing_while_the_journal_cannot_be_written(fake, serving) -> None:
+    fake.shares = wire.SharesReply(
+        read_only=True, shares=[wire.ShareView(user="ann", gpu_model="V100", tickets=1)]
+    )
+    with Client(f"unix:{serving.socket}") as client:
+        lines = drawn(page.page(page.look(client), at=0.0), 120)
+    [ann] = [line.split() for line in lines if line.startswith("ann")]
+    assert ann[:6] == ["ann", "1", "V100", "-", "-", "0.00"]
+
+
 @pytest.mark.parametrize("height", [24, 30, 50])
 def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     for number in range(20, 60):
