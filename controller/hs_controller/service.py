@@ -379,7 +379,9 @@ class Service(AdminCalls, TokenCalls):
                     yield view
 
     async def _before_newest(self, request: pb.EventsRequest) -> int:
-        tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
+        tail = request.tail or EVENTS_TAIL
+        if tail > EVENTS_TAIL_MOST:
+            raise RefusedError(f"tail: {tail}: at most {EVENTS_TAIL_MOST} was expected")
         return await self._loop.store.read(
             lambda journal: journal.before_newest(
                 tail, job=request.job_id, user=request.user, deeds=request.deeds

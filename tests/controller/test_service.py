@@ -71,6 +71,8 @@ def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
                 await stub.SetUser(pb.SetUserRequest(key="k", name="carl", run_as="nobody-at-all"))
             async with refused(*INVALID, "window_s"):
                 await stub.Shares(pb.SharesRequest(window_s=float("nan")))
+            async with refused(*INVALID, "tail: 100001: at most 100000"):
+                await stub.Events(pb.EventsRequest(tail=100_001)).read()
             assert (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs == []
             assert here.loop.mind.machine.users() == (), "nobody was added for a request that was refused"
 

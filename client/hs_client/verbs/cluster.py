@@ -138,7 +138,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
 @click.option("--me", is_flag=True, help="only about me")
 @click.option("--deeds", is_flag=True, help="only what administrators did")
-@click.option("-n", "--tail", type=click.IntRange(1, 1_000_000), metavar="N", help="the newest N  [1000]")
+@click.option("-n", "--tail", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
 @click.option(
     "--after", "after_seq", type=click.IntRange(0, 2**63 - 1), metavar="SEQ", help="only later than this one"
 )
