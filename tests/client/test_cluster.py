@@ -353,6 +353,17 @@ def test_doctor_fails_where_something_is_broken(hsctl, busy):
     assert "warn  version" in hsctl("doctor").out
 
 
+def test_doctor_does_not_fail_for_a_server_that_was_emptied_to_be_switched_off(hsctl, busy):
+    del busy.nodes[0].gpus[3]  # the broken one
+    busy.nodes[0].state = "away"
+    assert hsctl("doctor").code == 1
+    busy.nodes[0].draining = True
+    busy.nodes[0].certificate_until = 1.0
+    assert hsctl("doctor").code == 0
+    busy.nodes[0].needed_by.append(7)
+    assert hsctl("doctor").code == 1
+
+
 def test_numbers_that_json_cannot_say_are_null(hsctl, fake):
     fake.add(steps_per_s=math.nan, entitled_gpus=math.inf)
     (row,) = json.loads(hsctl("queue", "--json").out)

@@ -275,7 +275,8 @@ def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
     fix = ""
-    if node.state != "up":
+    emptied = node.draining and not node.jobs and not node.needed_by  # to be switched off
+    if node.state != "up" and not emptied:
         result = "fail"
         fix = f"start hs-agent there, its log says why it stopped; `hsctl node remove {node.name}` takes out one that will not come back"
     found = [
@@ -297,7 +298,7 @@ def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
         )
         found.append(
             _check(
-                "warn" if left_s > 0 else "fail",
+                "warn" if left_s > 0 or emptied else "fail",
                 f"node {node.name}",
                 text,
                 "see its agent's log; `hsctl node enroll` makes a new one",
