@@ -100,6 +100,7 @@ class Journal:
         self._writer = writer.connect()
         self._reader = reader.connect()
         self._keeper = reader.connect()
+        self._deeds_looked_through = 0  # up to which event, when old ones were dropped
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -227,10 +228,14 @@ class Journal:
             until = min(past, oldest + EVENTS_AT_ONCE)
             more = until < past
             db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
-            for some in (~ANYBODYS, ANYBODYS):
-                done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= past, some)
-                first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
-                db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first, some))
+            old_deeds = sa.and_(EVENTS.c.deed, EVENTS.c.seq <= past)
+            come = sa.select(sa.func.count()).where(old_deeds, EVENTS.c.seq > self._deeds_looked_through)
+            if (db.scalar(come) or 0) > deeds // 100:  # they are looked at one by one
+                for some in (~ANYBODYS, ANYBODYS):
+                    done = sa.select(EVENTS.c.seq).where(old_deeds, some)
+                    first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
+                    db.execute(sa.delete(EVENTS).where(old_deeds, EVENTS.c.seq <= first, some))
+                self._deeds_looked_through = past
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
             spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(JOBS_AT_ONCE)
             more |= db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare))).rowcount == JOBS_AT_ONCE
