@@ -5,11 +5,12 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from hs_client import Client, page, tables
 from hs_client.fitting import GAP, LEAST, Fitting, fit
-from hs_client.screen import Table, live, on_terminal
+from hs_client.screen import Table, live, on_terminal, plain_lines
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMES = ("id", "name", "state", "moves", "why")
@@ -137,6 +138,14 @@ def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     with Client(f"unix:{serving.socket}") as client:
         seen = page.look(client)
     assert len(drawn(page.page(seen, at=0.0, height=height), 120)) <= height
+
+
+def test_columns_of_a_pipe_stand_below_one_another_whatever_letters_names_are_of() -> None:
+    names = ["a-name", "日本語の名前", "größe", "gro\N{COMBINING DIAERESIS}ße", "名"]
+    lines = plain_lines(
+        Table(columns=["name", "n"], rows=[[name, "7"] for name in names], numeric=frozenset({"n"}))
+    )
+    assert {cell_len(line) for line in lines} == {len("日本語の名前") * 2 + 3}
 
 
 def test_a_table_that_is_watched_has_what_stands_above_and_below_it(capsys) -> None:
