@@ -30,7 +30,11 @@ CHANNELS = 50  # agents of this process share connections; on the wire each has 
 LOOK_EVERY_S = 3.0
 LOOK = [
     *(("/api/Info", "{}"), ("/api/Shares", '{"window_s": 3600}'), ("/api/ListNodes", "{}")),
-    *(("/api/ListJobs", '{"limit": 300}'), ("/api/ListTrades", "{}"), ("/api/Events", '{"tail": 30}')),
+    *(
+        ("/api/ListJobs", '{"limit": 300, "totals": true}'),
+        ("/api/ListTrades", "{}"),
+        ("/api/Events", '{"tail": 30}'),
+    ),
     ("/history", None),
 ]
 LIMIT_CPU, LIMIT_P99_S, LIMIT_MIB = 0.85, 0.100, 400 * 1e6 / 2**20

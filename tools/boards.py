@@ -40,6 +40,7 @@ class Board:
 # A GPU has a sample of the state that it is in only; with idle ones as 0 a server or a model where none is busy reads 0.
 BUSY = 'hs_gpu_state{state="busy"} or 0 * hs_gpu_state{state="idle"}'
 USABLE = 'hs_gpu_state{state=~"busy|idle"}'
+# A single figure is the newest that there was in the time shown: one that ends, as the last job's does, is `or vector(0)` or asked for as of now.
 GREEN_AT_0 = ((None, "green"), (1e-9, "red"))
 
 FAIRNESS = Board(
@@ -48,7 +49,7 @@ FAIRNESS = Board(
     (
         Panel(
             "Work lost",
-            {"GPU-seconds": "sum(increase(hs_lost_gpu_seconds_total[$__range]))"},
+            {"GPU-seconds": "sum(increase(hs_lost_gpu_seconds_total[$__range])) or vector(0)"},
             kind="stat",
             unit="s",
             width=6,
@@ -68,6 +69,7 @@ FAIRNESS = Board(
             unit="percentunit",
             width=6,
             text="Of the last hour. Below 1 also who came within it, or had fewer jobs than GPUs.",
+            instant=True,
             steps=((None, "red"), (0.8, "orange"), (0.95, "green")),
         ),
         Panel(
@@ -131,7 +133,7 @@ SERVERS = Board(
     "heteroshare-servers",
     "HeteroShare: servers and GPUs",
     (
-        Panel("Servers up", {"up": "sum(hs_agent_up)"}, kind="stat", width=6),
+        Panel("Servers up", {"up": "sum(hs_agent_up) or vector(0)"}, kind="stat", width=6),
         Panel(
             "Servers away",
             {"away": "count(hs_agent_up == 0) or vector(0)"},
@@ -148,7 +150,7 @@ SERVERS = Board(
         ),
         Panel(
             "GPUs busy",
-            {"busy": f"sum({BUSY}) / sum({USABLE})"},
+            {"busy": f"sum({BUSY}) / sum({USABLE}) or vector(0)"},
             kind="stat",
             unit="percentunit",
             width=6,
@@ -233,7 +235,7 @@ SCHEDULER = Board(
             text="1: it cannot be written. Nothing is submitted or changed; jobs go on.",
             steps=GREEN_AT_0,
         ),
-        Panel("Jobs", {"jobs": "sum(hs_queue_jobs)"}, kind="stat", width=6),
+        Panel("Jobs", {"jobs": "sum(hs_queue_jobs) or vector(0)"}, kind="stat", width=6),
         Panel(
             "Controller of one core",
             {
@@ -304,7 +306,7 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         }
         options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
     elif panel.kind == "stat":
-        by_name = panel.instant
+        by_name = any("{{" in legend for legend in panel.exprs)
         options = {
             "reduceOptions": {"calcs": ["lastNotNull"], "values": False},
             "textMode": "name" if by_name else "auto",

@@ -36,6 +36,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 QUIET_S = 0.5
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 PERHAPS_DONE = "a change that was asked for may have been made"
+AGAIN_S = 1.0  # of a log that is followed after a tail, before the connection was lost: servers know to the second when it was written
 MAX_REPLY_BYTES = 64 << 20
 LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
@@ -151,6 +152,14 @@ class Client:
         request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit, array_id=array_id)
         return list(self._call(self._stub.ListJobs, request).jobs)
 
+    def newest_jobs(self) -> wire.ListJobsReply:
+        """The newest of those that have not ended, with `totals` of all of them."""
+        reply = self._call(self._stub.ListJobs, wire.ListJobsRequest(totals=True))
+        if not reply.HasField("totals"):  # of an older controller: as far as it lists them
+            lost_gpu_s = sum(job.lost_gpu_s for job in reply.jobs)
+            reply.totals.MergeFrom(wire.JobTotals(jobs=len(reply.jobs), lost_gpu_s=lost_gpu_s))
+        return reply
+
     def job(self, job_id: int) -> wire.JobDetail:
         return self._call(self._stub.GetJob, wire.JobRequest(job_id=job_id))
 
@@ -218,24 +227,30 @@ class Client:
             rank=rank,
             since_s=since_s,
         )
-        began_s = time.monotonic()
+        began_s = heard_s = time.monotonic()
         newest = from_epoch  # incarnation that said something
         received = 0  # bytes of what it said
         skip = 0
+        told = False
         self.info()  # where no controller is there to begin with, that is said at once
         for attempt in range(1_000_000):
             if attempt:
-                # All of the newest again, less what we have; after a tail we cannot know what that was.
-                request.tail_lines, skip = (-1, received) if tail_lines < 0 else (0, 0)
+                now_s = time.monotonic()
                 request.from_epoch = newest
                 # The same moment. Where the server tells it less exactly by now, some is said twice and nothing is left out.
-                request.since_s = since_s and since_s + time.monotonic() - began_s
+                request.since_s = since_s and since_s + now_s - began_s
+                if tail_lines < 0:  # all of the newest again, less what we have
+                    skip = received
+                elif told or not tail_lines:
+                    # Nobody knows what a tail was: what has been written since, likewise.
+                    request.tail_lines, request.since_s = -1, now_s - heard_s + AGAIN_S
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):
                     if chunk.epoch != newest:
                         newest, received, skip = chunk.epoch, 0, 0
                     chunk.data, skip = chunk.data[skip:], skip - min(skip, len(chunk.data))
                     received += len(chunk.data)
+                    heard_s, told = time.monotonic(), told or bool(chunk.data)
                     if chunk.data or (chunk.away and not attempt):
                         yield chunk
                 return
@@ -315,7 +330,7 @@ class Client:
         return self._call(self._stub.RemoveUser, wire.RemoveUserRequest(key=new_key(), name=name))
 
     def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
-        """Those that stand, newest first; with `undone` those that no longer do, too."""
+        """Those that stand, oldest first; with `undone` those that no longer do, too."""
         request = wire.ListTradesRequest(all=undone, limit=limit)
         return list(self._call(self._stub.ListTrades, request).trades)
 

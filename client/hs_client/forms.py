@@ -113,12 +113,12 @@ def shares(reply: wire.SharesReply) -> list[Row]:
             {"user": share.user, "tickets": share.tickets, "entitled": {}, "receiving": {}, "fairness": None,
              "base": {}, "demand": {}, "received_gpu_s": {}, "window_s": reply.window_s},
         )  # fmt: skip
-        row["entitled"][share.gpu_model] = share.entitled_gpus
+        row["entitled"][share.gpu_model] = None if reply.read_only else share.entitled_gpus
         row["receiving"][share.gpu_model] = share.received_gpus
-        row["base"][share.gpu_model] = share.base_gpus
+        row["base"][share.gpu_model] = None if reply.read_only else share.base_gpus
         row["demand"][share.gpu_model] = share.demand_gpus
         row["received_gpu_s"][share.gpu_model] = share.received_gpu_s
-    for row in rows.values():
+    for row in rows.values() if not reply.read_only else ():
         row["fairness"] = fairness(sum(row["receiving"].values()), sum(row["entitled"].values()))
     return list(rows.values())
 
@@ -162,7 +162,8 @@ def gpus(view: wire.NodeView, epochs: dict[int, int]) -> list[Row]:
         use = uses.get(gpu.id, wire.GpuUse())
         running = [job for job in (use.running_job, use.second_job) if job]
         jobs = running + [job for job in use.bound_jobs if job not in running]
-        state = "busy" if use.running_job else "drained" if gpu.index in drained else "idle"
+        kept = view.draining or gpu.index in drained
+        state = "busy" if use.running_job else "drained" if kept else "idle"
         state = "away" if view.state == "away" else state if gpu.healthy else "unhealthy"
         rows.append(
             {"index": gpu.index, "uuid": gpu.id, "model": gpu.model, "state": state,

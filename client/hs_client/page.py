@@ -36,17 +36,20 @@ class Seen:
     shares: wire.SharesReply
     trades: Sequence[wire.TradeView]
     nodes: Sequence[wire.NodeView]
-    jobs: Sequence[wire.JobView]
+    jobs: Sequence[wire.JobView]  # the newest
+    totals: wire.JobTotals  # of all
     events: Sequence[wire.Event]
 
 
 def look(client: Client) -> Seen:
+    listed = client.newest_jobs()
     return Seen(
         info=client.info(),
         shares=client.shares(),
         trades=client.trades(),
         nodes=client.nodes(),
-        jobs=client.jobs(),
+        jobs=listed.jobs,
+        totals=listed.totals,
         events=list(client.events(tail=_NEWEST_EVENTS)),
     )
 
@@ -65,7 +68,7 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
     events = [Text(line, style="dim", no_wrap=True) for line in tables.event_lines(seen.events[-newest:])]
     most = max(_FEWEST, height - used - len(events)) if height else len(seen.jobs)
     below = [Text(), *events] if events else []
-    return Group(*upper, _jobs(seen.jobs, colours, most), *below)
+    return Group(*upper, _jobs(seen, colours, most), *below)
 
 
 def _colours(seen: Seen) -> dict[str, str]:
@@ -75,7 +78,7 @@ def _colours(seen: Seen) -> dict[str, str]:
 
 def _head(seen: Seen, at: float) -> Text:
     info = seen.info
-    lost = sum(job.lost_gpu_s for job in seen.jobs)
+    lost = seen.totals.lost_gpu_s
     words = Text(
         f"{clock(at)}  {info.policy}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
         no_wrap=True,
@@ -120,8 +123,11 @@ def _who(seen: Seen, colours: Mapping[str, str]) -> Fitting:
                 Text(printable(row.user) if first else "", style=colours.get(row.user, "")),
                 f"{row.tickets:g}" if first else "",
                 row.gpu_model,
-                f"{row.base_gpus:.2f}",
-                f"{row.entitled_gpus:.2f}",
+                *(
+                    ("-", "-")
+                    if seen.shares.read_only  # it is not known then
+                    else (f"{row.base_gpus:.2f}", f"{row.entitled_gpus:.2f}")
+                ),
                 f"{row.received_gpus:.2f}",
                 tables.bar(row.received_gpus, row.entitled_gpus, size.get(row.gpu_model, row.entitled_gpus)),
                 given.get((row.user, row.gpu_model), ""),
@@ -167,7 +173,7 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitt
             if use is not None and use.running_job:
                 squares.append("■", style=colours.get(use.user, ""))
             else:
-                usable = gpu.healthy and gpu.index not in node.drained_gpus
+                usable = gpu.healthy and gpu.index not in node.drained_gpus and not node.draining
                 squares.append("□" if usable else "☒", style="dim" if usable else "red")
         state = tables.node_state(node)
         note = tables.draining(node) or (node.warnings[0] if node.warnings else "")
@@ -187,12 +193,13 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitt
     )
 
 
-def _jobs(jobs: Sequence[wire.JobView], colours: Mapping[str, str], most: int) -> Group:
+def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
     names = ("job", "name", "user", "state", "gpus", "on", "share", "steps/s", "moves", "why / next")
     rows: list[tuple[Text | str, ...]] = []
     order = {"running": 0, "starting": 1, "suspended": 2, "queued": 3}
     live = sorted(
-        (job for job in jobs if job.state not in ENDED), key=lambda j: (order.get(j.state, 4), j.user, j.id)
+        (job for job in seen.jobs if job.state not in ENDED),
+        key=lambda j: (order.get(j.state, 4), j.user, j.id),
     )
     for job in live[:most]:
         why = f"moving to {job.moving_to}: {job.moving_why}" if job.moving_to else job.reason_text
@@ -217,5 +224,5 @@ def _jobs(jobs: Sequence[wire.JobView], colours: Mapping[str, str], most: int) -
         spare=("moves", "steps/s", "share", "gpus"),
         long={"name": 16, "user": 10, "on": 12, "why / next": 28},
     )
-    left = len(live) - most
+    left = seen.totals.jobs - min(most, len(live))
     return Group(made, Text(f"… and {left} more (hsctl queue)", style="dim")) if left > 0 else Group(made)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 import click
 
@@ -51,15 +52,23 @@ def print_table(table: Table, *, header: bool = True) -> None:
 def plain_lines(table: Table, *, header: bool = True) -> list[str]:
     """Columns padded with blanks, no colour, no frame."""
     everything = [[*table.columns], *table.rows] if header else [*table.rows]
-    widths = [max(len(printable(row[i])) for row in everything) for i in range(len(table.columns))]
+    widths = [max(cells(printable(row[i])) for row in everything) for i in range(len(table.columns))]
     lines = []
     for row in everything:
-        cells = []
+        made = []
         for name, cell, width in zip(table.columns, row, widths, strict=True):
             text = printable(cell)
-            cells.append(text.rjust(width) if name in table.numeric else text.ljust(width))
-        lines.append("  ".join(cells).rstrip())
+            blank = " " * (width - cells(text))
+            made.append(blank + text if name in table.numeric else text + blank)
+        lines.append("  ".join(made).rstrip())
     return lines
+
+
+def cells(text: str) -> int:
+    """Columns of a terminal that it takes: letters of East Asia are two wide, accents that are letters of their own none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def printable(text: str) -> str:
@@ -96,7 +105,9 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def again(table: Table, header: bool) -> None:
             nonlocal last
-            lines = plain_lines(table, header=header) if table.rows else [table.empty]
+            lines = [table.title] if table.title and header else []
+            lines += plain_lines(table, header=header) if table.rows else [table.empty]
+            lines += table.footer
             if lines != last:
                 print("\n".join([*lines, ""]), flush=True)
                 last = lines
@@ -111,7 +122,8 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def change(table: Table, header: bool) -> None:
             body = on_terminal(table, header, tell=False) if table.rows else Text(table.empty)
-            picture.update(Group(Text(table.title), body), refresh=True)
+            above = [Text(table.title)] if table.title and header else []
+            picture.update(Group(*above, body, *map(Text, table.footer)), refresh=True)
 
         yield change
 

@@ -174,11 +174,12 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
 
 
 def _in_use(view: wire.NodeView) -> str:
-    """Busy and usable ones; of a server that is away nobody knows."""
+    """Busy and usable ones, as in `hsctl share`; of a server that is away nobody knows."""
     if view.state == "away":
         return "-/-"
-    usable = sum(gpu.healthy and gpu.index not in view.drained_gpus for gpu in view.gpus)
-    return f"{sum(1 for use in view.uses if use.running_job)}/{usable}"
+    busy = {use.gpu_id for use in view.uses if use.running_job}
+    usable = {gpu.id for gpu in view.gpus if gpu.healthy and gpu.index not in view.drained_gpus}
+    return f"{len(busy)}/{len(busy | (usable if not view.draining else set()))}"
 
 
 def _memory(view: wire.NodeView) -> str:

@@ -31,6 +31,7 @@ from hs_controller.sqlite import (
 from hs_controller.tables import (
     COUNTED_BEFORE,
     EVENTS,
+    PUT_BACK,
     USAGE,
     account_of,
     event_row,
@@ -44,6 +45,7 @@ from hs_controller.tables import (
 SQLITE = b"SQLite format 3\0"  # what each of its files begins with
 CHUNK_BYTES = 256 << 10
 JOB_IDS_SKIPPED = 1_000_000  # jobs that came after the backup had such numbers: agents may still know them
+EVENTS_SKIPPED = 1_000_000_000  # so had events: who has followed them asks for what comes after the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _let_go(made: "asyncio.Task[Copy]") -> None:
 def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | None]:
     """Puts a copy in the journal's place; the number of jobs in it, and where what was there is now. Raises StoreRefusedError, and then nothing has changed.
 
-    Terms, job numbers and epochs begin far above all that agents may have heard of since the copy was made.
+    Terms, job numbers, epochs and numbers of events begin far above all that anybody may have heard of since the copy was made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -223,11 +225,11 @@ def _put_back(db: sa.Connection) -> Event:
     by = name_of(os.getuid()) or f"uid-{os.getuid()}"
     fact = audit(
         max(time.time(), newest_s or 0.0),
-        "journal-restored",
+        PUT_BACK,
         f"{by} put a backup back; what came after it is not known",
         by=by,
     )
-    return Event(seq=(seq or 0) + 1, fact=fact)
+    return Event(seq=(seq or 0) + EVENTS_SKIPPED, fact=fact)
 
 
 def _remove(fresh: Path) -> None:

@@ -50,6 +50,7 @@ from hs_controller.tables import (
     FINE,
     HOSTS,
     JOBS,
+    PUT_BACK,
     REQUESTS,
     SAMPLES,
     USAGE,
@@ -80,6 +81,11 @@ from hs_core.names import JobId
 
 EVENTS_AT_ONCE, JOBS_AT_ONCE = 20_000, 2_000  # that are dropped
 ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
+ANYBODYS = (EVENTS.c.kind == "node-renewed") | (
+    EVENTS.c.kind.in_(("token-created", "token-revoked"))
+    & sa.func.json_extract(EVENTS.c.data, "$.by").is_not_distinct_from(EVENTS.c.user)
+)
+"""Deeds for which nobody has to be an administrator: a server's renewals, and what users do to tokens of their own."""
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
 
@@ -94,6 +100,7 @@ class Journal:
         self._writer = writer.connect()
         self._reader = reader.connect()
         self._keeper = reader.connect()
+        self._deeds_looked_through = 0  # up to which event, when old ones were dropped
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -210,18 +217,25 @@ class Journal:
     ) -> bool:
         """Drop what is older than anybody was promised, a bounded amount at a time: whether there is more. `awaited`: jobs that live ones wait for.
 
-        Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out.
+        Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out. Nor do deeds that anybody
+        can do, as often as it likes: of those as many stay for themselves.
         """
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             chatter = EVENTS.c.deed.is_(False)
             oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or newest
-            until = min(newest - events, oldest + EVENTS_AT_ONCE)
-            more = until < newest - events
+            past = _before(db, newest, events)
+            until = min(past, oldest + EVENTS_AT_ONCE)
+            more = until < past
             db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
-            done = sa.select(EVENTS.c.seq).where(EVENTS.c.deed, EVENTS.c.seq <= newest - events)
-            first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
-            db.execute(sa.delete(EVENTS).where(EVENTS.c.deed, EVENTS.c.seq <= first))
+            old_deeds = sa.and_(EVENTS.c.deed, EVENTS.c.seq <= past)
+            come = sa.select(sa.func.count()).where(old_deeds, EVENTS.c.seq > self._deeds_looked_through)
+            if (db.scalar(come) or 0) > deeds // 100:  # they are looked at one by one
+                for some in (~ANYBODYS, ANYBODYS):
+                    done = sa.select(EVENTS.c.seq).where(old_deeds, some)
+                    first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
+                    db.execute(sa.delete(EVENTS).where(old_deeds, EVENTS.c.seq <= first, some))
+                self._deeds_looked_through = past
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
             spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(JOBS_AT_ONCE)
             more |= db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare))).rowcount == JOBS_AT_ONCE
@@ -391,6 +405,18 @@ def _unread(error: ValueError | KeyError) -> str:
         return f"{type(error).__name__}: {error}"
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return ": ".join([error.title, *map(str, first["loc"]), first["msg"]])
+
+
+def _before(db: sa.Connection, newest: int, count: int) -> int:
+    """After which event the newest `count` come. Their numbers are counted, as there may be very many, less those that were left out where a backup was put back."""
+    seq = newest - count
+    put_back = sa.select(EVENTS.c.seq).where(EVENTS.c.kind == PUT_BACK).order_by(EVENTS.c.seq.desc())
+    for first in db.scalars(put_back).all():
+        if seq >= first:
+            break
+        last = db.scalar(sa.select(sa.func.max(EVENTS.c.seq)).where(EVENTS.c.seq < first)) or 0
+        seq -= first - last - 1
+    return seq
 
 
 def _events_of(job: int, user: str, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:

@@ -94,7 +94,10 @@ class Meters:
         for event in events:
             fact = event.fact
             self._events.labels(kind=fact.kind).inc()
-            if fact.kind == "migrated":
+            # One that goes on in another shape may do so on other servers.
+            if fact.kind == "migrated" or (
+                fact.kind == "reshaped" and fact.data.get("from") != fact.data.get("to")
+            ):
                 self._migrations.labels(reason=str(fact.data.get("reason", ""))).inc()
             elif fact.kind == "trade":
                 self._trades.inc()

@@ -193,6 +193,11 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         "1 from when the node could not start a job until it has started one.",
         labels=node,
     )
+    jobs = GaugeMetricFamily(
+        "hs_node_jobs",
+        "Jobs that live on the node, or whose checkpoint is to be had from there only.",
+        labels=node,
+    )
     memory = GaugeMetricFamily("hs_node_memory_bytes", "The node's host memory.", labels=node)
     available = GaugeMetricFamily(
         "hs_node_memory_available_bytes", "What is left of it before its agent starts nobody.", labels=node
@@ -225,6 +230,8 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
             age.add_metric([host.name], max(0.0, now_s - heard_s))
         draining.add_metric([host.name], float(host.drain is not None))
         unable.add_metric([host.name], float(bool(machine.cannot_start(host.name))))
+        needed_by = len(machine.jobs_at(host.name)) + len(machine.needing(host.name))
+        jobs.add_metric([host.name], float(needed_by))
         busy, parked_bytes = _in_use(machine, host)
         if connected:
             parked.add_metric([host.name], float(parked_bytes))
@@ -239,7 +246,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
             busy_part.add_metric([host.name], sum(said) / len(said) / 100.0)
             used.add_metric([host.name], float(sum(reading.memory_used_bytes for reading in link.gpus)))
         await pieces.rest()
-    return [up, age, draining, unable, memory, available, parked, state, busy_part, used]
+    return [up, age, draining, unable, jobs, memory, available, parked, state, busy_part, used]
 
 
 def _in_use(machine: ClusterMachine, host: Host) -> tuple[set[str], int]:

@@ -38,6 +38,7 @@ EVENTS_PAGE = 500
 EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
 REFRESH_S = 5.0  # a watched job's waiting time is told again so often
 LOG_LINES_MOST = 10_000_000
+WORDS_MOST = 16  # by which jobs are looked for
 
 
 class Service(AdminCalls, TokenCalls):
@@ -202,13 +203,17 @@ class Service(AdminCalls, TokenCalls):
         states = [convert.word(JobState, state, "states") for state in request.states]
         if request.limit > LIST_MOST:
             raise RefusedError(f"limit: {request.limit}: at most {LIST_MOST} was expected")
-        limit = request.limit or LIST_DEFAULT
+        limit, words = request.limit or LIST_DEFAULT, tuple(word.lower() for word in request.words)
         ended = [state for state in states if state in ENDED_STATES]
         live = [state for state in states if state not in ENDED_STATES]
+        if len(words) > WORDS_MOST:
+            raise RefusedError(f"words: {len(words)} of them; at most {WORDS_MOST} were expected")
+        if words and (request.all or ended):
+            raise RefusedError("words: only jobs that have not ended are looked for by words")
         machine = await self._loop.settled()
         now_s = self._loop.clock.now_s()
 
-        pieces, found = Pieces(self._loop.settled), dict[JobId, pb.JobView]()
+        pieces, found, totals = Pieces(self._loop.settled), dict[JobId, pb.JobView](), pb.JobTotals()
 
         async def show(row: Job) -> None:
             found[row.id] = views.job_view(machine, row, now_s, mine=_mine(row, caller))
@@ -218,16 +223,25 @@ class Service(AdminCalls, TokenCalls):
             user = UserName(request.user) if request.user else None
             asked = [row for row in machine.jobs(user=user, states=live) if _of_array(row, request.array_id)]
             there = sorted(asked, key=lambda row: row.id, reverse=True)
-            for job in [row.id for row in there[:limit]]:
+            for job in [row.id for row in (there if words or request.totals else there[:limit])]:
                 row = machine.find(job)  # which may have become of it while others were shown
-                if row is not None and not row.state.ended and (not live or row.state in live):
-                    await show(row)
+                if row is None or row.state.ended or (live and row.state not in live):
+                    continue
+                views.count(totals, row)
+                if not words or views.holds(machine, row, words, now_s):
+                    totals.found += 1
+                    if len(found) < limit:
+                        await show(row)
+                await pieces.rest()
         # The ended ones after those that go on: one that ends in between is in both; the other way round it would be in neither.
         if ended or (request.all and not states):
             async for row in self._ended(request, ended, limit):
                 await show(row)
         newest = sorted(found, reverse=True)[:limit]
-        return pb.ListJobsReply(jobs=[found[j] for j in (newest if request.limit else reversed(newest))])
+        return pb.ListJobsReply(
+            jobs=[found[j] for j in (newest if request.limit else reversed(newest))],
+            totals=totals if request.totals else None,
+        )
 
     async def _ended(
         self, request: pb.ListJobsRequest, states: Sequence[str], limit: int
@@ -365,7 +379,9 @@ class Service(AdminCalls, TokenCalls):
                     yield view
 
     async def _before_newest(self, request: pb.EventsRequest) -> int:
-        tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
+        tail = request.tail or EVENTS_TAIL
+        if tail > EVENTS_TAIL_MOST:
+            raise RefusedError(f"tail: {tail}: at most {EVENTS_TAIL_MOST} was expected")
         return await self._loop.store.read(
             lambda journal: journal.before_newest(
                 tail, job=request.job_id, user=request.user, deeds=request.deeds

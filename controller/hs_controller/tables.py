@@ -18,6 +18,9 @@ FINE, COARSE = 0, 1  # tiers of usage samples
 COUNTED_BEFORE = (
     "counted_before"  # key of what totals had when a backup was put back, and what was told again after it
 )
+PUT_BACK = (
+    "journal-restored"  # kind of the event about a backup that was put back: the first of those after it
+)
 
 TABLES = sa.MetaData()
 META = sa.Table(

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from hs_controller.config import Config
 from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
-from hs_core.cluster import ClusterMachine, WayRate, Why, explain_end
+from hs_core.cluster import ClusterMachine, Reason, WayRate, Why, explain_end
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
@@ -99,9 +100,45 @@ def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, n
     if not job.state.ended:
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
-    if job.state is not JobState.RUNNING or machine.cut_off(job) or machine.looks_on:
-        why = why_of(machine, job, now_s)
+    why = _why_not(machine, job, now_s)
+    if why is not None:
         view.reason, view.reason_text = why.reason, why.text
+
+
+def _why_not(machine: ClusterMachine, job: Job, now_s: float) -> Why | None:
+    """None: it runs."""
+    if job.state is JobState.RUNNING and not machine.cut_off(job) and not machine.looks_on:
+        return None
+    return why_of(machine, job, now_s)
+
+
+def holds(machine: ClusterMachine, job: Job, words: Iterable[str], now_s: float) -> bool:
+    """Whether each of the words, in small letters, is in what the job's line on the page shows."""
+    shown = [str(job.id), array_label(job), job.spec.name, job.user, job.state, *job.hosts, job.gpu_model]
+    text = " ".join(shown).lower()
+    missing = tuple(word for word in words if word not in text)
+    if not missing or not _of_a_reason(missing):
+        return not missing
+    why = _why_not(machine, job, now_s)  # asked for last: it takes longest
+    return why is not None and all(word in why.reason for word in missing)
+
+
+@lru_cache(64)
+def _of_a_reason(words: tuple[str, ...]) -> bool:
+    return any(all(word in reason for word in words) for reason in Reason)
+
+
+def array_label(job: Job) -> str:
+    """`12_3`: task 3 of array 12; empty: it is of none."""
+    index = job.spec.array_index
+    return f"{job.spec.array_id}_{index}" if job.spec.array_id and index is not None else ""
+
+
+def count(totals: controller_pb2.JobTotals, job: Job) -> None:
+    report = job.report
+    totals.jobs += 1
+    totals.queued += job.state is JobState.QUEUED
+    totals.lost_gpu_s += job.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0)
 
 
 def _copies(job: Job) -> Iterator[controller_pb2.CopyView]:
@@ -261,8 +298,11 @@ async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.
             if (report := row.reports.get(host.name)) is not None and report.occupies
             for gpu in report.gpus
         }
-        pool.healthy += len(host.healthy_gpus)
-        pool.busy += len(busy & {gpu.id for gpu in host.gpus})
+        # Of a drained server nobody is given any more; who still runs there has what it has.
+        usable = {gpu.id for gpu in host.healthy_gpus} if host.schedulable else set()
+        there = busy & {gpu.id for gpu in host.gpus}
+        pool.healthy += len(usable | there)
+        pool.busy += len(there)
         await pieces.rest()
     return [found[model] for model in sorted(found)]
 

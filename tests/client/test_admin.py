@@ -155,7 +155,7 @@ def test_nodes_show_draining_jobs_and_certificates(hsctl, two_nodes):
     hsctl("node", "drain", "v1", "--reason", "fans")
     ran = hsctl("nodes")
     row = ran.out.splitlines()[1]
-    assert row.split()[:5] == ["v1", "draining", "V100", "0/2/2", "2"]
+    assert row.split()[:5] == ["v1", "draining", "V100", "0/0/2", "2"]
     assert "left" in row
     assert "v1: is drained; 2 jobs left; fans" in ran.err
     node = json.loads(hsctl("nodes", "--me", "--json").out)

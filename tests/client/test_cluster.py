@@ -74,6 +74,12 @@ def test_share_says_when_the_controller_cannot_write_its_journal(hsctl, busy):
     assert "the controller cannot write its journal just now" in title
     assert "running jobs go on" in title
     assert first.split()[4:7] == ["-", "-", "-"], "nobody is said to be entitled to nothing"
+    title, _, first, *_ = hsctl("share", "--me").out.splitlines()
+    assert "the controller cannot write its journal just now" in title
+    assert first.split()[4:7] == ["-", "-", "-"]
+    ann, _ = json.loads(hsctl("share", "--json").out)
+    assert (ann["entitled"]["V100"], ann["base"]["V100"], ann["fairness"]) == (None, None, None)
+    assert ann["receiving"]["V100"] == 1.9
 
 
 @pytest.mark.usefixtures("busy")
@@ -149,6 +155,19 @@ def test_gpus_shows_who_runs_and_whose_state_stays(hsctl):
     lines = hsctl("gpus").out.splitlines()
     assert lines[1].split()[:7] == ["n1", "0", "V100", "busy", "ann", "7", "8"]
     assert [row["index"] for row in json.loads(hsctl("gpus", "--me", "--json").out)] == [0]
+
+
+def test_gpus_of_mine_are_also_those_that_keep_a_suspended_job_of_mine(hsctl, busy):
+    busy.info.you = "bob"
+    assert [row["index"] for row in json.loads(hsctl("gpus", "--me", "--json").out)] == [0, 1]
+
+
+def test_of_a_drained_server_no_gpu_is_said_to_be_idle_or_usable(hsctl, busy):
+    busy.nodes[0].draining = True
+    rows = json.loads(hsctl("gpus", "--json").out)
+    assert [row["state"] for row in rows] == ["busy", "drained", "drained", "unhealthy"]
+    assert not any(row["drained"] for row in rows), "they are not drained themselves"
+    assert hsctl("nodes").out.splitlines()[1].split()[:4] == ["n1", "draining", "V100", "1/1/4"]
 
 
 @pytest.mark.usefixtures("busy")
@@ -332,6 +351,17 @@ def test_doctor_fails_where_something_is_broken(hsctl, busy):
     busy.nodes = [wire.NodeView(name="n1", state="up", gpus=GPUS[:3])]
     busy.info.version = "9.0.0"
     assert "warn  version" in hsctl("doctor").out
+
+
+def test_doctor_does_not_fail_for_a_server_that_was_emptied_to_be_switched_off(hsctl, busy):
+    del busy.nodes[0].gpus[3]  # the broken one
+    busy.nodes[0].state = "away"
+    assert hsctl("doctor").code == 1
+    busy.nodes[0].draining = True
+    busy.nodes[0].certificate_until = 1.0
+    assert hsctl("doctor").code == 0
+    busy.nodes[0].needed_by.append(7)
+    assert hsctl("doctor").code == 1
 
 
 def test_numbers_that_json_cannot_say_are_null(hsctl, fake):

@@ -236,6 +236,33 @@ def test_followed_logs_are_whole_after_a_restart_of_the_controller(serving, fake
     assert b"".join(got) == b"one\ntwo\n"
 
 
+@pytest.mark.parametrize("tail", [0, 1])
+def test_who_follows_the_end_of_a_log_misses_nothing_over_a_restart_of_the_controller(serving, fake, tail):
+    fake.add(state="running", host="n1")
+    fake.logs[1] = [b"zero\n", b"one\n"]
+    fake.hold_logs.add(1)
+    got = []
+
+    def read():
+        with Client(f"unix:{serving.socket}") as client:
+            got.extend(client.logs(1, tail_lines=tail, follow=True))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    while len(got) < tail or not fake.requests["Logs"]:
+        reading.join(0.01)
+    serving.stop()
+    fake.logs[1] = [b"two\n"]  # this one does not know when what was written
+    serving.start()
+    while len(fake.requests["Logs"]) < 2:
+        reading.join(0.01)
+    fake.end(1)
+    reading.join(20)
+    assert b"".join(got) == b"one\n" * tail + b"two\n"
+    again = fake.last("Logs")
+    assert (again.tail_lines, again.since_s >= api.AGAIN_S) == (-1, True)
+
+
 def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(serving, fake, monkeypatch):
     monkeypatch.setattr(api, "QUIET_S", 0.01)
     fake.add(state="succeeded", host="n1")

@@ -5,11 +5,12 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from hs_client import Client, page, tables
 from hs_client.fitting import GAP, LEAST, Fitting, fit
-from hs_client.screen import on_terminal
+from hs_client.screen import Table, live, on_terminal, plain_lines
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMES = ("id", "name", "state", "moves", "why")
@@ -103,6 +104,32 @@ def test_top_shows_jobs_with_number_state_and_why_on_eighty_columns(crowd, servi
     assert "running" in rows["13"]
 
 
+def test_top_counts_all_jobs_and_what_they_lost_not_only_those_that_it_is_told_of(crowd, serving) -> None:
+    crowd.jobs[12].lost_gpu_s = 3.0
+
+    def shown() -> str:
+        with Client(f"unix:{serving.socket}") as client:
+            return "\n".join(drawn(page.page(page.look(client), at=0.0, height=1), 120))
+
+    text = shown()  # of a controller that does not count them
+    assert "lost work 3 GPU-seconds" in text
+    assert "more (hsctl queue)" not in text
+    crowd.totals = wire.JobTotals(jobs=5000, queued=4000, lost_gpu_s=77.0)
+    text = shown()
+    assert "lost work 77 GPU-seconds" in text
+    assert "… and 4998 more (hsctl queue)" in text
+
+
+def test_top_shows_nobody_as_entitled_to_nothing_while_the_journal_cannot_be_written(fake, serving) -> None:
+    fake.shares = wire.SharesReply(
+        read_only=True, shares=[wire.ShareView(user="ann", gpu_model="V100", tickets=1)]
+    )
+    with Client(f"unix:{serving.socket}") as client:
+        lines = drawn(page.page(page.look(client), at=0.0), 120)
+    [ann] = [line.split() for line in lines if line.startswith("ann")]
+    assert ann[:6] == ["ann", "1", "V100", "-", "-", "0.00"]
+
+
 @pytest.mark.parametrize("height", [24, 30, 50])
 def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     for number in range(20, 60):
@@ -111,6 +138,25 @@ def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     with Client(f"unix:{serving.socket}") as client:
         seen = page.look(client)
     assert len(drawn(page.page(seen, at=0.0, height=height), 120)) <= height
+
+
+def test_columns_of_a_pipe_stand_below_one_another_whatever_letters_names_are_of() -> None:
+    names = ["a-name", "日本語の名前", "größe", "gro\N{COMBINING DIAERESIS}ße", "名"]
+    lines = plain_lines(
+        Table(columns=["name", "n"], rows=[[name, "7"] for name in names], numeric=frozenset({"n"}))
+    )
+    assert {cell_len(line) for line in lines} == {len("日本語の名前") * 2 + 3}
+
+
+def test_a_table_that_is_watched_has_what_stands_above_and_below_it(capsys) -> None:
+    table = Table(columns=["user"], rows=[["ann"]], title="it cannot be written", footer=["n1: is drained"])
+    with live() as show:
+        show(table, True)
+        show(table, True)
+        show(table, False)
+    first, second = capsys.readouterr().out.strip().split("\n\n")
+    assert first.split("\n") == ["it cannot be written", "user", "ann", "n1: is drained"]
+    assert second.split("\n") == ["ann", "n1: is drained"]
 
 
 def test_without_a_header_columns_stand_as_far_apart() -> None:

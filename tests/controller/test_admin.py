@@ -102,6 +102,31 @@ def test_while_a_directory_is_asked_for_an_account_or_the_host_others_are_answer
     asyncio.run(story())
 
 
+def test_of_a_drained_server_only_those_gpus_count_as_usable_on_which_somebody_still_runs(
+    config: Config,
+) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub, agent = here.client.stub, await here.agent(gpus=4).join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+
+            async def pool() -> tuple[int, int, int]:
+                [pool] = (await stub.Shares(pb.SharesRequest())).pools
+                return pool.gpus, pool.healthy, pool.busy
+
+            assert await pool() == (4, 4, 1)
+            await stub.DrainNode(pb.DrainNodeRequest(key="d", node="h1"))
+            assert await pool() == (4, 1, 1)
+            await stub.UndrainNode(pb.NodeRequest(key="u", node="h1"))
+            await stub.SetGpuDrain(pb.SetGpuDrainRequest(key="g", node="h1", gpus=[0, 1], drain=True))
+            assert await pool() == (4, 3, 1), "one of the drained ones is still somebody's"
+
+    asyncio.run(story())
+
+
 def test_gpus_are_drained_by_their_indices_and_stay_so_after_a_restart(config: Config) -> None:
     async def story() -> None:
         async with started(config) as here:

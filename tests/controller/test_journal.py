@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hs_controller.journal import Journal
 from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage, UserToken
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
-from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, nearest_samples
+from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, PUT_BACK, nearest_samples
 from hs_core.events import Fact
 from hs_core.forms import Form, Shape, Spread
 from hs_core.model import After, AfterCondition, Gpu, Host, Job, JobSpec, JobState, Migrate, User
@@ -426,6 +426,50 @@ def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journa
     journal._writer.commit()
     journal.commit(Batch(events=(event(many, deed=True),)))
     assert not prune(events=10, deeds=3), "where there are deeds alone there is no more"
+
+
+def test_what_anybody_may_do_all_day_does_not_drive_out_what_administrators_did(journal: Journal) -> None:
+    def deed(seq: int, kind: str, by: str = "", user: str | None = None) -> Event:
+        data = {"by": by} if by else {}
+        name = UserName(user) if user else None
+        return Event(seq=seq, fact=Fact(now_s=1.0, kind=kind, text="", user=name, data=data, deed=True))
+
+    journal.commit(
+        Batch(
+            events=(
+                deed(1, "user-set", "root", "ann"),
+                deed(2, "token-created", "root", "ann"),
+                *(deed(seq, "token-created", "bob", "bob") for seq in range(3, 50)),
+                *(deed(seq, "token-revoked", "bob", "bob") for seq in range(50, 90)),
+                *(deed(seq, "node-renewed") for seq in range(90, 100)),
+                event(100),
+            )
+        )
+    )
+    ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
+    journal.prune(events=1, deeds=3, ended=9, awaited=frozenset(), requests=9, **ages)
+    assert [e.seq for e in journal.events()] == [1, 2, 97, 98, 99, 100]
+
+
+def test_events_from_before_a_backup_was_put_back_are_kept_as_long_as_others(journal: Journal) -> None:
+    ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
+
+    def kept(events: int) -> list[int]:
+        journal.prune(events=events, deeds=0, ended=9, awaited=frozenset(), requests=9, **ages)
+        return [e.seq for e in journal.events()]
+
+    first = 1_000_000
+    put_back = Fact(now_s=1.0, kind=PUT_BACK, text="", deed=True)
+    after = (Event(seq=first, fact=put_back), *(event(seq) for seq in range(first + 1, first + 5)))
+    journal.commit(Batch(events=(*(event(seq) for seq in range(1, 21)), *after)))
+    there = [*range(1, 21), *range(first, first + 5)]
+    assert [kept(events) for events in (25, 15, 6, 5, 4)] == [
+        there,
+        there[-15:],
+        there[-6:],
+        there[-5:],
+        there[-4:],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
                 ("1", "V100", "h1", "idle"): 1.0,
             }
             assert found["hs_agent_up"] == {("h1",): 1.0}
+            assert found["hs_node_jobs"] == {("h1",): 2.0}
             assert 0.0 <= found["hs_agent_report_age_seconds"]["h1",] < 60.0
             assert found["hs_node_memory_available_bytes"] == {("h1",): float(48 << 30)}
             assert found["hs_job_suspend_seconds_count"] == {("hold",): 1.0}
@@ -496,6 +497,8 @@ def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
         ("trade-undone", {}),
         ("migrated", {"reason": "balance"}),
         ("migrated", {"reason": "drain"}),
+        ("reshaped", {"reason": "drain", "from": "a", "to": "b,c"}),
+        ("reshaped", {"reason": "drain", "from": "a", "to": "a"}),
     ]
     meters.published(
         Event(seq=number, fact=Fact(now_s=0.0, kind=kind, text="", data=data))
@@ -504,5 +507,5 @@ def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
     value = meters.registry.get_sample_value
     assert value("hs_trades_total") == value("hs_trades_undone_total") == 1.0
     assert value("hs_migrations_total", {"reason": "balance"}) == 1.0
-    assert value("hs_migrations_total", {"reason": "drain"}) == 1.0
+    assert value("hs_migrations_total", {"reason": "drain"}) == 2.0, "also in another shape, but in its place"
     assert value("hs_events_total", {"kind": "migrated"}) == 2.0

@@ -11,8 +11,9 @@ import pytest
 
 from hs_controller import backup
 from hs_controller.journal import Journal
-from hs_controller.rows import Batch
+from hs_controller.rows import Batch, Event
 from hs_controller.sqlite import StoreRefusedError, StoreUnavailableError
+from hs_core.events import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import JobId, UserName
 
@@ -100,6 +101,28 @@ def test_who_was_too_quick_goes_back_to_all_that_was_committed(folder: Path, cop
     assert aside is not None
     assert backup.restore(folder, aside, force=True)[0] == 40, "also what is in the log beside it alone"
     assert names_in(folder) == {"old"}
+
+
+def test_who_has_followed_events_up_to_the_end_is_told_what_comes_after_a_backup_was_put_back(
+    tmp_path: Path,
+) -> None:
+    fact = Fact(now_s=1.0, kind="placed", text="")
+
+    def happened(journal: Journal, *seqs: int) -> None:
+        journal.commit(Batch(events=tuple(Event(seq=seq, fact=fact) for seq in seqs)))
+
+    folder, copy = tmp_path / "state", tmp_path / "copy.db"
+    journal = Journal.open(folder)
+    happened(journal, *range(1, 11))
+    with backup.take(folder) as taken:
+        copy.write_bytes(b"".join(chunk.data for chunk in taken.chunks()))
+    happened(journal, *range(11, 5000))
+    journal.close()
+    backup.restore(folder, copy, force=True)
+    journal = Journal.open(folder)
+    happened(journal, journal.load().last_seq + 1)
+    assert [event.fact.kind for event in journal.events(after_seq=4999)] == ["journal-restored", "placed"]
+    journal.close()
 
 
 def test_two_restores_within_a_second_put_two_journals_aside(folder: Path, copy: Path) -> None:

@@ -71,6 +71,8 @@ def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
                 await stub.SetUser(pb.SetUserRequest(key="k", name="carl", run_as="nobody-at-all"))
             async with refused(*INVALID, "window_s"):
                 await stub.Shares(pb.SharesRequest(window_s=float("nan")))
+            async with refused(*INVALID, "tail: 100001: at most 100000"):
+                await stub.Events(pb.EventsRequest(tail=100_001)).read()
             assert (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs == []
             assert here.loop.mind.machine.users() == (), "nobody was added for a request that was refused"
 
@@ -196,6 +198,42 @@ def test_a_job_that_ends_while_jobs_are_listed_is_in_the_list(config, monkeypatc
                 0
             ].state == "succeeded"
             await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_of_many_jobs_the_newest_are_listed_all_are_counted_and_others_are_found_by_words(config):
+    async def story():
+        async with started(config) as here:
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="ann", name="ann", tickets=1))
+            await here.client.submit(spec("Needle"), spec("haystack"), as_user="ann")
+            await here.client.submit(*[spec(f"job-{at}") for at in range(40)])
+
+            async def listed(*words: str, **more: object) -> tuple[list[int], pb.JobTotals]:
+                reply = await stub.ListJobs(pb.ListJobsRequest(limit=3, words=words, totals=True, **more))
+                return [view.id for view in reply.jobs], reply.totals
+
+            ids, totals = await listed()
+            assert ids == [42, 41, 40]
+            assert (totals.jobs, totals.queued, totals.found) == (42, 42, 42)
+            ids, totals = await listed("ann", "need")
+            assert (ids, totals.jobs, totals.found) == ([1], 42, 1)
+            assert (await listed("job-39", "queued"))[0] == [42]
+            assert (await listed("ANN"))[0] == [2, 1]
+            reason = (await here.client.view(1)).reason
+            assert (await listed(reason, "ann"))[0] == [2, 1]
+            assert (await listed("nobody"))[0] == []
+            _, totals = await listed(user="ann")
+            assert (totals.jobs, totals.found) == (2, 2)
+            assert not (await stub.ListJobs(pb.ListJobsRequest())).HasField("totals")
+            for bad, why in (
+                (pb.ListJobsRequest(words=["a"], all=True), "only jobs that have not ended"),
+                (pb.ListJobsRequest(words=["a"], states=["failed"]), "only jobs that have not ended"),
+                (pb.ListJobsRequest(words=["a"] * 17), "at most 16"),
+            ):
+                async with refused(*INVALID, why):
+                    await stub.ListJobs(bad)
 
     asyncio.run(story())
 

@@ -19,8 +19,7 @@ from hs_controller.permissions import PERMISSIONS, Role
 from hs_controller.web.alike import AGAIN, Alike
 from hs_controller.web.app import FILES, PAGE
 from hs_controller.web.bridge import ALIKE, BODY_BYTES, CALLS, CHANGES, json_of
-from hs_controller.web.history import MOST, POINTS, History
-from hs_core.names import UserName
+from hs_controller.web.history import MOST
 from hs_core.policies import find
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -87,6 +86,30 @@ def test_a_refusal_waits_until_the_request_was_sent_but_not_for_what_never_ends(
     asyncio.run(story())
 
 
+def test_who_goes_away_amid_a_request_is_no_mistake_of_the_controllers(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            page = cluster.controller._web._server.config.app
+            who = (b"authorization", f"Bearer {cluster.admin}".encode())
+            for path in ("/login", "/api/Info", "/preview"):
+                comes = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+                codes = list[int]()
+
+                async def receive(comes=comes):
+                    return next(comes, {"type": "http.disconnect"})
+
+                async def send(message, codes=codes) -> None:
+                    codes.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+                headers = [(b"content-type", b"application/json"), who]
+                told = {"type": "http", "method": "POST", "path": path, "headers": headers}
+                told |= {"query_string": b"", "http_version": "1.1", "scheme": "http"}
+                await page({**told, "server": None, "client": None}, receive, send)
+                assert codes == [400], "which nobody hears"
+
+    asyncio.run(story())
+
+
 def test_signing_in_takes_a_token_and_sets_a_cookie_that_scripts_and_other_sites_cannot_use(
     config: Config,
 ) -> None:
@@ -104,6 +127,8 @@ def test_signing_in_takes_a_token_and_sets_a_cookie_that_scripts_and_other_sites
             assert (info.json["you"], info.json["admin"]) == ("ann", False)
             out = await cluster.post("/logout", {}, cookie=sent)
             assert SimpleCookie(out.headers["set-cookie"])["hs_token"]["max-age"] == "0"
+            form = await cluster.post("/logout", b"", content_type="application/x-www-form-urlencoded")
+            assert form.headers["set-cookie"] is None, "another site's form signs nobody out"
 
     asyncio.run(story())
 
@@ -532,78 +557,3 @@ def test_what_is_alike_for_all_asks_for_no_more_than_anybody_may_and_who_changes
             assert (answer.code, "25 of them; at most 24" in answer.text) == (400, True)
 
     asyncio.run(story())
-
-
-# --- history ---------------------------------------------------------------------------------------------------------
-
-
-def mind(entitled: dict, received: dict, *, gpus: int = 4, looks_on: bool = False) -> SimpleNamespace:
-    totals = {account: SimpleNamespace(gpu_s=gpu_s) for account, gpu_s in received.items()}
-    host = SimpleNamespace(gpus=[SimpleNamespace(model="V100")] * gpus)
-    machine = SimpleNamespace(entitled=lambda: entitled, hosts=lambda: [host], looks_on=looks_on)
-    return SimpleNamespace(machine=machine, ledger=SimpleNamespace(totals=totals))
-
-
-def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> None:
-    history, ann = History(60.0), ("ann", "V100")
-    history.look(mind({ann: 2.0}, {ann: 100.0}), 1000.0)
-    history.look(mind({ann: 3.0}, {ann: 150.0}), 1020.0)
-    history.look(mind({}, {ann: 150.0, ("bob", "K80"): 0.0}), 1040.0)
-    assert asyncio.run(history.told()) == {
-        "every_s": 20.0,
-        "at": [1000.0, 1020.0, 1040.0],
-        "series": [
-            {"user": "ann", "gpu_model": "V100", "entitled": [2.0, 3.0, 0.0], "received": [0.0, 2.5, 0.0]}
-        ],
-    }
-
-
-def test_history_has_no_moments_while_the_journal_cannot_be_written() -> None:
-    history, ann = History(60.0), ("ann", "V100")
-    history.look(mind({ann: 2.0}, {ann: 100.0}), 1000.0)
-    history.look(mind({}, {ann: 100.0}, looks_on=True), 1020.0)
-    history.look(mind({ann: 2.0}, {ann: 180.0}), 1040.0)
-    told = asyncio.run(history.told())
-    assert told["at"] == [1000.0, 1040.0]
-    assert told["series"][0]["entitled"] == [2.0, 2.0]
-    assert told["series"][0]["received"] == [0.0, 2.0]
-
-
-def test_history_shows_nobody_with_more_gpus_than_there_are_when_a_server_comes_back() -> None:
-    history, ann = History(60.0), ("ann", "V100")
-    for at_s, gpu_s in ((1000.0, 0.0), (1020.0, 1200.0), (1040.0, 1290.0)):  # 60 GPUs, then 4.5 of 4
-        history.look(mind({ann: 2.0}, {ann: gpu_s}), at_s)
-    (told,) = asyncio.run(history.told())["series"]
-    assert told["received"] == [0.0, 4.0, 4.5]
-
-
-def test_history_keeps_so_much_and_no_more() -> None:
-    history = History(0.5)
-    for at in range(POINTS + 50):
-        history.look(mind({("ann", "V100"): 1.0}, {}), 2.0 * at)
-    told = asyncio.run(history.told())
-    assert len(told["at"]) == len(told["series"][0]["entitled"]) == POINTS
-    assert (told["every_s"], told["at"][-1]) == (2.0, 2.0 * (POINTS + 49))
-
-
-def test_history_tells_of_those_who_have_most_or_are_asked_for_and_lets_go_of_who_is_gone() -> None:
-    history = History(60.0)
-    users = {(f"user{at:03}", model): float(at) for at in range(100) for model in ("K80", "V100")}
-    history.look(mind(users, {}), 0.0)
-    history.look(mind(users, {}), 20.0)
-
-    def told(*names: str) -> set[str]:
-        return {one["user"] for one in asyncio.run(history.told(map(UserName, names)))["series"]}
-
-    assert told() == {f"user{at:03}" for at in range(100 - MOST, 100)}
-    assert told("user007", "nobody") == {"user007"}
-    assert told("") == set()
-    newcomers = {("zoe", "V100"): 2.0}
-    for at in range(2 * POINTS):
-        history.look(mind(newcomers, {("zoe", "V100"): 40.0 * at}), 40.0 + 20.0 * at)
-    (zoe,) = asyncio.run(history.told())["series"]
-    assert (set(zoe["entitled"]), set(zoe["received"][1:])) == ({2.0}, {2.0})
-    assert told("user007") == set()
-    rows = len(history._entitled)
-    history.look(mind({(f"new{at}", "V100"): 1.0 for at in range(200)}, {}), 1e6)
-    assert len(history._entitled) == rows

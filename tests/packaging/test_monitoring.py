@@ -141,6 +141,24 @@ def test_a_server_where_no_gpu_is_busy_reads_0() -> None:
         assert 'or 0 * hs_gpu_state{state="idle"}' in expr, expr
 
 
+def test_a_single_figure_is_never_one_of_a_while_ago(tmp_path: Path) -> None:
+    """Grafana shows the newest value of the time shown, also where its series has ended since: when the last job has, say."""
+
+    config = Config(file=tmp_path / "c.toml", state_dir=tmp_path / "state", socket=tmp_path / "c.sock")
+
+    async def there() -> set[str]:
+        async with started(config) as cluster:
+            gathered = [*await metrics.gather(cluster.loop, Hub()), *cluster.loop.meters.registry.collect()]
+            return {sample.name for family in gathered for sample in family.samples}
+
+    always = asyncio.run(there())  # also where there are no servers, users and jobs
+    for file in sorted((MONITORING / "grafana").glob("*.json")):
+        for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]:
+            for target in panel["targets"] if panel["type"] == "stat" else ():
+                fresh = target["instant"] or "or vector(0)" in target["expr"]
+                assert fresh or {name for name, _ in used(target["expr"])} <= always, panel["title"]
+
+
 def test_a_board_names_in_its_legends_what_its_expressions_leave(known: dict[str, set[str]]) -> None:
     for file in sorted((MONITORING / "grafana").glob("*.json")):
         for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]:

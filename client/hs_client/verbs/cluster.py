@@ -31,7 +31,8 @@ def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) ->
             reply = client.shares(window_s=window_s)
             if me:
                 mine = [row for row in reply.shares if row.user == user]
-                reply = wire.SharesReply(shares=mine, window_s=reply.window_s, pools=reply.pools)
+                del reply.shares[:]
+                reply.shares.extend(mine)
             return forms.shares(reply), lambda: tables.share(reply)
 
         present(fetch, **how)
@@ -68,10 +69,6 @@ def usage(
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
-def _epochs(client: Client) -> dict[int, int]:
-    return {view.id: view.epoch for view in client.jobs(limit=MOST_JOBS)}
-
-
 @click.command()
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
@@ -83,10 +80,11 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            epochs = _epochs(client)
+            live = client.jobs(limit=MOST_JOBS)
+            epochs, mine = {job.id: job.epoch for job in live}, {job.id for job in live if job.user == user}
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
-                rows = [row for row in rows if user in (row["user"], row["second_user"])]
+                rows = [row for row in rows if mine & {job["id"] for job in row["jobs"]}]
             return rows, lambda: tables.gpus(rows)
 
         present(fetch, **how)
@@ -140,7 +138,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
 @click.option("--me", is_flag=True, help="only about me")
 @click.option("--deeds", is_flag=True, help="only what administrators did")
-@click.option("-n", "--tail", type=click.IntRange(1, 1_000_000), metavar="N", help="the newest N  [1000]")
+@click.option("-n", "--tail", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
 @click.option(
     "--after", "after_seq", type=click.IntRange(0, 2**63 - 1), metavar="SEQ", help="only later than this one"
 )
@@ -277,7 +275,8 @@ def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
     fix = ""
-    if node.state != "up":
+    emptied = node.draining and not node.jobs and not node.needed_by  # to be switched off
+    if node.state != "up" and not emptied:
         result = "fail"
         fix = f"start hs-agent there, its log says why it stopped; `hsctl node remove {node.name}` takes out one that will not come back"
     found = [
@@ -299,7 +298,7 @@ def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
         )
         found.append(
             _check(
-                "warn" if left_s > 0 else "fail",
+                "warn" if left_s > 0 or emptied else "fail",
                 f"node {node.name}",
                 text,
                 "see its agent's log; `hsctl node enroll` makes a new one",

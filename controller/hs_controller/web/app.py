@@ -24,7 +24,7 @@ from hs_controller.service import Service
 from hs_controller.web.bridge import Bridge, read_json
 from hs_controller.web.history import MOST, History
 from hs_controller.web.preview import previewed
-from hs_controller.web.session import Session
+from hs_controller.web.session import COOKIE, Session
 from hs_core.names import UserName
 
 log = structlog.get_logger("hs_controller.web")
@@ -100,9 +100,10 @@ def application(
         log.info("signed-in", who=caller.name)
         return response
 
-    async def sign_out(_request: Request) -> Response:
+    async def sign_out(request: Request) -> Response:
         response = JSONResponse({})
-        session.sign_out(response)
+        if request.cookies.get(COOKIE):  # which comes with no request of another site's page
+            session.sign_out(response)
         return response
 
     app = Starlette(

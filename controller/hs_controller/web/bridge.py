@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from hs_controller.gate import CALLER
@@ -122,10 +122,13 @@ async def read_json(request: Request) -> Any:
 async def limited(request: Request) -> str:
     """The body. Raises HTTPException."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES:
-            raise HTTPException(413, f"at most {BODY_BYTES} bytes were expected")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES:
+                raise HTTPException(413, f"at most {BODY_BYTES} bytes were expected")
+    except ClientDisconnect:  # nobody's mistake here, and nobody hears this
+        raise HTTPException(400, "all of the request was expected") from None
     try:
         return body.decode()
     except UnicodeDecodeError:

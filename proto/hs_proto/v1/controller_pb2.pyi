@@ -856,6 +856,8 @@ class ListJobsRequest(_message.Message):
     ALL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     """empty: everyone's"""
     all: _builtins.bool
@@ -864,9 +866,15 @@ class ListJobsRequest(_message.Message):
     """newest first when limited, 0: 1,000"""
     array_id: _builtins.int
     """only tasks of this array; 0: all jobs"""
+    totals: _builtins.bool
+    """tell also of those that are not listed"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: those that have not ended"""
+
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only those whose number, name, user, state, reason, servers and GPU model hold all of these"""
 
     def __init__(
         self,
@@ -876,10 +884,12 @@ class ListJobsRequest(_message.Message):
         all: _builtins.bool = ...,
         limit: _builtins.int = ...,
         array_id: _builtins.int = ...,
+        words: _abc.Iterable[_builtins.str] | None = ...,
+        totals: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "array_id", b"array_id", "limit", b"limit", "states", b"states", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "array_id", b"array_id", "limit", b"limit", "states", b"states", "totals", b"totals", "user", b"user", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -890,20 +900,59 @@ class ListJobsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOBS_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobView]: ...
+    @_builtins.property
+    def totals(self) -> Global___JobTotals:
+        """where it was asked for"""
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[Global___JobView] | None = ...,
+        totals: Global___JobTotals | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_totals", b"_totals", "totals", b"totals"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_totals", b"_totals", "jobs", b"jobs", "totals", b"totals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__totals: _TypeAlias = _typing.Literal["totals"]  # noqa: Y015
+    _WhichOneofArgType__totals: _TypeAlias = _typing.Literal["_totals", b"_totals"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__totals) -> _WhichOneofReturnType__totals | None: ...
+
+Global___ListJobsReply: _TypeAlias = ListJobsReply  # noqa: Y015
+
+@_typing.final
+class JobTotals(_message.Message):
+    """Of all jobs that were asked for and have not ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    LOST_GPU_S_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    jobs: _builtins.int
+    queued: _builtins.int
+    lost_gpu_s: _builtins.float
+    found: _builtins.int
+    """of them those that hold the words"""
+    def __init__(
+        self,
+        *,
+        jobs: _builtins.int = ...,
+        queued: _builtins.int = ...,
+        lost_gpu_s: _builtins.float = ...,
+        found: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "jobs", b"jobs", "lost_gpu_s", b"lost_gpu_s", "queued", b"queued"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListJobsReply: _TypeAlias = ListJobsReply  # noqa: Y015
+Global___JobTotals: _TypeAlias = JobTotals  # noqa: Y015
 
 @_typing.final
 class JobRequest(_message.Message):

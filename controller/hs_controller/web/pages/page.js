@@ -6,6 +6,7 @@ const JOBS = 300; // shown at most, the newest
 const EVENTS = 30;
 const ROWS = 100; // of users and of servers that are shown at most; others are found by their names
 const CHARTS = 24;
+const WORDS = 16; // at most, by which jobs are found
 const EVERY_MS = 3000; // between two looks, or ten times as long as one takes
 const HOUR_S = 3600;
 const HUES = [212, 28, 140, 340, 262, 48, 180, 8, 300, 95, 235, 160];
@@ -19,6 +20,8 @@ const typed = (id) => by(id).value.toLowerCase().split(/\s+/).filter(Boolean);
 const has = (words, text) => words.every((word) => text.toLowerCase().includes(word));
 
 class Refused extends Error {}
+
+const NOT_KNOWN = "The controller does not answer, so it is not known whether that was done: look before you say it again.";
 
 async function ask(call, request = {}) {
   const answer = await fetch("/api/" + call, {
@@ -66,7 +69,7 @@ function table(heads, rows, empty) {
 }
 
 const td = (...children) => el("td", {}, ...children);
-const num = (text) => el("td", { class: "num" }, text);
+const num = (...children) => el("td", { class: "num" }, ...children);
 
 // What is drawn anew has the focus where it had it: else a keyboard would begin at the top of the page every few seconds.
 function show(id, ...children) {
@@ -80,7 +83,13 @@ const keyOf = (made) => `${made.tagName} ${made.dataset.key ?? made.getAttribute
 // --- words
 
 const gpus = (value) => value.toFixed(2);
-const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+// The browser's time, with the date when it is not today's.
+function clock(at) {
+  const moment = new Date(at * 1000);
+  const time = moment.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString()} ${time}`;
+}
+
 const whole = (text) => Number(text ?? 0); // 64-bit numbers come as text
 
 function span(seconds) {
@@ -102,18 +111,19 @@ const short = (text) => el("span", { class: "short", title: text }, text);
 // --- looking
 
 async function look() {
+  const words = typed("filter").slice(0, WORDS);
   const [info, shares, nodes, jobs, trades, events, history] = await Promise.all([
     ask("Info"),
     ask("Shares", { window_s: HOUR_S }),
     ask("ListNodes"),
-    ask("ListJobs", { limit: JOBS }),
+    ask("ListJobs", { limit: JOBS, words, totals: true }),
     ask("ListTrades"),
     ask("Events", { tail: EVENTS }),
     fetch("/history" + whoseHistory()).then(taken),
   ]);
   const users = [...new Set([...shares.shares.map((s) => s.user), ...jobs.jobs.map((j) => j.user)])].sort(inOrder);
   nodes.nodes.sort((a, b) => inOrder(a.name, b.name));
-  seen = { info, shares, nodes: nodes.nodes, jobs: jobs.jobs, trades: trades.trades, events, history, users };
+  seen = { info, shares, nodes: nodes.nodes, jobs: jobs.jobs, totals: jobs.totals, words: words.join(" "), trades: trades.trades, events, history, users };
 }
 
 function chosenUsers() {
@@ -177,15 +187,14 @@ function drawTiles() {
     const more = `${utilized.toFixed(0)} % utilized${out ? `, ${out} not usable` : ""}${p.away ? `, ${p.away} away` : ""}`;
     return tile(`${p.gpu_model}: busy`, `${p.busy} of ${p.healthy}`, "", more, p.busy / Math.max(1, p.healthy));
   });
-  const lost = seen.jobs.reduce((sum, job) => sum + job.lost_gpu_s, 0);
+  const lost = seen.totals.lost_gpu_s;
   tiles.push(tile("Lost work of these jobs", `${lost.toFixed(0)} GPU-s`, lost >= 1 ? "bad" : "good", "must read 0"));
   const ratios = [...perUser()].filter(([, u]) => u.due > 0).map(([user, u]) => [u.got / u.due, user]).sort((a, b) => a[0] - b[0]);
   if (ratios.length) {
     const [ratio, user] = ratios[0];
     tiles.push(tile("Furthest below its share", `${(100 * ratio).toFixed(0)} %`, ratio < 0.8 ? "warn" : "good", `${user}, of the last ${span(seen.shares.window_s)}`));
   }
-  const waiting = seen.jobs.filter((job) => job.state === "queued").length;
-  tiles.push(tile("Jobs", `${seen.jobs.length}`, "", `${waiting} without a place`));
+  tiles.push(tile("Jobs", `${seen.totals.jobs}`, "", `${seen.totals.queued} without a place`));
   show("tiles", ...tiles);
 }
 
@@ -207,7 +216,8 @@ function shareCell(share, most, user) {
   if (!share) return td("");
   const part = (value) => `${Math.min(100, (100 * value) / Math.max(most, 1e-9))}%`;
   const bar = el("div", { class: "share", style: { "--of": colour(user) } }, el("i", { style: { width: part(share.received_gpus) } }), el("u", { style: { left: part(share.entitled_gpus) } }));
-  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${gpus(share.entitled_gpus)}`), bar);
+  const entitled = seen.shares.read_only ? "–" : gpus(share.entitled_gpus); // it is not known then
+  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${entitled}`), bar);
 }
 
 let editing = null; // tickets as typed, by user, while an administrator changes them
@@ -236,8 +246,7 @@ async function preview() {
     const heads = ["user", "model", { text: "entitled now", num: true }, { text: "with these tickets", num: true }, { text: "", num: true }];
     show("preview", table(heads, rows, "The policy in office entitles nobody to anything, whatever the tickets."));
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    show("preview", el("div", { class: "bad" }, error.message));
+    show("preview", el("div", { class: "bad" }, error instanceof Refused ? error.message : "The controller does not answer."));
   }
 }
 
@@ -299,7 +308,8 @@ function drawCharts() {
   if (select.dataset.models !== models.join()) {
     select.replaceChildren(...["", ...models].map((m) => el("option", { value: m }, m || "all GPUs")));
     select.dataset.models = models.join();
-    select.value = models.includes(pool) ? pool : "";
+    pool = models.includes(pool) ? pool : "";
+    select.value = pool;
   }
   if (at.length < 2) return show("charts", el("div", { class: "dim" }, "There is nothing to draw yet."));
   const chosen = chosenUsers();
@@ -360,8 +370,7 @@ async function change(call, request) {
   try {
     await ask(call, { key: crypto.randomUUID(), ...request });
   } catch (error) {
-    if (error instanceof Refused) alert(error.message);
-    else throw error;
+    alert(error instanceof Refused ? error.message : NOT_KNOWN);
   }
   await turn();
 }
@@ -379,7 +388,7 @@ function drainGpu(node, gpu) {
 }
 
 const stateOf = (node) => (node.state !== "up" ? "away" : node.draining ? "draining" : "up");
-const isWell = (node) => stateOf(node) === "up" && !node.warnings.length && node.gpus.every((gpu) => gpu.healthy);
+const isWell = (node) => stateOf(node) === "up" && !node.warnings.length && !node.drained_gpus.length && node.gpus.every((gpu) => gpu.healthy);
 
 function drawServers() {
   const words = typed("server");
@@ -407,17 +416,21 @@ function why(job) {
   return job.moving_to ? `moving to ${job.moving_to}: ${job.moving_why}` : job.reason_text;
 }
 
+const taskOf = (job) => (whole(job.array_id) && typeof job.array_index === "number" ? `${job.array_id}_${job.array_index}` : "");
+
 function drawJobs() {
   const words = typed("filter");
-  const fits = (job) => has(words, [job.id, job.name, job.user, job.state, job.reason, job.hosts.join(" "), job.gpu_model].join(" "));
+  const fits = (job) => has(words, [job.id, taskOf(job), job.name, job.user, job.state, job.reason, job.hosts.join(" "), job.gpu_model].join(" "));
   const order = (job) => ORDER[job.state] ?? 4;
   const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || inOrder(a.user, b.user) || whole(a.id) - whole(b.id));
   const rows = found.map((job) => el("tr", { class: "link", onclick: () => { location.hash = `job/${job.id}`; } },
-    num(el("a", { href: `#job/${job.id}` }, job.id)), el("td", { class: "name" }, job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.length ? short(job.hosts.join(", ")) : "–"), el("td", { class: "nowrap" }, job.gpu_model),
+    num(el("a", { href: `#job/${job.id}` }, job.id), taskOf(job) ? ` (${taskOf(job)})` : ""), el("td", { class: "name" }, job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.length ? short(job.hosts.join(", ")) : "–"), el("td", { class: "nowrap" }, job.gpu_model),
     num(gpus(job.entitled_gpus)), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), el("td", { class: "told" }, why(job))));
   const heads = [{ text: "job", num: true }, "name", "user", "state", { text: "GPUs", num: true }, "on", "model", { text: "share", num: true }, { text: "steps/s", num: true }, { text: "suspends / moves", num: true }, "why, and what next"];
-  show("jobs", table(heads, rows, seen.jobs.length ? "No job is like that." : "There is no job."));
-  show("jobs-sum", seen.jobs.length >= JOBS ? `the newest ${JOBS}` : `${found.length} of ${seen.jobs.length}`);
+  show("jobs", table(heads, rows, seen.totals.jobs ? "No job is like that." : "There is no job."));
+  const like = seen.words === words.slice(0, WORDS).join(" ") ? seen.totals.found : 0; // not known until the next look
+  const newest = like > found.length && seen.jobs.length >= JOBS;
+  show("jobs-sum", newest ? `the newest ${found.length} of ${like}` : `${found.length} of ${seen.totals.jobs}`);
 }
 
 function drawTrades() {
@@ -435,14 +448,36 @@ function drawEvents() {
 
 // --- a job's page
 
-const STATES = { submitted: "queued", placed: "queued", starting: "starting", ready: "suspended", running: "running", suspended: "suspended", moving: "moving", migrated: "running",
-  left: "moving", restored: "starting", lost: "queued", retried: "queued", paused: "paused", succeeded: "", failed: "", cancelled: "" };
+const STATES = { submitted: "queued", placed: "queued", starting: "starting", ready: "suspended", running: "running", suspended: "suspended", moving: "moving",
+  left: "moving", lost: "queued", retried: "queued", succeeded: "", failed: "", cancelled: "" };
+const ARRIVED = ["migrated", "reshaped", "restored", "move-abandoned"]; // its state, if that is another, was told just before
+
+// What each event made of it: [event, word].
+function states(story) {
+  let [word, before, paused] = ["", "", false];
+  const told = [];
+  for (const e of story) {
+    if (e.kind in STATES) {
+      if (STATES[e.kind] === "moving" && word !== "moving") before = word;
+      word = STATES[e.kind];
+    } else if (ARRIVED.includes(e.kind)) {
+      if (word === "moving") word = before;
+    } else if (e.kind === "paused") paused = true;
+    else if (e.kind === "resumed") {
+      paused = false;
+      if (word !== "queued") word = "suspended";
+    } else continue;
+    told.push([e, paused && word ? "paused" : word]);
+  }
+  return told;
+}
 
 function timeline(view, story) {
-  const told = story.filter((e) => e.kind in STATES);
+  const known = states(story);
+  const told = known.map(([e]) => e);
   if (!told.length) return el("div", { class: "dim" }, "Nothing is known of it any more.");
   const end = view.ended_at || Date.now() / 1000;
-  const parts = told.map((e, at) => ({ word: STATES[e.kind], from: e.at, to: told[at + 1]?.at ?? end, text: e.text })).filter((p) => p.word && p.to > p.from);
+  const parts = known.map(([e, word], at) => ({ word, from: e.at, to: told[at + 1]?.at ?? end, text: e.text })).filter((p) => p.word && p.to > p.from);
   const total = Math.max(1e-9, end - told[0].at);
   const bar = el("div", { class: "line" }, parts.map((p) => el("i", { class: p.word, style: { width: `${(100 * (p.to - p.from)) / total}%` }, title: `${clock(p.from)} ${p.word} for ${span(p.to - p.from)}\n${p.text}` })));
   const words = [...new Set(parts.map((p) => p.word))];
@@ -465,6 +500,8 @@ async function logOf(id) {
   }
 }
 
+const onIt = (id) => location.hash === `#job/${id}`;
+
 async function drawJob(id) {
   let detail;
   let answer;
@@ -472,21 +509,22 @@ async function drawJob(id) {
     [detail, answer] = await Promise.all([ask("GetJob", { job_id: id }), ask("Why", { job_id: id })]);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    return show("job", el("section", {}, error.message));
+    return onIt(id) ? show("job", el("section", {}, error.message)) : null;
   }
   const view = detail.view;
   const log = await logOf(id);
+  if (!onIt(id)) return null; // whoever looks has gone on to another meanwhile
   const mean = (sum, times) => (times ? `${times}, ${(sum / times).toFixed(2)} s each` : "none");
   const can = (seen.info.admin || seen.info.you === view.user) && !view.ended_at;
   const button = (text, call) => el("button", { onclick: () => change(call, { job_ids: [id] }) }, text);
   const buttons = can ? [view.state === "paused" ? button("Resume", "Unpause") : button("Pause", "Pause"),
     el("button", { onclick: () => confirm(`Cancel job ${id}?`) && change("Cancel", { job_ids: [id] }) }, "Cancel")] : [];
   const old = by("job").querySelector("pre");
-  const scrolled = old ? old.scrollTop : null;
+  const scrolled = old && old.dataset.key === id ? old.scrollTop : null;
   const rates = detail.rates.map((r) => el("tr", {}, td(r.gpu_model), num(r.steps_per_s.toFixed(2)), num(r.speedup ? `${r.speedup.toFixed(2)}×` : "–"), num(`${r.samples}`)));
   const story = detail.story.slice().reverse().map((e) => el("tr", {}, el("td", { class: "at dim" }, clock(e.at)), td(e.text)));
   show("job",
-    el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}: ${view.name}`, state(view.state), named(view.user), ...buttons),
+    el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}${taskOf(view) ? ` (${taskOf(view)})` : ""}: ${view.name}`, state(view.state), named(view.user), ...buttons),
       el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story)),
     el("div", { class: "two-columns" },
       el("section", {}, el("h2", {}, "What it has and had"), facts([
@@ -498,7 +536,7 @@ async function drawJob(id) {
         ["suspends", mean(view.suspend_s, whole(view.suspends))], ["resumes", mean(view.resume_s, whole(view.resumes))], ["moves", `${view.migrations}`], ["suspended last by", view.tier === "none" ? "" : view.tier],
         ["lost work", el("span", { class: view.lost_gpu_s >= 1 ? "bad" : "good" }, `${view.lost_gpu_s.toFixed(0)} GPU-seconds`)]]),
         el("h3", {}, `Rates of its class (${detail.job_class})`), table(["model", { text: "steps/s", num: true }, { text: "against the slowest", num: true }, { text: "measured", num: true }], rates, "Not measured yet."))),
-    el("section", {}, el("h2", {}, "End of its log"), el("pre", {}, log)),
+    el("section", {}, el("h2", {}, "End of its log"), el("pre", { "data-key": id }, log)),
     el("section", {}, el("h2", {}, "Its story"), table(["at", "what"], story, "Nothing is known of it any more.")));
   const pre = by("job").querySelector("pre");
   pre.scrollTop = scrolled ?? pre.scrollHeight;
@@ -529,6 +567,7 @@ by("filter").addEventListener("input", () => { if (seen) drawJobs(); });
 by("server").addEventListener("input", () => { if (seen) drawServers(); });
 by("users").addEventListener("input", () => { if (seen) drawWho(); });
 by("users").addEventListener("change", turn); // the charts are of others now
+by("filter").addEventListener("change", turn); // among all jobs
 by("out").addEventListener("click", async () => { await fetch("/logout", { method: "POST" }); location.replace("/login"); });
 window.addEventListener("hashchange", turn);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
