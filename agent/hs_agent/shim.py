@@ -38,6 +38,10 @@ PURGE_EVERY_S, PURGE_AT_MOST_S = (
 MAX_LINE = 4096
 EXIT_BYTES = 4096  # of the record of an exit, that a full disk must not take
 SHUT_DOWN_GRACE_S = 10.0
+# What its main process leaves may clear up after it (shared memory, sockets) and end by itself; where that left on purpose so do
+# torchrun's ranks, which are told after it and write the last lines of their files first (docs/job-protocol.md).
+LEFTOVERS_S, LEAVING_S = 2.0, 10.0
+LEFT_ON_PURPOSE = 75
 LEASE_LOOK_S = 5.0  # at least so often, where there is one: it may have become shorter
 
 
@@ -154,8 +158,6 @@ class Shim:
             if now_s >= self.lease_look_s:
                 self.look_at_lease()
             self.paused = self.paused and now_s - self.window_s < FLOOD_WINDOW_S
-            if self.status is not None and (self.deadline_s is None or self.deadline_s > now_s):
-                self.deadline_s = now_s  # of those whom it leaves behind
             if self.deadline_s is not None and now_s >= max(self.deadline_s, self.purge_at_s):
                 self.purge()
         self.hear()
@@ -215,6 +217,8 @@ class Shim:
         status, self.childless = reap_children(self.job)
         if status is not None:
             self.status = status
+            leaves = os.WIFEXITED(status) and os.WEXITSTATUS(status) == LEFT_ON_PURPOSE
+            self.purge_within(LEAVING_S if leaves else LEFTOVERS_S)
 
     # its output
 
@@ -324,7 +328,10 @@ class Shim:
         signal_all(signal.SIGTERM)
         self.thaw_cgroup()
         signal_all(signal.SIGCONT)
-        deadline_s = time.monotonic() + grace_s
+        self.purge_within(grace_s)
+
+    def purge_within(self, seconds: float) -> None:
+        deadline_s = time.monotonic() + seconds
         self.deadline_s = deadline_s if self.deadline_s is None else min(self.deadline_s, deadline_s)
 
     def freeze(self) -> None:

@@ -9,9 +9,25 @@ import os
 import signal
 import stat
 import sys
+from typing import Iterator
 
 LEFT_ON_PURPOSE = 75
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Nothing of the script's runs any more, whoever ends it: its host, as it is wanted elsewhere by now, or the process that has spawned it and left before (torch has that send SIGINT)."""
+    kept = {}
+    with contextlib.suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not None:  # else it could not be put back
+                kept[number] = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def end_workers() -> None:

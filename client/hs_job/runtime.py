@@ -21,7 +21,7 @@ from hs_job import place, said
 from hs_job.batch import Batch
 from hs_job.inject import say
 from hs_job.keeper import Keeper
-from hs_job.leaving import end_workers, vanish, works_for_a_loader
+from hs_job.leaving import end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.stop import Stop
 
@@ -328,8 +328,9 @@ class Runtime:
         else:
             self._before = self._phase, self._tier
             self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop
-            self._say_held(stop, time.monotonic() - began, digest)
-            self._leave_with(stop)
+            with undisturbed():
+                self._say_held(stop, time.monotonic() - began, digest)
+                self._leave_with(stop)
             self._clear(stop)
             if self._phase is Phase.HELD and not self._gos:
                 self._say_held(stop, 0.0)

@@ -128,6 +128,30 @@ def test_one_that_never_began_is_not_sent_to_a_log_that_there_is_none_of() -> No
     assert began.next_step == "`hsctl logs 2` shows what it said"
 
 
+def test_one_whose_later_start_failed_is_sent_to_the_log_of_what_it_said_before() -> None:
+    at = world()
+    at.do("submit alice a retry_max=1")
+    at.do("report n1 1:0=running step=5")
+    at.do("report n1 1:0=exited code=3")
+    at.do("report n1 1:1=exited why=launch_failed:_its_folder_is_gone")
+    why = at.machine.why(JobId(1), 0.0)
+    assert why.text == "it failed: launch failed: its folder is gone"
+    assert why.next_step == "`hsctl logs 1` shows what it said before: submit it again when that is mended"
+
+
+def test_where_no_gpu_is_left_in_health_it_is_said_in_whole_sentences() -> None:
+    at = world()
+    at.do("submit alice a gpus=1")
+    at.do("report n1 1:0=held step=5 can_checkpoint=yes gpus=GPU-n1-0")
+    at.do("gpus n1 sick=4")
+    at.do("submit alice b gpus=1")
+    stays, waits = (at.machine.why(JobId(job), 0.0).text for job in (1, 2))
+    assert stays.endswith(
+        "; no other server can take it: it needs a server with a healthy GPU, and there is none"
+    )
+    assert waits == "too few healthy GPUs: it needs a server with a healthy GPU, and there is none"
+
+
 def test_a_gang_that_lacks_one_of_its_servers_is_not_told_that_all_are_away() -> None:
     at = world()
     for line in ("host n2 V100:4", "leave n2", "submit alice a gpus=4 nodes=2", "submit alice b gpus=4"):

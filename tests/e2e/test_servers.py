@@ -219,3 +219,38 @@ def test_a_gang_that_one_server_has_no_room_to_write_trains_on_and_moves_once_th
     assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
     for rank in range(2):
         assert [row.step for row in learned(tmp_path / "gang", rank)] == list(range(1, total + 1))
+
+
+BUFFERED = """
+import sys, time, torch, hs_job
+from torch import distributed, nn
+distributed.init_process_group("gloo")
+state = hs_job.state(model=nn.Linear(2, 2))
+lines = open(f"{sys.argv[1]}.{distributed.get_rank()}", "a")
+much = [[n] for n in range(1_000_000)]  # among which its files are found
+for step in range(state.step, 100_000):
+    distributed.barrier()
+    lines.write(f"{step}\\n")
+    time.sleep(0.02)
+    hs_job.step()
+"""
+
+
+def test_what_ranks_wrote_to_files_before_they_left_is_in_them(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    """Their launcher leaves before them, and their server tells them to end as soon as they are wanted elsewhere."""
+    cluster = new_cluster("--host", "a=V100:2", "--host", "b=V100:2", "--quantum", "1")
+    (tmp_path / "train.py").write_text(BUFFERED)
+    run = ("--torchrun", "--", sys.executable, str(tmp_path / "train.py"), str(tmp_path / "lines"))
+    job = cluster.submit("-G", "2", *run)
+    here = until(lambda: v if (v := cluster.view(job)).step > 10 else None, "it trains").host
+    cluster.hsctl("node", "drain", here)
+    left = until(lambda: v if (v := cluster.view(job)).epoch == 1 else None, "it has left")
+    until(lambda: not any(cluster.state.glob(f"agent-{here}/jobs/*")), "it is gone")
+    assert left.checkpoint_step > 10
+    for rank in range(2):
+        lines = (tmp_path / f"lines.{rank}").read_text().split()
+        assert lines == [str(step) for step in range(left.checkpoint_step)]
+    cluster.hsctl("cancel", str(job))
+    cluster.until_state(job, "cancelled")

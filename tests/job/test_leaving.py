@@ -59,3 +59,37 @@ def test_lines_that_a_script_has_written_are_in_its_files_when_it_has_left(tmp_p
     )
     assert (left.returncode, left.stderr) == (75, "")
     assert [path.read_bytes() for path in paths] == [b"step 7\n", b"step 7"]
+
+
+ENDED = textwrap.dedent(
+    """
+    import os, signal, sys
+    from hs_job import leaving
+
+    def save(*_):
+        print("the script's own handler", flush=True)
+
+    signal.signal(signal.SIGTERM, save)
+    lines = open(sys.argv[1], "a")
+    lines.write("step 7\\n")
+    with leaving.undisturbed():
+        pass  # what it was to leave with was dropped
+    os.kill(os.getpid(), signal.SIGTERM)
+    with leaving.undisturbed():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        leaving.vanish()
+    """
+)
+
+
+def test_who_is_told_to_end_as_it_leaves_runs_nothing_of_its_scripts_and_loses_no_line(
+    tmp_path: Path,
+) -> None:
+    """Its host does so as soon as it is wanted elsewhere, and a parent that has gone before by torch's spawn."""
+    file = tmp_path / "losses.txt"
+    left = subprocess.run(
+        [sys.executable, "-c", ENDED, file], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (left.returncode, left.stdout, left.stderr) == (75, "the script's own handler\n", "")
+    assert file.read_text() == "step 7\n"

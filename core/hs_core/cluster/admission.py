@@ -306,9 +306,8 @@ def misfit(
     """None where some servers could hold it (`mixed`: of several models). Each wish is looked at among the servers that meet the ones before it."""
     fitting = list(among)
     if not fitting:
-        return Misfit(
-            field="hosts", text="there is no server with a healthy GPU" if healthy_only else "no server"
-        )
+        what = "a healthy GPU" if healthy_only else "GPUs"
+        return Misfit(field="hosts", text=f"needs a server with {what}, and there is none")
     if spec.gpu_types:
         models = sorted({kind.model for kind in fitting})
         fitting = [kind for kind in fitting if kind.model in spec.gpu_types]

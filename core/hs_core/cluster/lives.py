@@ -72,6 +72,8 @@ class Lives(Views):
             self._stale = True
             others = "the others go on" if row.portions else "the other parts are ended as well"
             why = exit_text(part.exit).removeprefix(f"{LOST}: ")
+            if part.exit.why == TOLD_TO_END and not row.cancelled_by:  # as its server is to be empty by now
+                why = "told to end"
             text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
             self._fact(now_s, "part-ended", text, job=row.id)
 

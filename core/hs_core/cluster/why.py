@@ -231,7 +231,7 @@ def _without_home(scene: Scene) -> Why:
             else "it starts when that one ends",
         )
     if scene.healthy_misfit is not None:
-        return _unhealthy(scene.healthy_misfit.text)
+        return _unhealthy(f"it {scene.healthy_misfit.text}")
     if scene.source_away:
         return _source_away(scene)
     if scene.hosts_away and not scene.unable.keys().isdisjoint(scene.hosts_away):
@@ -455,12 +455,11 @@ def explain_end(job: Job) -> Why:
     ended = job.exit or Exit()
     step = "nothing to do"
     if reason is Reason.FAILED:
-        never = ended.why.startswith(LAUNCH_FAILED)
-        step = (
-            "it said nothing, as it never began: submit it again when that is mended"
-            if never
-            else f"`hsctl logs {job.id}` shows what it said"
-        )
+        step = f"`hsctl logs {job.id}` shows what it said"
+        if ended.why.startswith(LAUNCH_FAILED):
+            before = job.epoch > 0 or job.step > 0
+            said = f"{step} before" if before else "it said nothing, as it never began"
+            step = f"{said}: submit it again when that is mended"
     text = f"it {job.state}" if reason is not Reason.CANCELLED else f"it was cancelled by {job.cancelled_by}"
     how = exit_text(ended)
     return Why(reason=reason, text=f"{text}: {how}" if how and how not in text else text, next_step=step)
