@@ -22,9 +22,7 @@ class Keeper:
     def __init__(self, environment: Dict[str, str], rank: int, world: int) -> None:
         self.handed: Optional[Handed] = None
         self.handed_by = 0  # the process whose script has called hs_job.state; 0: none has
-        self.single = (
-            False  # a library's loop trains: what it counts by itself has no average with other copies
-        )
+        self.single = False  # a library's loop trains: what that counts has no average with other copies
         self.waiting: Callable[[], Set[int]] = set  # parameters whose optimizer is yet to step
         self.folder: Optional[Folder] = place.folder(environment, rank, world)
         self.restore = place.number_of(environment.get("HS_RESTORE", ""))
