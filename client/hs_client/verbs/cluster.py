@@ -66,6 +66,7 @@ def usage(
     common.show_list(made, lambda: tables.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
 
 
+LISTED_TRADES, MOST_TRADES = 1000, 10_000  # where nobody says how many, and that a controller lists at once
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
@@ -114,7 +115,7 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 @click.command()
 @click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
 @click.option("--me", is_flag=True, help="only mine")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
+@click.option("-n", "--limit", type=click.IntRange(1, MOST_TRADES), metavar="N", help="the newest N  [1000]")
 @list_options
 @watch_options
 @click.pass_context
@@ -124,9 +125,10 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views = client.trades(undone=undone, limit=limit or 0)
+            views = client.trades(undone=undone, limit=MOST_TRADES if me else limit or 0)
             if me:
-                views = [view for view in views if user in {view.gives, view.receives}]
+                mine = [view for view in views if user in {view.gives, view.receives}]
+                views = mine[-(limit or LISTED_TRADES) :]
             return [forms.trade(view) for view in views], lambda: tables.trades(views)
 
         present(fetch, **how)
