@@ -81,8 +81,9 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            live = client.jobs(limit=MOST_JOBS)
-            epochs, mine = {job.id: job.epoch for job in live}, {job.id for job in live if job.user == user}
+            live = client.jobs(limit=MOST_JOBS)  # the newest, where there are more
+            own = client.jobs(user=user, limit=MOST_JOBS) if me else []
+            epochs, mine = {job.id: job.epoch for job in [*live, *own]}, {job.id for job in own}
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
                 rows = [row for row in rows if mine & {job["id"] for job in row["jobs"]}]
@@ -103,10 +104,11 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
             views, live = client.nodes(), client.jobs(limit=MOST_JOBS)
+            own = client.jobs(user=user, limit=MOST_JOBS) if me else []
             if me:
-                mine = {host for job in live if job.user == user for host in forms.homes(job)}
+                mine = {host for job in own for host in forms.homes(job)}
                 views = [view for view in views if view.name in mine]
-            epochs = {job.id: job.epoch for job in live}
+            epochs = {job.id: job.epoch for job in [*live, *own]}
             return [forms.node(view, epochs) for view in views], lambda: tables.nodes(views)
 
         present(fetch, **how)
