@@ -78,7 +78,18 @@ def test_trades_all_has_undone_ones_with_the_reason_and_me_only_mine(hsctl, trad
     (mine,) = json.loads(hsctl("trades", "--all", "--me", "--json").out)
     assert mine["undone"] == 1.65e9
     assert hsctl("trades", "--me", "--jsonl", "-n", "5").out == ""
+    assert traded.last("ListTrades").limit == 10_000, "mine are among all"
+    hsctl("trades", "-n", "5")
     assert traded.last("ListTrades").limit == 5
+
+
+def test_the_newest_trades_of_mine_are_listed_though_others_have_traded_since(hsctl, traded):
+    traded.trades = [
+        wire.TradeView(at=at, fast="V100", slow="K80", gives=gives, receives="dan")
+        for at, gives in enumerate(("ann", "ann", "carl", "carl"), 1)
+    ]
+    (mine,) = json.loads(hsctl("trades", "--me", "-n", "1", "--json").out)
+    assert (mine["at"], mine["gives"]) == (2, "ann")
 
 
 def test_enroll_prints_one_line_to_join_with(hsctl, fake):

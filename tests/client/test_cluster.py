@@ -9,6 +9,7 @@ import grpc
 import pytest
 from client_fakes import GPUS
 
+from hs_client.api import MOST_JOBS
 from hs_client.tables import EventColumns, bar
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -160,6 +161,12 @@ def test_gpus_shows_who_runs_and_whose_state_stays(hsctl):
 def test_gpus_of_mine_are_also_those_that_keep_a_suspended_job_of_mine(hsctl, busy):
     busy.info.you = "bob"
     assert [row["index"] for row in json.loads(hsctl("gpus", "--me", "--json").out)] == [0, 1]
+    # Also where so many jobs have come since that they are not among those that are listed.
+    for number in range(100, 100 + MOST_JOBS):
+        busy.add(id=number)
+    [gpu, _] = json.loads(hsctl("gpus", "--me", "--json").out)
+    assert gpu["jobs"][1] == {"id": 8, "epoch": 1}
+    assert [node["name"] for node in json.loads(hsctl("nodes", "--me", "--json").out)] == ["n1"]
 
 
 def test_of_a_drained_server_no_gpu_is_said_to_be_idle_or_usable(hsctl, busy):

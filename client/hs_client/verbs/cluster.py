@@ -66,6 +66,7 @@ def usage(
     common.show_list(made, lambda: tables.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
 
 
+LISTED_TRADES, MOST_TRADES = 1000, 10_000  # where nobody says how many, and that a controller lists at once
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
@@ -80,8 +81,9 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            live = client.jobs(limit=MOST_JOBS)
-            epochs, mine = {job.id: job.epoch for job in live}, {job.id for job in live if job.user == user}
+            live = client.jobs(limit=MOST_JOBS)  # the newest, where there are more
+            own = client.jobs(user=user, limit=MOST_JOBS) if me else []
+            epochs, mine = {job.id: job.epoch for job in [*live, *own]}, {job.id for job in own}
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
                 rows = [row for row in rows if mine & {job["id"] for job in row["jobs"]}]
@@ -102,10 +104,11 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
             views, live = client.nodes(), client.jobs(limit=MOST_JOBS)
+            own = client.jobs(user=user, limit=MOST_JOBS) if me else []
             if me:
-                mine = {host for job in live if job.user == user for host in forms.homes(job)}
+                mine = {host for job in own for host in forms.homes(job)}
                 views = [view for view in views if view.name in mine]
-            epochs = {job.id: job.epoch for job in live}
+            epochs = {job.id: job.epoch for job in [*live, *own]}
             return [forms.node(view, epochs) for view in views], lambda: tables.nodes(views)
 
         present(fetch, **how)
@@ -114,7 +117,7 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 @click.command()
 @click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
 @click.option("--me", is_flag=True, help="only mine")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
+@click.option("-n", "--limit", type=click.IntRange(1, MOST_TRADES), metavar="N", help="the newest N  [1000]")
 @list_options
 @watch_options
 @click.pass_context
@@ -124,9 +127,10 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views = client.trades(undone=undone, limit=limit or 0)
+            views = client.trades(undone=undone, limit=MOST_TRADES if me else limit or 0)
             if me:
-                views = [view for view in views if user in {view.gives, view.receives}]
+                mine = [view for view in views if user in {view.gives, view.receives}]
+                views = mine[-(limit or LISTED_TRADES) :]
             return [forms.trade(view) for view in views], lambda: tables.trades(views)
 
         present(fetch, **how)
