@@ -85,7 +85,7 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
         raise ValueError(f"{len(kept)} copies that did {list(steps)} steps")
     total = sum(steps)
     weights = [each / total for each in steps] if total else [1.0, *[0.0] * (len(steps) - 1)]
-    busiest = max(range(len(steps)), key=lambda at: (steps[at], -at))
+    busiest = _busiest_of(kept, steps)
     first = kept[busiest]
     torch = sys.modules.get("torch")
     if any(content["objects"].keys() != first["objects"].keys() for content in kept):
@@ -107,6 +107,15 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
     }
     found["began"] = _began(found, behind)
     return found
+
+
+def _busiest_of(kept: Sequence[Content], steps: Sequence[int]) -> int:
+    """But none that has ended an epoch which all together have not, as it began further on in it: its schedules can't be taken back."""
+    order = sorted(range(len(steps)), key=lambda at: (-steps[at], at))
+    position = _position(kept, kept[order[0]])
+    if position is None:
+        return order[0]
+    return next((at for at in order if kept[at]["data"]["epoch"] <= position["epoch"]), order[0])
 
 
 def as_copy(content: Content, copy: int, copies: int, beside: int = sys.maxsize) -> Content:

@@ -288,6 +288,21 @@ def test_a_loader_that_does_not_shuffle_gives_each_copy_another_part_of_the_epoc
     assert starts == [2, 4, 6, 8]
 
 
+def test_a_schedule_is_not_ahead_where_the_busiest_copy_alone_has_ended_the_epoch() -> None:
+    """It began further on in it: 2 batches of 10 were done, and then 1 by one copy and 6 by the other, from the sixth on."""
+    parts = [
+        saved(3, 1.0, fetched=3, began=2, count=0),
+        saved(8, 8.0, fetched=2, began=6, count=1),
+    ]
+    parts[1]["data"]["epoch"] = 1
+    for part in parts:
+        part["began"]["schedules"] = {"schedule": 0}
+    found = average.merged(parts, [1, 6], 9)
+    assert (found["data"]["epoch"], found["data"]["fetched"]) == (0, 9)
+    assert (found["objects"]["schedule"], found["behind"]) == ({"last_epoch": 0}, {})
+    assert found["objects"]["model"]["w"].tolist() == [7.0]
+
+
 def test_no_copy_is_taken_on_so_far_that_its_script_ends_before_its_portion_is_done() -> None:
     """Of 8 batches that are left of the last epoch 2 are the first copy's, which is slower."""
     base = average.merged([saved(2, 1.0, fetched=2, began=2, count=2)], [0], 2)
