@@ -107,6 +107,9 @@ UNDYING = "does not die"
 FOR_MEMORY = "waits for host memory"
 """How the note begins of one that is not started as its server has too little left."""
 
+FOR_GPU_MEMORY = ("needs more memory than", "its GPUs' memory", "the memory of GPU")
+"""How the note may begin of one whose turn is not given to it as others hold the memory of its GPUs."""
+
 CANNOT_START = "cannot be started on its server"
 """How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""
 

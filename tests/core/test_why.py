@@ -83,6 +83,25 @@ def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_t
     assert at.machine.why(JobId(1), 0.0).text == "it waits for host memory of its server"
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        "needs more memory than job 3 leaves on GPUs that it is to share",
+        "its GPUs' memory is held by jobs that can't be moved out",
+        "the memory of GPU 0 is held by jobs that can't be moved out",
+        "the memory of GPUs 0,1 is held by jobs that can't be moved out",
+    ],
+)
+def test_one_that_a_policy_lets_run_beside_jobs_that_hold_the_memory_of_its_gpus_is_told_so(
+    note: str,
+) -> None:
+    at = world(policy=find("las"))
+    at.do("submit alice a gpus=4")
+    at.do(f"report n1 1:0=waiting note={note.replace(' ', '_')}")
+    why = at.machine.why(JobId(1), 0.0)
+    assert (why.reason, why.text) == (Reason.WAITING_FOR_GPUS, f"its turn is not given to it on n1: {note}")
+
+
 def test_one_that_its_owner_paused_and_that_cannot_be_stopped_is_said_to_run_and_keeps_its_gpus() -> None:
     at = world(policy=find("las"))
     at.do("submit alice a gpus=4 count=2")

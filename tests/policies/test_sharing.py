@@ -174,6 +174,18 @@ def test_who_leaves_a_drained_server_takes_no_gpus_that_a_guest_has_for_itself()
     assert verdict.plan.homes[JobId(1)] == ("x",), "it stays until there is room"
 
 
+def test_a_guest_that_has_not_come_up_yet_goes_to_a_gpu_that_is_free_by_now() -> None:
+    """Beside its partner there may be no memory for it, of which only the server knows: it would wait beside idle GPUs."""
+    told = waits(2, hosts=(H,), accumulation_max=8, accumulation=4)
+    asked = replace(world(runs(1), told, gpus=1), hosts=(host("h", 1), host("j", 1)))
+    verdict = FFS.decide(asked, {"guests": {"2": {"h": {"1": 1}}}})
+    assert verdict.plan.homes[JobId(2)] == ("j",)
+    assert guests(verdict) == {}
+    assert verdict.plan.accumulation == {2: 1}
+    up = replace(asked, jobs=(runs(1), replace(told, started=True, movable=False)))
+    assert guests(FFS.decide(up, {"guests": {"2": {"h": {"1": 1}}}})) == {2: {1: 1}}
+
+
 def test_a_guest_that_is_up_before_its_partner_takes_nothing_from_it() -> None:
     memory = {"guests": {"2": {"h": {"1": 1}}}}
     verdict = FFS.decide(world(runs(1, running=False), runs(2), gpus=1), memory)

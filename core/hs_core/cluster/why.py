@@ -8,7 +8,7 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import CANNOT_START, FOR_MEMORY, LAUNCH_FAILED, UNSTOPPED, Exit, Phase
+from hs_core.reports import CANNOT_START, FOR_GPU_MEMORY, FOR_MEMORY, LAUNCH_FAILED, UNSTOPPED, Exit, Phase
 from hs_core.words import counted, listed
 
 
@@ -415,6 +415,12 @@ def _for_memory(job: Job, before: str = "") -> str:
     return f"{before}{said}" if said else ""
 
 
+def _for_gpu_memory(job: Job) -> str:
+    """That a policy lets it run and its server cannot, as others hold the memory of GPUs; else nothing."""
+    said = next(filter(None, (_told(job, beginning) for beginning in FOR_GPU_MEMORY)), "")
+    return f"its turn is not given to it on {_at(job)}: {said}" if said else ""
+
+
 def _told(job: Job, beginning: str) -> str:
     """What a server of it says that begins so; else nothing."""
     return next((part.note for part in job.reports.values() if part.note.startswith(beginning)), "")
@@ -430,6 +436,7 @@ def _for_gpus(scene: Scene) -> Why:
         reason=Reason.WAITING_FOR_GPUS,
         text=_for_memory(job, "it ")
         or scene.policy_says
+        or _for_gpu_memory(job)
         or f"it waits for {counted(job.gang, 'GPU')} to be free",
         next_step="it starts by itself; `hsctl share` shows who has what",
     )

@@ -109,6 +109,8 @@ class Round:
             beside = self._beside.get(job.id)
             if beside is None:
                 self._slots.offer(job)
+            elif job.movable and not self._has_gpus(job) and self._start(job):
+                del self._beside[job.id]  # free GPUs come first, as long as it has no process
             elif not self._stands(job, beside) or not self._slots.share(job, beside):
                 del self._beside[job.id]
                 if self._has_gpus(job):
