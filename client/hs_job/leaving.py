@@ -12,6 +12,8 @@ import sys
 from typing import Iterator
 
 LEFT_ON_PURPOSE = 75
+EXIT = os._exit
+"""Without the last word of a runtime that has begun."""
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -61,4 +63,4 @@ def vanish() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(LEFT_ON_PURPOSE)
+    EXIT(LEFT_ON_PURPOSE)

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 from hs_job import place, said
 from hs_job.batch import Batch
 from hs_job.inject import say
 from hs_job.keeper import Keeper
-from hs_job.leaving import end_workers, undisturbed, vanish, works_for_a_loader
+from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.stop import Stop
 
@@ -109,8 +109,15 @@ class Runtime:
         )
         self._link.start()
         atexit.register(self._end)
+        os._exit = self._exit
+
+    def _exit(self, status: int) -> NoReturn:
+        """Scripts of gangs end so: torch may abort in what it does at exit."""
+        self._end()
+        EXIT(status)
 
     def _end(self) -> None:
+        """The steps since it was last said how many there are."""
         if self.live:  # not in a forked child, where whoever held the lock stayed behind
             self._tick()
 

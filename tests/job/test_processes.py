@@ -88,6 +88,17 @@ while steps < 37:
     steps += 1
 """
 
+AT_ONCE = """
+import os, torch
+m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=0.01)
+for _ in range(9):
+    o.zero_grad(); m(torch.ones(4)).sum().backward(); o.step()
+if not os.fork():
+    os._exit(0)   # a forked child has nothing to say
+assert os.wait()[1] == 0
+os._exit(7)
+"""
+
 NO_TORCH = """
 import os, sys, hs_job
 while not os.path.exists("enough"):
@@ -225,6 +236,12 @@ def test_the_last_steps_are_told_when_the_script_ends(agent: StubAgent) -> None:
     job = start(agent, "-c", "import hs_job\nfor _ in range(37): hs_job.step()")
     assert job.wait(60) == 0
     agent.wait(JobProgressed, where=lambda event: event.step == 37)
+
+
+def test_the_last_steps_are_told_when_the_script_ends_at_once(agent: StubAgent) -> None:
+    job = start(agent, script(agent, AT_ONCE))
+    assert job.wait(60) == 7
+    agent.wait(JobProgressed, where=lambda event: event.step == 9)
 
 
 def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:
