@@ -78,7 +78,25 @@ def test_trades_all_has_undone_ones_with_the_reason_and_me_only_mine(hsctl, trad
     (mine,) = json.loads(hsctl("trades", "--all", "--me", "--json").out)
     assert mine["undone"] == 1.65e9
     assert hsctl("trades", "--me", "--jsonl", "-n", "5").out == ""
+    assert hsctl("trades", "--jsonl", "-n", "5").out
     assert traded.last("ListTrades").limit == 5
+
+
+@pytest.mark.usefixtures("traded")
+def test_the_newest_of_my_trades_are_those_of_mine_whoever_traded_since(hsctl, fake):
+    fake.info.you = "eve"
+    (mine,) = json.loads(hsctl("trades", "--all", "--me", "-n", "1", "--json").out)
+    assert mine["receives"] == "eve"
+    fake.info.you = "bob"
+    (newest,) = json.loads(hsctl("trades", "--all", "--me", "-n", "1", "--json").out)
+    assert newest["gives"] == "ann"
+
+
+def test_more_trades_than_are_listed_at_once_are_refused_by_the_options_name(hsctl):
+    refused = hsctl("trades", "-n", "10001")
+    assert refused.code == 2
+    assert "-n" in refused.err
+    assert "10000" in refused.err
 
 
 def test_enroll_prints_one_line_to_join_with(hsctl, fake):

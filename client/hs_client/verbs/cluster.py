@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import MOST_JOBS, MOST_TRADES, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
@@ -116,7 +116,7 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 @click.command()
 @click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
 @click.option("--me", is_flag=True, help="only mine")
-@click.option("-n", "--limit", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
+@click.option("-n", "--limit", type=click.IntRange(1, MOST_TRADES), metavar="N", help="the newest N  [1000]")
 @list_options
 @watch_options
 @click.pass_context
@@ -126,9 +126,9 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views = client.trades(undone=undone, limit=limit or 0)
+            views = client.trades(undone=undone, limit=MOST_TRADES if me else limit or 0)
             if me:
-                views = [view for view in views if user in {view.gives, view.receives}]
+                views = [view for view in views if user in {view.gives, view.receives}][-(limit or 1000) :]
             return [forms.trade(view) for view in views], lambda: tables.trades(views)
 
         present(fetch, **how)
