@@ -40,6 +40,7 @@ AGAIN_S = 1.0  # of a log that is followed after a tail, before the connection w
 MAX_REPLY_BYTES = 64 << 20
 LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
+MOST_TRADES = 10_000  # the same of trades
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -330,7 +331,7 @@ class Client:
         return self._call(self._stub.RemoveUser, wire.RemoveUserRequest(key=new_key(), name=name))
 
     def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
-        """Those that stand, oldest first; with `undone` those that no longer do, too."""
+        """The newest of those that stand, by when they were made; with `undone` those that no longer do, too. `limit`: of all users; 0: 1,000."""
         request = wire.ListTradesRequest(all=undone, limit=limit)
         return list(self._call(self._stub.ListTrades, request).trades)
 

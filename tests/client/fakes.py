@@ -261,7 +261,8 @@ class FakeController(HeteroShareServicer):
 
     def ListTrades(self, request, context):
         self._came("ListTrades", request, context)
-        return wire.ListTradesReply(trades=[t for t in self.trades if request.all or not t.undone])
+        there = sorted((t for t in self.trades if request.all or not t.undone), key=lambda trade: trade.at)
+        return wire.ListTradesReply(trades=there[-(request.limit or 1000) :])
 
     def GetPolicy(self, request, context):
         self._came("GetPolicy", request, context)

@@ -92,6 +92,13 @@ def test_the_newest_trades_of_mine_are_listed_though_others_have_traded_since(hs
     assert (mine["at"], mine["gives"]) == (2, "ann")
 
 
+def test_more_trades_than_are_listed_at_once_are_refused_by_the_options_name(hsctl):
+    refused = hsctl("trades", "-n", "10001")
+    assert refused.code == 2
+    assert "-n" in refused.err
+    assert "10000" in refused.err
+
+
 def test_enroll_prints_one_line_to_join_with(hsctl, fake):
     ran = hsctl("node", "enroll", "v1", "--valid", "2h")
     assert (

@@ -112,6 +112,16 @@ def test_two_users_split_the_surplus() -> None:
     assert outcome.entitled == {(A, "K80"): 8, (B, "V100"): 2}
 
 
+def test_profiles_that_lie_keep_nobody_else_from_trading() -> None:
+    """Of two with absurd speed-ups one would pay the other's bid; that is no price, and the others' trades are none of theirs."""
+    liars = {UserName("Y"): 5e6, UserName("Z"): 6e6}
+    few = {(user, model): Fraction(1) for user in liars for model in ("V100", "K80")}
+    honest = settle(base(V100=4, K80=20), TABLE_3)
+    outcome = settle(base(V100=4, K80=20) | few, each({A: 1.25, B: 5.0, C: 6.25, **liars}))
+    assert honest.trades
+    assert outcome.trades == honest.trades
+
+
 def test_less_than_a_gpu_is_not_traded() -> None:
     has = {(A, "V100"): Fraction(9, 10), (B, "K80"): Fraction(80)}
     assert settle(has, each({A: 2.0, B: 6.0})).trades == ()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import MOST_JOBS, MOST_TRADES, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
@@ -66,7 +66,7 @@ def usage(
     common.show_list(made, lambda: tables.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
 
 
-LISTED_TRADES, MOST_TRADES = 1000, 10_000  # where nobody says how many, and that a controller lists at once
+LISTED_TRADES = 1000  # where nobody says how many
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 

@@ -102,6 +102,9 @@ def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[De
             continue
         second = _second(takers, top + 1, giver, gone)
         price = price_of(taker.bid, second, giver.ask, margin)
+        if price is None and taker.bid > DEAREST:
+            top += 1  # two whose profiles lie would keep all others from trading
+            continue
         if price is None:
             break
         cost = price * thousandth
