@@ -213,6 +213,18 @@ def test_fft_tells_the_others_apart_beside_a_job_that_was_given_steps_without_en
     assert turns(1e15) == turns(1e7)
 
 
+def test_fft_decides_also_where_jobs_of_a_moment_have_waited_for_very_long() -> None:
+    jobs = [sized(at, steps, "fast", arrival_s=0.0) for at, steps in ((1, 1.0), (2, 5.0))]
+    jobs += [sized(at, steps, "fast", arrival_s=3e6) for at, steps in ((3, 1e6), (4, 2e7))]
+    rates = {("fast", "V100"): 1e3, ("fast", "K80"): 1e2}
+    asked = snapshot([host("v", 1), host("k", 1, "K80")], jobs, rates=rates)
+    memory: Memory = {}
+    for quantum in range(12):
+        found = decide("fft", replace(asked, quantum=quantum, now_s=3e6 + 60.0 * quantum), memory)
+        memory = found.memory
+    assert sum(len(turn.gangs) for turn in found.plan.turns.values()) == 2
+
+
 def test_fft_owes_who_waits() -> None:
     asked = snapshot([host("h", 1)], [sized(1, 1e3), sized(2, 1e3)], rates=RATES, now_s=6000.0)
     first = decide("fft", asked)

@@ -84,7 +84,7 @@ def test_one_job_is_measured_on_three_models_within_a_round_and_goes_on_where_it
 
 @pytest.mark.parametrize("policy", ["fft", "hadar", "gavel-max-min"])
 def test_jobs_end_sooner_in_the_mean_than_where_classes_are_measured_as_it_happens(policy: str) -> None:
-    with_ = asked(*MANY, policy=policy)
+    with_ = asked(*MANY, a_job(10, "a", 4_700, 2, 360.0), policy=policy)
     without = replace(with_, profiling=Profiling(batches=0))
     assert sum(ends(run_quanta(with_))) < 0.95 * sum(ends(run_quanta(without)))
 

@@ -21,7 +21,8 @@ from hs_core.mechanism.seats import Seats
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 WORK = 100.0  # of every job, in all
-LONGEST = 1e6  # rounds on the fastest model: beside what costs more (`--steps` without end) solvers no longer tell all others apart
+SHORTEST, LONGEST = 0.01, 1e6
+"""Rounds on the fastest model that jobs count as taking, at least and at most: beside larger costs (`--steps` without end) solvers no longer tell all others apart."""
 NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
 
 
@@ -71,8 +72,8 @@ def _ran(snapshot: Snapshot, table: Rows, plan: Plan) -> NDArray[np.int64]:
 
 
 def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
-    most = LONGEST * snapshot.quantum_s * table.speed.max(axis=1, initial=0.0)
-    part = WORK / np.minimum(table.steps, most)
+    round_steps = snapshot.quantum_s * table.speed.max(axis=1, initial=0.0)
+    part = WORK / np.clip(table.steps, SHORTEST * round_steps, LONGEST * round_steps)
     hosts = {host.name: host.model for host in snapshot.hosts}
     transfer = np.zeros(table.speed.shape)
     for at, job in enumerate(table.jobs):
