@@ -295,8 +295,16 @@ class Jobs:
         if running.freezing is not None:
             running.freezing.cancel()
         word = f"term {order.grace_s:.3f}"  # it thaws the job itself
-        if not running.folder.control(word):
+        if order.leaves:
+            self.spawn(self._end_unless_it_leaves(running, word, order.grace_s))
+        elif not running.folder.control(word):
             self.spawn(self._tell_again(running, word))
+
+    async def _end_unless_it_leaves(self, running: RunningJob, word: str, within_s: float) -> None:
+        """Whoever serves its processes, and ends with them, would be ended before it has cleared up after them: torch's keeper of shared memory, say."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(running.gone.wait(), within_s)
+        await self._tell_again(running, word)
 
     async def _tell_again(self, running: RunningJob, word: str) -> None:
         """A shim that was started a moment ago does not listen yet."""

@@ -475,12 +475,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """SIGTERM, then after `grace_s` everything of the job at once, however it hid (JobExited follows)."""
+    """SIGTERM, then after `grace_s` everything of the job at once, however it hid (JobExited follows).
+
+    `leaves`: it is on its way out with its checkpoint, and is left alone for as long first.
+    """
 
     job: JobId
     epoch: int
     grace_s: float
     why: str
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -327,7 +327,7 @@ class HostSim:
             case Suspend():
                 return f"suspend {command.job} ({command.tier})"
             case Kill():
-                return f"kill {command.job} ({command.why})"
+                return f"kill {command.job} ({command.why}{', as it leaves' if command.leaves else ''})"
             case WakeHost():
                 return f"wake at {command.at_s}"
             case Fetch():

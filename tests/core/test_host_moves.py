@@ -51,6 +51,17 @@ def test_a_job_that_is_to_leave_writes_a_checkpoint_at_once(held: bool) -> None:
     assert not [w for w in sim.ordered(f"launch {leaver}") if "generation" in w]
 
 
+def test_one_that_is_wanted_elsewhere_before_its_process_has_left_is_told_to_end_as_one_that_leaves() -> None:
+    sim = told_to_leave(Ways(can_checkpoint=True))
+    while sim.machine.report(ONE).phase is not Phase.CHECKPOINTED:
+        sim.run(0.01)
+    del sim.wanted[ONE]
+    sim.send()
+    assert sim.ordered("kill") == ["kill 1 (no longer wanted here, as it leaves)"]
+    sim.run(1.0)
+    assert sim.phases() == {}
+
+
 def test_a_job_that_starts_leaves_when_it_stands_at_its_first_step_edge() -> None:
     sim = HostSim(1)
     sim.job(1, ways=Ways(can_checkpoint=True, ready_s=20.0))

@@ -248,3 +248,17 @@ def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_d
     )
     at.do("report n2 1:1=running step=7 can_checkpoint=yes")
     assert at.machine.why(JobId(1), 11.0).text == "it runs on n2, on 1 GPU"
+
+
+def test_one_that_is_to_move_is_not_said_to_write_its_checkpoint_before_it_has_stopped() -> None:
+    """That it was told to is all that is known: its script may stand in a fetch of a batch that never comes."""
+    at = world(find("gandiva-fair"))
+    at.do("host n2 V100:4")
+    at.do("submit alice a gpus=1")
+    (home,) = at.machine.job(JobId(1)).hosts
+    at.do(f"report {home} 1:0=running step=5 can_checkpoint=yes gpus=GPU-{home}-0")
+    at.do(f"drain {home}")
+    at.do(f"report {home} 1:0=suspending step=5 can_checkpoint=yes gpus=GPU-{home}-0")
+    why = at.machine.why(JobId(1), 0.0)
+    assert why.reason is Reason.MOVING
+    assert why.text.endswith("; it is told to stop and to write its checkpoint")

@@ -318,13 +318,13 @@ def _moving(job: Job) -> Why:
         there = f" on {', '.join(job.move.to)}" if job.move.to != job.hosts else ""
         return Why(
             reason=Reason.MOVING,
-            text=f"it is being restarted with {job.move.shape}{there}{why}; its checkpoint is being written",
+            text=f"it is being restarted with {job.move.shape}{there}{why}; it is told to stop and to write its checkpoint",
             next_step="nothing to do: it goes on from its checkpoint, or as before if that fails",
             expected_wait_s=0.0,
         )
     return Why(
         reason=Reason.MOVING,
-        text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; its checkpoint is being written{_in_its_way(job)}",
+        text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; it is told to stop and to write its checkpoint{_in_its_way(job)}",
         next_step="it goes on there by itself",
     )
 

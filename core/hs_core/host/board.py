@@ -255,17 +255,18 @@ class Board:
     def kill(self, job: HostedJob, why: str) -> None:
         if job.phase is Phase.KILLING:
             return
-        job.phase = Phase.KILLING
+        leaves, job.phase = job.phase is Phase.CHECKPOINTED, Phase.KILLING
         job.kill_why, job.stuck, job.held_up = why, "", ""
         job.asked = job.going_s = None
         job.in_turn = False
-        self.send_kill(job)
+        self.send_kill(job, leaves=leaves)
         self.tell("killing", why, job)
 
-    def send_kill(self, job: HostedJob) -> None:
-        job.deadline_s = self.now_s + self.config.kill_grace_s + self.config.unkillable_s
+    def send_kill(self, job: HostedJob, *, leaves: bool = False) -> None:
+        grace_s = self.config.kill_grace_s
+        job.deadline_s = self.now_s + grace_s * (1 + leaves) + self.config.unkillable_s
         self.out.append(
-            Kill(job=job.id, epoch=job.wanted.epoch, grace_s=self.config.kill_grace_s, why=job.kill_why)
+            Kill(job=job.id, epoch=job.wanted.epoch, grace_s=grace_s, why=job.kill_why, leaves=leaves)
         )
 
     def gone(self, job: HostedJob) -> None:
