@@ -13,7 +13,7 @@ from hs_sim.machines.laws import Laws
 from hs_sim.machines.truth import Truth
 from hs_sim.machines.world import World
 
-SEEDS = range(48)
+SEEDS = range(64)
 
 
 class Lost:
