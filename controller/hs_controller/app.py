@@ -40,7 +40,7 @@ log = structlog.get_logger("hs_controller")
 GRACE_S = 0.5
 STATUS_S = 15.0  # how often systemd is told how it is
 RENEWAL_LOOKED_AT_S = 3600.0
-WEB_LIMITS = {"connections": 256, "connections_per_uid": 32}  # limits of the port for browsers and Prometheus
+WEB_CONNECTIONS = 512  # of Prometheus and browsers, which have up to six each
 WEB_SILENT_S = 30.0  # of one of its connections; a browser's that is no longer used uvicorn ends sooner
 
 Find = Callable[[str], Caller | None]
@@ -158,7 +158,7 @@ class Controller:
         http: bool = False,
     ) -> TcpFront:
         config = self.config
-        limits = replace(config.limits, **WEB_LIMITS) if http else config.limits
+        limits = replace(config.limits, connections=WEB_CONNECTIONS) if http else config.limits
         silent_s = WEB_SILENT_S if http else 0.0  # gRPC's own pings find out who is gone
         if config.dev:
             log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")

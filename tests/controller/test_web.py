@@ -468,6 +468,20 @@ def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
 # --- many who look ---------------------------------------------------------------------------------------------------
 
 
+def test_the_pages_of_a_whole_group_are_served_behind_one_proxy(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            host, _, port = cluster.controller.web_address.partition(":")
+            open_ = [await asyncio.open_connection(host, int(port)) for _ in range(20 * 6)]
+            for _, writer in open_:
+                writer.write(b"GET /login.js HTTP/1.1\r\nHost: x\r\n\r\n")
+            for reader, writer in open_:
+                assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200")
+                writer.close()
+
+    asyncio.run(story())
+
+
 def test_an_answer_in_pieces_is_the_message_and_lets_others_run() -> None:
     reply = pb.ListNodesReply()
     for number in range(3_000):
