@@ -69,18 +69,6 @@ def test_a_gang_has_its_turn_in_the_next_quantum_where_nobody_else_could_use_its
     assert verdict.memory.get("books") == first.memory.get("books"), "nobody is charged for that"
 
 
-def test_a_gang_with_the_other_of_its_servers_to_itself_is_not_made_lighter_for_that() -> None:
-    """It has its turns when those on a leave it that one: it would get half of each server were it not whole, and had 0.9 GPUs of the 4 due to it, B 3.6 of 4."""
-    stays = {"migrate": Migrate.NEVER}
-    jobs = [*at("a+b", job(1, "A", 8, nodes=2)), *at("a", *sweep(2, 4, "B", **stays))]
-    world = run([host("a"), host("b")], jobs)
-    world.go(150)
-    assert {user: gpus / 150 for user, gpus in world.by_user().items()} == {
-        "A": pytest.approx(8 / 3, rel=0.05),
-        "B": pytest.approx(8 / 3, rel=0.05),
-    }
-
-
 # --- pools ------------------------------------------------------------------------------------------------------------
 
 HETERO = [host("k", 4, "K80"), host("v", 4, "V100")]

@@ -104,11 +104,11 @@ def test_small_jobs_do_not_go_to_and_fro_beside_jobs_that_are_due_all_the_time()
         *at("b", job(9, "C", 2), job(10, "A"), job(11, "A", 4), *sweep(12, 2, "B", 4)),
     ]
     world = run(hosts, jobs, tickets={"A": 100, "B": 100, "C": 300})
-    world.go(600)
+    world.go(200)
     assert world.moved == []
-    assert sum(world.idle.values()) < 600 * 16 / 1000
+    assert sum(world.idle.values()) < 200 * 16 / 1000
     assert all(
-        world.by_user()[user] == pytest.approx(gpus * 600, rel=0.05)
+        world.by_user()[user] == pytest.approx(gpus * 200, rel=0.05)
         for user, gpus in {"A": 3.2, "B": 3.2, "C": 9.6}.items()
     )
 

@@ -2,16 +2,15 @@
 
 jobTickets (Gandiva_fair, eq 3) do so where every server carries alike. Jobs are whole, so servers never quite do: whose jobs are on those that are
 a little too full gets less, and who is beside few gets more. What jobs can expect is known as soon as they have a home, for a server's stride
-divides its GPUs by tickets, nobody has more than it asks for, and a gang over several servers no more than the fullest of them leaves it. So users'
-tickets are scaled until what their jobs expect is in proportion to what is due to them: servers and users in turns, as in iterative proportional
-fitting (Deming and Stephan, 1940). What that does not foresee (gangs that take the whole server, turns that fall together) `mechanism.lags` makes
-good once it is seen.
+divides its GPUs by tickets, and nobody has more than it asks for. So users' tickets are scaled until what their jobs expect is in proportion to
+what is due to them: servers and users in turns, as in iterative proportional fitting (Deming and Stephan, 1940). What that does not foresee
+(gangs that take the whole server, turns that fall together) `mechanism.lags` makes good once it is seen.
 
 Departure: the paper leaves this to balance alone.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, repeat
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 from hs_core.mechanism.band import NOBODY, Band
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
-from hs_core.mechanism.placing import Home
 from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
@@ -40,8 +38,7 @@ TINY = 1e-300
 MOST_JOBS = 4_096  # among more they are not fitted
 _LEAST = float(LEAST)
 
-_Row = tuple[int, UserName, int, bool, Home]
-"""Server, user, GPUs there, whether it runs whatever its tickets, and of a gang over several servers which they are."""
+_Row = tuple[int, UserName, int, bool]  # server, user, GPUs there, and whether it runs whatever its tickets
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,8 @@ def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | N
     if all(own.gpus + sum(parts.per_node) <= has for (own, parts), has in zip(bands, gpus, strict=True)):
         return None
     rows: dict[_Row, int] = {}
-    for server, (own, parts) in enumerate(bands):
-        for row in chain(_rows(world, server, own), _parts(world, server, parts)):
+    for server, both in enumerate(bands):
+        for row in chain.from_iterable(_rows(world, server, band) for band in both):
             rows[row] = rows.get(row, 0) + 1
     users = tuple(sorted({row[1] for row in rows}))
     parts_of = level.parts()
@@ -102,18 +99,9 @@ def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | N
 def _rows(world: World, server: int, band: Band) -> Iterable[_Row]:
     unable, running = world.unable, world.snapshot.running
     if not unable and not band.stuck:
-        return zip(repeat(server), band.users, band.per_node, repeat(False), repeat(()))
+        return zip(repeat(server), band.users, band.per_node, repeat(False))
     return [
-        (server, job.user, job.per_node, not job.sliceable and job.id in running, ())
-        for job in band
-        if job.id not in unable
-    ]
-
-
-def _parts(world: World, server: int, band: Band) -> Iterable[_Row]:
-    unable, running, homes = world.unable, world.snapshot.running, world.homes
-    return [
-        (server, job.user, job.per_node, not job.sliceable and job.id in running, homes[job.id])
+        (server, job.user, job.per_node, not job.sliceable and job.id in running)
         for job in band
         if job.id not in unable
     ]
@@ -131,10 +119,11 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
     always: NDArray[np.bool_] = np.array([row[3] for row in rows], dtype=np.bool_)
     room = np.minimum(asked.gpus, np.bincount(server, weights=gpus, minlength=len(asked.gpus)))
     due, plain = np.array(asked.due), gpus * np.array(asked.per_gpu)[owner]
-    factors, gangs = np.ones(due.size), _Gangs(rows)
+    factors = np.ones(due.size)
     for _ in range(ROUNDS):
-        expected = _expected(server, room, gpus, plain * factors[owner], always)
-        gets = np.bincount(owner, weights=gangs.whole(expected / gpus) * gpus, minlength=due.size)
+        gets = np.bincount(
+            owner, weights=_expected(server, room, gpus, plain * factors[owner], always), minlength=due.size
+        )
         lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
         before, factors = factors, np.minimum(np.maximum(factors * lacks, LEAST_FACTOR), MOST_FACTOR)
         if np.abs(factors - before).max() <= EVEN:
@@ -142,27 +131,6 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
             break
     found: tuple[int, ...] = tuple(np.rint(STEPS * factors).astype(np.int64).tolist())
     return found
-
-
-class _Gangs:
-    """Those over several servers have a turn on all of them or on none: as much of the time as the fullest leaves them."""
-
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        kinds: dict[tuple[UserName, int, bool, Home], int] = {}
-        self._rows: Ints = np.array([at for at, row in enumerate(rows) if row[4]], dtype=np.int64)
-        of = [kinds.setdefault(rows[at][1:], len(kinds)) for at in self._rows.tolist()]
-        self._of: Ints = np.array(of, dtype=np.int64)
-        self._count = len(kinds)
-
-    def whole(self, parts: Floats) -> Floats:
-        """Parts of the time, by row."""
-        if not self._count:
-            return parts
-        least = np.full(self._count, np.inf)
-        np.minimum.at(least, self._of, parts[self._rows])
-        found = parts.copy()
-        found[self._rows] = least[self._of]
-        return found
 
 
 def _expected(server: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
