@@ -300,12 +300,12 @@ class Client:
         *,
         job_id: int = 0,
         user: str = "",
-        after_seq: int = 0,
+        after_seq: int | None = None,
         tail: int = 0,
         follow: bool = False,
         deeds: bool = False,
     ) -> Iterator[wire.Event]:
-        """`deeds`: only what administrators did."""
+        """`after_seq`: all later ones; without it the newest. `deeds`: only what administrators did."""
         request = wire.EventsRequest(
             after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail, deeds=deeds
         )

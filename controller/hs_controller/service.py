@@ -371,7 +371,8 @@ class Service(AdminCalls, TokenCalls):
 
     async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         with self._watcher():
-            cursor = _Cursor(request.after_seq or await self._before_newest(request))
+            given = request.after_seq if request.HasField("after_seq") else None
+            cursor = _Cursor(await self._before_newest(request) if given is None else given)
             async for view in self._backlog(request, cursor):
                 yield view
             if request.follow:

@@ -221,9 +221,13 @@ def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     assert hsctl("events", "--no-header").out == hsctl("events").out
     assert json.loads(hsctl("events", "--jsonl").out)["data"] == {"gpus": "2"}
     assert json.loads(hsctl("events", "--json").out)[0]["seq"] == 5
-    hsctl("events", "-j", "3", "-u", "ann", "-n", "7", "--after", "4")
+    hsctl("events", "-j", "3", "-u", "ann", "-n", "7")
     asked = fake.last("Events")
-    assert (asked.job_id, asked.user, asked.tail, asked.after_seq) == (3, "ann", 7, 4)
+    assert (asked.job_id, asked.user, asked.tail, asked.HasField("after_seq")) == (3, "ann", 7, False)
+    hsctl("events", "--after", "0")
+    assert fake.last("Events").HasField("after_seq"), "from the beginning, not the newest"
+    refused = hsctl("events", "-n", "7", "--after", "4")
+    assert (refused.code, refused.err) == (2, "hsctl: --tail and --after: expected one of them\n")
 
 
 @pytest.mark.parametrize(

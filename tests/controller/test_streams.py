@@ -141,6 +141,8 @@ def test_events_come_from_the_backlog_and_then_live_without_a_gap(lasting):
             await here.client.submit(spec("a"))
             await here.client.submit(spec("b"))
             stub = here.client.stub
+            assert [event.seq async for event in stub.Events(pb.EventsRequest(tail=1))] == [3]
+            assert [event.seq async for event in stub.Events(pb.EventsRequest(after_seq=0))] == [1, 2, 3]
             following = stub.Events(pb.EventsRequest(after_seq=1, follow=True))
             first = await following.read()
             await here.client.submit(*(spec(f"j{n}") for n in range(20)))

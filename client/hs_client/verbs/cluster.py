@@ -159,11 +159,13 @@ def events(
         raise InvalidError("--json prints one answer: expected --jsonl with --follow")
     if me and of_user:
         raise InvalidError("--me and --of: expected one of them")
+    if tail is not None and after_seq is not None:
+        raise InvalidError("--tail and --after: expected one of them")
     with connected(ctx) as client:
         found = client.events(
             job_id=job_words.one_job(client, job) if job else 0,
             user=client.whoami() if me else of_user or "",
-            after_seq=after_seq or 0,
+            after_seq=after_seq,
             tail=tail or 0,
             follow=follow,
             deeds=deeds,

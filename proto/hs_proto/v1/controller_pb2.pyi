@@ -1911,29 +1911,32 @@ class EventsRequest(_message.Message):
     TAIL_FIELD_NUMBER: _builtins.int
     DEEDS_FIELD_NUMBER: _builtins.int
     after_seq: _builtins.int
+    """without it the newest"""
     follow: _builtins.bool
     job_id: _builtins.int
     """0: all"""
     user: _builtins.str
     tail: _builtins.int
-    """with after_seq 0: only the newest so many; 0: 1,000"""
+    """without after_seq: only the newest so many; 0: 1,000"""
     deeds: _builtins.bool
     """only what administrators did, and who may be whom"""
     def __init__(
         self,
         *,
-        after_seq: _builtins.int = ...,
+        after_seq: _builtins.int | None = ...,
         follow: _builtins.bool = ...,
         job_id: _builtins.int = ...,
         user: _builtins.str = ...,
         tail: _builtins.int = ...,
         deeds: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq", "after_seq", b"after_seq"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "deeds", b"deeds", "follow", b"follow", "job_id", b"job_id", "tail", b"tail", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq", "after_seq", b"after_seq", "deeds", b"deeds", "follow", b"follow", "job_id", b"job_id", "tail", b"tail", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__after_seq: _TypeAlias = _typing.Literal["after_seq"]  # noqa: Y015
+    _WhichOneofArgType__after_seq: _TypeAlias = _typing.Literal["_after_seq", b"_after_seq"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_seq) -> _WhichOneofReturnType__after_seq | None: ...
 
 Global___EventsRequest: _TypeAlias = EventsRequest  # noqa: Y015
 
