@@ -155,11 +155,7 @@ class Client:
 
     def newest_jobs(self) -> wire.ListJobsReply:
         """The newest of those that have not ended, with `totals` of all of them."""
-        reply = self._call(self._stub.ListJobs, wire.ListJobsRequest(totals=True))
-        if not reply.HasField("totals"):  # of an older controller: as far as it lists them
-            lost_gpu_s = sum(job.lost_gpu_s for job in reply.jobs)
-            reply.totals.MergeFrom(wire.JobTotals(jobs=len(reply.jobs), lost_gpu_s=lost_gpu_s))
-        return reply
+        return self._call(self._stub.ListJobs, wire.ListJobsRequest(totals=True))
 
     def job(self, job_id: int) -> wire.JobDetail:
         return self._call(self._stub.GetJob, wire.JobRequest(job_id=job_id))

@@ -33,6 +33,7 @@ PROTOCOL = 1
 _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
+_LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
 
@@ -112,8 +113,12 @@ class Runtime:
         os._exit = self._exit
 
     def _exit(self, status: int) -> NoReturn:
-        """Scripts of gangs end so: torch may abort in what it does at exit."""
-        self._end()
+        """Scripts of gangs end so: torch may abort in what it does at exit. Watchdogs, too, which nothing may hold up: a lock that is never let go, an agent that does not listen."""
+        if self.live:
+            with contextlib.suppress(RuntimeError):  # the interpreter is at its end, and starts none
+                last = threading.Thread(target=self._end, daemon=True)
+                last.start()
+                last.join(_LAST_WORD_S)
         EXIT(status)
 
     def _end(self) -> None:

@@ -37,7 +37,7 @@ class FakeController(HeteroShareServicer):
         self.losses: dict[str, int] = {}  # method -> connections to lose first
         self.keys: dict[str, wire.SubmitReply] = {}
         self.jobs: dict[int, wire.JobView] = {}
-        self.totals: wire.JobTotals | None = None  # of all jobs, as newer controllers tell
+        self.totals: wire.JobTotals | None = None  # of all jobs; None: of those that are here
         self.specs: dict[int, common.JobSpec] = {}
         self.details: dict[int, dict[str, Any]] = {}  # of a job's page what a test says itself
         self.logs: dict[int, list[bytes]] = {}
@@ -173,9 +173,8 @@ class FakeController(HeteroShareServicer):
             and (not request.array_id or view.array_id == request.array_id)
             and (view.state in request.states if request.states else request.all or view.state not in ENDED)
         ]  # fmt: skip
-        return wire.ListJobsReply(
-            jobs=found[-request.limit :], totals=self.totals if request.totals else None
-        )
+        totals = self.totals or wire.JobTotals(jobs=len(found), lost_gpu_s=sum(v.lost_gpu_s for v in found))
+        return wire.ListJobsReply(jobs=found[-request.limit :], totals=totals if request.totals else None)
 
     def GetJob(self, request, context):
         self._came("GetJob", request, context)

@@ -99,6 +99,14 @@ assert os.wait()[1] == 0
 os._exit(7)
 """
 
+STUCK = """
+import os, threading, hs_job
+from hs_job import runtime
+hs_job.step()
+threading.Thread(target=runtime.current()._lock.acquire).start()   # and never lets go of it
+os._exit(7)
+"""
+
 NO_TORCH = """
 import os, sys, hs_job
 while not os.path.exists("enough"):
@@ -242,6 +250,10 @@ def test_the_last_steps_are_told_when_the_script_ends_at_once(agent: StubAgent) 
     job = start(agent, script(agent, AT_ONCE))
     assert job.wait(60) == 7
     agent.wait(JobProgressed, where=lambda event: event.step == 9)
+
+
+def test_a_script_that_ends_at_once_does_so_whatever_holds_the_runtime_up(agent: StubAgent) -> None:
+    assert start(agent, script(agent, STUCK)).wait(60) == 7
 
 
 def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:
