@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SOURCES := core proto controller agent client sim tests benchmarks examples tools
 
+# Tests and demonstrations start hundreds of processes: without it each of them compiles the project's own files anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help venv demo demo-cluster test bench lint format protos boards clean
 help:
 	@echo "make demo    three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
