@@ -8,7 +8,6 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
@@ -18,8 +17,8 @@ from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
-
-from .worlds import (  # noqa: TID252 — tests are no package on the path
+from tests.policies.lawful import law
+from tests.policies.worlds import (
     Strides,
     after,
     fits,
@@ -29,27 +28,19 @@ from .worlds import (  # noqa: TID252 — tests are no package on the path
     upset,
 )
 
-few = settings(max_examples=20)
-every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-fair_policies = pytest.mark.parametrize(
-    "policy", [p for p in POLICIES.values() if p.needs.fair], ids=lambda p: p.name
-)
+FAIR = [policy for policy in POLICIES.values() if policy.needs.fair]
 
 
 def in_turn(verdict: Verdict) -> set[JobId]:
     return {job for turn in verdict.plan.turns.values() for job in turn.gangs}
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_every_plan_passes_the_check(policy: Policy, asked: Snapshot) -> None:
     check(asked, policy.decide(asked, {}).plan, policy.needs)
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
     jobs = {job.id: job for job in asked.jobs}
@@ -62,16 +53,12 @@ def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, 
         assert sum(plan.per_node(jobs[job]) for job in turn.gangs) - shared <= host.gpus
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_the_same_question_gets_the_same_answer(policy: Policy, asked: Snapshot) -> None:
     assert policy.decide(asked, {}) == policy.decide(asked, {})
 
 
-@every_policy
-@few
-@given(snapshots(), st.randoms(use_true_random=False))
+@law(snapshots(), st.randoms(use_true_random=False))
 def test_the_order_of_a_snapshot_does_not_matter(policy: Policy, asked: Snapshot, dice: Random) -> None:
     jobs, hosts, tickets = list(asked.jobs), list(asked.hosts), list(asked.tickets.items())
     for things in (jobs, hosts, tickets):
@@ -80,9 +67,7 @@ def test_the_order_of_a_snapshot_does_not_matter(policy: Policy, asked: Snapshot
     assert policy.decide(asked, {}) == policy.decide(shuffled, {})
 
 
-@every_policy
-@few
-@given(snapshots(), st.fractions(Fraction(1, 100), Fraction(100), max_denominator=100))
+@law(snapshots(), st.fractions(Fraction(1, 100), Fraction(100), max_denominator=100))
 def test_scaling_all_tickets_changes_nothing(policy: Policy, asked: Snapshot, by: Fraction) -> None:
     scaled = replace(asked, tickets={user: tickets * by for user, tickets in asked.tickets.items()})
     assert policy.decide(asked, {}) == policy.decide(scaled, {})
@@ -96,9 +81,7 @@ def without(turn: Turn, guests: Collection[JobId]) -> Turn:
     )
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_deciding_again_with_nothing_changed_moves_nobody(policy: Policy, asked: Snapshot) -> None:
     first = policy.decide(asked, {})
     ran = Strides().run(asked, first.plan)
@@ -121,9 +104,7 @@ def test_deciding_again_with_nothing_changed_moves_nobody(policy: Policy, asked:
     assert tickets[0] == tickets[1]
 
 
-@every_policy
-@few
-@given(snapshots(), st.integers(1, 6))
+@law(snapshots(), st.integers(1, 6))
 def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quanta: int) -> None:
     strides = Strides()
     verdict = Verdict(plan=policy.decide(asked, {}).plan)
@@ -138,9 +119,7 @@ def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quan
         asked = after(asked, verdict, strides.run(asked, verdict.plan))
 
 
-@every_policy
-@few
-@given(snapshots(), st.data())
+@law(snapshots(), st.data())
 def test_a_plan_passes_the_check_whatever_became_of_the_cluster_since_the_decision_before(
     policy: Policy, asked: Snapshot, data: st.DataObject
 ) -> None:
@@ -149,17 +128,13 @@ def test_a_plan_passes_the_check_whatever_became_of_the_cluster_since_the_decisi
     check(then, policy.decide(then, json.loads(json.dumps(first.memory))).plan, policy.needs)
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_memory_survives_json(policy: Policy, asked: Snapshot) -> None:
     memory = policy.decide(asked, {}).memory
     assert json.loads(json.dumps(memory)) == memory
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_who_does_not_run_is_told_why_in_one_line(policy: Policy, asked: Snapshot) -> None:
     verdict = policy.decide(asked, {})
     runs = in_turn(verdict)
@@ -173,9 +148,7 @@ def test_who_does_not_run_is_told_why_in_one_line(policy: Policy, asked: Snapsho
     assert all(line and "\n" not in line for line in [*verdict.why.values(), *verdict.how.values()])
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_what_cannot_be_suspended_stays_in_its_turn(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
     hosts = {host.name: host for host in asked.hosts}
@@ -185,9 +158,7 @@ def test_what_cannot_be_suspended_stays_in_its_turn(policy: Policy, asked: Snaps
             assert all((turn.local and job.nodes == 1) or job.id in turn.gangs for turn in turns)
 
 
-@every_policy
-@few
-@given(snapshots())
+@law(snapshots())
 def test_a_server_that_is_away_keeps_its_jobs_and_what_runs_there(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
     hosts = {host.name for host in asked.hosts}
@@ -214,11 +185,7 @@ def is_seen_not_to_run(policy: Policy, asked: Snapshot, job_class: str, model: s
     return max(takes, default=0) > max(host.gpu_memory_bytes for host in asked.hosts if host.model == model)
 
 
-@pytest.mark.parametrize(
-    "policy", [p for p in POLICIES.values() if p.needs.work_conserving], ids=lambda p: p.name
-)
-@few
-@given(snapshots())
+@law(snapshots(), policies=[policy for policy in POLICIES.values() if policy.needs.work_conserving])
 def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
     ran = Strides().run(asked, plan)
@@ -251,11 +218,11 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
         assert max(room.values(), default=0) < job.nodes
 
 
-@fair_policies
-@settings(max_examples=60)
-@given(
+@law(
     st.sampled_from([1, 2, 4]),
     st.lists(st.tuples(st.integers(1, 6), st.integers(50, 400)), min_size=1, max_size=4),
+    policies=FAIR,
+    examples=60,
 )
 def test_long_run_shares_are_within_a_quantum_of_entitlement(
     policy: Policy, gang: int, users: list[tuple[int, int]]
@@ -276,12 +243,11 @@ def test_long_run_shares_are_within_a_quantum_of_entitlement(
             assert abs(got[name] - quantum * entitled) <= gang * (jobs_of + 1)
 
 
-@fair_policies
-@few
-@given(
+@law(
     st.lists(
         st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 3), st.integers(50, 400)), min_size=2, max_size=4
-    )
+    ),
+    policies=FAIR,
 )
 def test_mixed_gangs_share_by_tickets_where_every_user_could_fill_the_server(
     policy: Policy, users: list[tuple[int, int, int]]

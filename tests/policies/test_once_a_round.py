@@ -14,6 +14,7 @@ from hs_sim.cluster import parse_cluster
 from hs_sim.metrics import summarize
 from hs_sim.model import Costs, Experiment, SimJob, Workload
 from hs_sim.quanta import run_quanta
+from tests.policies.lawful import law
 from tests.policies.worlds import Strides, after, having, homes_of, host, job, snapshot, snapshots
 
 ROUNDS = [policy for policy in POLICIES.values() if policy.needs.rounds]
@@ -172,9 +173,7 @@ def test_without_one_of_its_servers_a_round_is_decided_anew() -> None:
     )
 
 
-@every_policy_in_order
-@settings(max_examples=15, deadline=None)
-@given(snapshots(), st.randoms(use_true_random=False))
+@law(snapshots(), st.randoms(use_true_random=False), policies=IN_ORDER, examples=15)
 def test_within_a_round_what_jobs_have_had_and_done_since_takes_nobodys_gpus(
     policy: Policy, asked: Snapshot, dice: Random
 ) -> None:
