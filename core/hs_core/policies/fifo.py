@@ -15,10 +15,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     slots = Slots(snapshot)
     jobs = sorted(snapshot.jobs, key=by_arrival)
     why: dict[JobId, str] = {}
-    # Who has GPUs keeps them, before others come from a server that is drained; then who has a process, which cannot go elsewhere.
+    # Who has GPUs keeps them, before others come from a server that is drained; then who has a process, which cannot go elsewhere,
+    # and who has been given GPUs and is to come up there: one that came earlier may have been paused, or waited for another, until now.
     for job in sorted(
-        (job for job in jobs if job.started),
-        key=lambda job: (job.id not in snapshot.running, slots.should_leave(job)),
+        (job for job in jobs if job.started or job.coming),
+        key=lambda job: (job.id not in snapshot.running, slots.should_leave(job), job.coming),
     ):
         slots.offer(job)
     head: JobFacts | None = None
