@@ -47,10 +47,7 @@ def complete(folder: Folder, generation: int) -> None:
         return
     try:
         steps = [int(part["steps"]) for part in asked["parts"]]
-        kept = [
-            folder.at(str(part["folder"])).content(int(part["generation"]))
-            for part in asked["parts"]
-        ]
+        kept = [folder.at(str(part["folder"])).content(int(part["generation"])) for part in asked["parts"]]
         content = as_copy(
             merged(kept, steps, int(asked["step"])),
             int(asked.get("copy", 0)),
