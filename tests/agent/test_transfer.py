@@ -36,6 +36,20 @@ def test_a_checkpoint_arrives_whole_and_belongs_to_the_jobs_user(two: Two) -> No
     assert not (two.folders[1] / "gen-2").exists(), "what an earlier stay left is nothing to fall back to"
 
 
+@pytest.mark.parametrize("damaged", ["", "{}", '{"folder": "/", "who": {"name": "ann"}}'])
+def test_where_the_note_of_whose_checkpoints_these_are_is_damaged_there_are_none(
+    two: Two, damaged: str
+) -> None:
+    write(two.folders[0], {"rank0.pt": 5})
+    (two.launchers[0].checkpoints / "7.json").write_text(damaged)
+    two.lend()
+    two.give_up_s = 0.3
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert "job 7 has no checkpoints here" in event.why
+    assert event.hopeless
+
+
 def test_what_was_cut_in_the_middle_goes_on_where_it_was(two: Two) -> None:
     size = 24 * MIB
     write(two.folders[0], {"rank0.pt": size // 2, "rank1.pt": size // 2})
