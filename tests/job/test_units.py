@@ -142,7 +142,9 @@ def test_with_no_valid_generation_it_starts_afresh_and_says_so(tmp_path: Path) -
     assert note.endswith("started afresh")
 
 
-def test_ranks_that_torchrun_has_restarted_go_on_from_the_newest_that_those_before_wrote(tmp_path: Path) -> None:
+def test_ranks_that_torchrun_has_restarted_go_on_from_the_newest_that_those_before_wrote(
+    tmp_path: Path,
+) -> None:
     """What the job began from may be gone by then."""
     written(tmp_path, 3, 4, 5)
     told = {"HS_CHECKPOINT_DIR": str(tmp_path), "HS_RESTORE": "3"}

@@ -261,7 +261,9 @@ def guest_in_two_parts() -> World:
     return here
 
 
-def test_who_was_to_start_beside_another_starts_with_whole_mini_batches_under_a_policy_that_lets_nobody() -> None:
+def test_who_was_to_start_beside_another_starts_with_whole_mini_batches_under_a_policy_that_lets_nobody() -> (
+    None
+):
     here = guest_in_two_parts()
     here.play("@2\npolicy fifo\n@3\nreport n1 1:0=exited code=0")
     (told,) = [job for job in here.wanted[HostName("n1")].jobs if job.job == 2]
