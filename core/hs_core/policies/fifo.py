@@ -27,13 +27,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (
             slots.runs(job)
             or not slots.reachable(job)
-            or slots.waits_for_repair(job)
-            or (not slots.has_home(job) and why_nowhere(job, snapshot.hosts))
+            or (
+                (slots.waits_for_repair(job) or not slots.has_home(job))
+                and (job.started or why_nowhere(job, snapshot.hosts))
+            )
         ):
             continue
         if head is not None:
             why[job.id] = f"job {head.id} is ahead of it and waits for {_gpus(head)}"
-        elif not slots.offer(job):
+        elif not (slots.offer(job) or slots.rehome(job)):
             head = job
             why[job.id] = f"first in line: waits until {_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
     return slots.verdict({}, why)
