@@ -29,6 +29,7 @@ FRAME = struct.Struct(">cI")
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
 _GENERATION = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_MANIFEST = "manifest.json"  # of jobs with one node, as copies are
 _READ = (
     os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 )  # a FIFO in a file's place must not hold us
@@ -222,7 +223,7 @@ class Taker:
         if have and of != own:
             self.clear(here)
             return {"again": True}
-        self.room(here, sum(size for size, _ in files.values()) - sum(have.values()))
+        check_room(here, sum(size for size, _ in files.values()) - sum(have.values()))
         if of != own:
             self.clear(here)
             write_whole(here, ".of.part", own.encode())
@@ -279,12 +280,6 @@ class Taker:
         except (OSError, TornError):
             return False
 
-    def room(self, here: int, needed: int) -> None:
-        room = os.fstatvfs(here)
-        if needed > room.f_bavail * room.f_frsize:
-            free = room.f_bavail * room.f_frsize
-            raise OSError(errno.ENOSPC, f"it takes {needed} bytes; {free} are free here")
-
     def clear(self, here: int) -> None:
         for name in os.listdir(here):
             if name.endswith(".part") or name == self.manifest_name:
@@ -317,6 +312,13 @@ class Taker:
         finally:
             os.close(fd)
         return size - offset
+
+
+def check_room(here: int, needed: int) -> None:
+    room = os.fstatvfs(here)
+    if needed > room.f_bavail * room.f_frsize:
+        free = room.f_bavail * room.f_frsize
+        raise OSError(errno.ENOSPC, f"it takes {needed} bytes; {free} are free here")
 
 
 def write_whole(here: int, name: str, data: bytes) -> None:
@@ -417,7 +419,25 @@ def ask(order: dict[str, Any], pipe: Pipe) -> None:
         os.fsync(root)
         if order["alone"]:
             clear_others(root, order["generation"])
+        with folder(name, root, links=False) as here:
+            if _MANIFEST not in os.listdir(here):  # else it has been made
+                # The process that is to write it could only fail.
+                check_room(here, max(map(size_of, order["average"]["parts"]), default=0))
     pipe.say(done=True)
+
+
+def size_of(part: dict[str, Any]) -> int:
+    """Bytes of one that is to be averaged, which is what the average takes; 0: that cannot be told, and the process says why."""
+    generation: int = part["generation"]
+    try:
+        with (
+            folder(part["folder"]) as root,
+            folder(f"gen-{generation}", root, links=False) as there,
+        ):
+            files, _ = files_of(read_small(there, _MANIFEST), generation)
+    except (OSError, TornError):
+        return 0
+    return sum(size for size, _ in files.values())
 
 
 def main() -> None:

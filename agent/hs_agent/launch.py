@@ -373,8 +373,11 @@ class Launcher:
         note = read_json(self.checkpoints / f"{job}.json")
         if note is None:
             return None
-        who = note["who"]
-        return Kept(Path(note["folder"]), Account(**who | {"groups": tuple(who["groups"])}))
+        try:
+            who = note["who"]
+            return Kept(Path(note["folder"]), Account(**who | {"groups": tuple(who["groups"])}))
+        except (KeyError, TypeError):  # it is damaged: whose they are nobody knows
+            return None
 
     def forget_copies(self, key: Key) -> None:
         """What copies of that incarnation wrote here. In a folder that its user named it is the user's to remove."""

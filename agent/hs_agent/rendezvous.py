@@ -10,12 +10,14 @@ import random
 import socket
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 
 from hs_agent.config import split_address
 from hs_agent.folder import Key
 from hs_core.errors import Kind, RefusedError
 
 _SIOCGIFADDR = 0x8915
+_IF_INET6 = Path("/proc/net/if_inet6")
 
 
 class Rendezvous:
@@ -72,14 +74,31 @@ def interface_of(peer_address: str) -> str:
     place = split_address(peer_address)
     if place is None:
         return ""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        wanted = socket.gethostbyname(place[0])
-        if wanted.startswith("127."):
-            return "lo"
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(place[0], None, type=socket.SOCK_STREAM)
+        for family, look in ((socket.AF_INET, _interface_of_4), (socket.AF_INET6, _interface_of_6)):
+            for address in (str(each[4][0]) for each in found if each[0] == family):
+                if name := look(address):
+                    return name
+    return ""
+
+
+def _interface_of_4(wanted: str) -> str:
+    if wanted.startswith("127."):
+        return "lo"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 asked = struct.pack("256s", name.encode()[:15])
                 found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
                 if socket.inet_ntoa(found[20:24]) == wanted:
                     return name
+    return ""
+
+
+def _interface_of_6(wanted: str) -> str:
+    number = socket.inet_pton(socket.AF_INET6, wanted.partition("%")[0]).hex()
+    for line in _IF_INET6.read_text().splitlines():  # address, then four numbers, then the name
+        if line.startswith(number):
+            return line.split()[-1]
     return ""

@@ -11,7 +11,7 @@ _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 
 
 def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) -> list[int]:
-    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array; `under_way`: without what of it has ended, unless all has), in order and each once."""
+    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array; `under_way`: without what of it has ended or is being ended, unless all is), in order and each once."""
     found: list[int] = []
     arrays: dict[int, list[Any]] = {}
     for word in words:
@@ -29,7 +29,8 @@ def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) ->
             raise NotFoundError(
                 f"no such job: {word} (array {head}{'' if task == 'all' else f' has no task {task}'})"
             )
-        left = [view for view in tasks if view.state not in ENDED] if under_way and task == "all" else []
+        over = {*ENDED, "cancelling"} if under_way and task == "all" else frozenset[str]()
+        left = [view for view in tasks if view.state not in over]
         found += sorted(view.id for view in left or tasks)
     return list(dict.fromkeys(found))
 

@@ -39,7 +39,6 @@ class AverageError(Exception):
 
 def complete(folder: Folder, generation: int) -> None:
     """Writes the average that is asked for in this generation's folder, if it is not there yet. Raises AverageError."""
-    from hs_job.checkpoint import Folder as Kept
     from hs_job.checkpoint import read_small
 
     place = os.path.join(folder.path, f"gen-{generation}")
@@ -48,10 +47,7 @@ def complete(folder: Folder, generation: int) -> None:
         return
     try:
         steps = [int(part["steps"]) for part in asked["parts"]]
-        kept = [
-            Kept(str(part["folder"]), folder.rank, folder.world).content(int(part["generation"]))
-            for part in asked["parts"]
-        ]
+        kept = [folder.at(str(part["folder"])).content(int(part["generation"])) for part in asked["parts"]]
         content = as_copy(
             merged(kept, steps, int(asked["step"])),
             int(asked.get("copy", 0)),

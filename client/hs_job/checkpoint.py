@@ -115,6 +115,10 @@ class Folder:
         """All ranks run here, unless it was said otherwise."""
         return self._node if self._node is not None else Node(0, self.world)
 
+    def at(self, path: str) -> Folder:
+        """Where a copy of the job wrote, for the same rank; copies have one node."""
+        return Folder(path, self.rank, self.world, elastic=self._elastic)
+
     @property
     def leads(self) -> bool:
         """This rank writes the manifest."""

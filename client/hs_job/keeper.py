@@ -55,9 +55,14 @@ class Keeper:
 
     def read(self) -> Optional[Found]:
         """What this process is to take up, once for all who ask; None: nothing."""
-        if self._read is None and self.restore >= 0 and self.folder is not None:
-            self._read = self.folder.read(self.restore, agree=self._agree)
+        if self._read is None and self.folder is not None and (asked := self._asked(self.folder)) >= 0:
+            self._read = self.folder.read(asked, agree=self._agree)
         return self._read
+
+    def _asked(self, folder: Folder) -> int:
+        """Ranks that torchrun has restarted, as one of them failed, go on from what those before wrote: the one that the agent asked for may be gone by now."""
+        again = place.number_of(self._environment.get("TORCHELASTIC_RESTART_COUNT", "")) > 0
+        return max(self.restore, folder.newest()) if again else self.restore
 
     def forget(self) -> None:
         """Whoever has read it holds it now: it may be large."""

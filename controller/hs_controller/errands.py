@@ -81,12 +81,12 @@ def _link(hub: Hub, job: Job, rank: int) -> Link:
 
 
 def _audit(now_s: float, job: Job, caller: Caller, host: HostName, program: str) -> Sequence[Kept]:
-    """Only the program: its arguments may hold what events, which everybody reads, must not."""
+    """Only the program: its arguments may hold what events, which everybody reads, must not. It is told before it begins, and the server may refuse it."""
     shown = program[:SHOWN_CHARS]
     fact = Fact(
         now_s=now_s,
         kind="exec",
-        text=f"{caller.name} runs {shown} beside it on {host}",
+        text=f"{caller.name} asks {host} to run {shown} beside it",
         job=job.id,
         user=job.user,
         host=host,

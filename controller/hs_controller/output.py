@@ -60,9 +60,24 @@ class Output:
             async for chunk in self._said(job, since, job.epoch + 1):
                 some = True
                 yield chunk
+        elif job.epoch > 0 and not _has_log(job):  # it has not come up since
+            async for chunk in self._end_of_newest(job, tail):
+                some = True
+                yield chunk
         if not some and since <= job.epoch:
             async for data in self._of(job, tail):
                 yield pb.LogsChunk(data=data, epoch=job.epoch)
+
+    async def _end_of_newest(self, job: Job, tail: int) -> AsyncIterator[pb.LogsChunk]:
+        """Of the incarnations whose servers are here and have kept what they said; nothing where there is none."""
+        kept = await self._kept(job)
+        if not kept:
+            return
+        if away := await self._away(job):
+            yield pb.LogsChunk(away=away)
+        newest = max(kept)
+        async for data in self._from(kept[newest], job.id, tail, epoch=newest):
+            yield pb.LogsChunk(data=data, epoch=newest)
 
     async def _of_part(self, job: Job, request: pb.LogsRequest) -> AsyncIterator[pb.LogsChunk]:
         """What another part of a gang than its first says, each on its own server. Which server had that part of an earlier incarnation nobody has kept."""
@@ -109,13 +124,7 @@ class Output:
         """What these incarnations have said, as far as their servers are here and have kept it."""
         if since >= before:
             return
-        links = [link for name in await self._places(job) if (link := self._hub.link(name)) is not None]
-        there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
-        found: dict[int, Link] = {}
-        for link, epochs in zip(links, there, strict=True):
-            for epoch in epochs:
-                now = epoch == job.epoch and link.host.name == job.host
-                found[epoch] = link if now else found.get(epoch, link)
+        found = await self._kept(job)
         for epoch in sorted(epoch for epoch in found if since <= epoch < before):
             try:
                 async for data in self._from(found[epoch], job.id, -1, epoch=epoch):
@@ -123,6 +132,17 @@ class Output:
             except RefusedError as refused:
                 if refused.kind is not Kind.NOT_FOUND:  # cleared away, or the server has gone, meanwhile
                     raise
+
+    async def _kept(self, job: Job) -> dict[int, Link]:
+        """By incarnation, who is here and has what it said."""
+        links = [link for name in await self._places(job) if (link := self._hub.link(name)) is not None]
+        there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
+        found: dict[int, Link] = {}
+        for link, epochs in zip(links, there, strict=True):
+            for epoch in epochs:
+                now = epoch == job.epoch and link.host.name == job.host
+                found[epoch] = link if now else found.get(epoch, link)
+        return found
 
     async def _places(self, job: Job) -> list[HostName]:
         """Where it has been. Each server of a gang keeps what its own part said: those first that the story names, which are the gangs' first ones."""

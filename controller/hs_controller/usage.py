@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from operator import itemgetter
 
 from hs_controller.rows import Account, Sample, Usage
@@ -43,6 +44,10 @@ class Ledger:
         self.totals = dict(totals)
         self._seen = {job.id: _seen(job) for job in jobs}
         self._dirty: set[Account] = set()
+        self._grown: set[Account] = set()  # since `sample` was told the time last
+        self._grown_s: dict[
+            Account, float
+        ] = {}  # when they did last: where nothing happens any more nobody takes a sample of it
         self._rings: dict[Account, deque[tuple[float, Usage]]] = {}
         for sample in samples:
             self._ring(sample.account).append((sample.at_s, sample.usage))
@@ -93,6 +98,7 @@ class Ledger:
         for account, more in added.items():
             self.totals[account] = self.totals.get(account, Usage()) + more
         self._dirty |= added.keys()
+        self._grown |= added.keys()
         return added
 
     def goes_on(self, job: Job) -> bool:
@@ -119,6 +125,8 @@ class Ledger:
 
     def sample(self, now_s: float) -> tuple[Sample, ...]:
         """What is to be remembered of this moment, if it is time: only accounts that changed."""
+        self._grown_s |= dict.fromkeys(self._grown, now_s)
+        self._grown.clear()
         due = self._fine_s is None or now_s - self._fine_s >= self._every_s
         if not due:
             return ()
@@ -157,17 +165,23 @@ class Ledger:
     def gpu_s_at(self, account: Account, at_s: float) -> float:
         """GPU-seconds received by then, on a straight line between samples."""
         ring = self._rings.get(account)
+        total_s, grown_s = self.totals.get(account, Usage()).gpu_s, self._grown_s.get(account, inf)
+        if at_s >= grown_s:
+            return total_s
         if not ring:  # nothing was kept: all that it had when this began was long ago
             return self._coarse.get(account, Usage()).gpu_s
         after = bisect_right(ring, at_s, key=itemgetter(0))
         if after == 0:
             return ring[0][1].gpu_s
         start_s, start = ring[after - 1]
-        if after == len(ring):
+        if after < len(ring):
+            end_s, end_gpu_s = ring[after][0], ring[after][1].gpu_s
+        elif grown_s < inf:
+            end_s, end_gpu_s = grown_s, total_s
+        else:
             return start.gpu_s
-        end_s, end = ring[after]
         part = (at_s - start_s) / (end_s - start_s)
-        return start.gpu_s + part * (end.gpu_s - start.gpu_s)
+        return start.gpu_s + part * (end_gpu_s - start.gpu_s)
 
     def received_gpus(self, account: Account, window_s: float, now_s: float) -> float:
         """The mean over what is covered of the window."""

@@ -259,10 +259,13 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
     machine, ledger = mind.machine, mind.ledger
     entitled, base, demand = machine.entitled(), machine.base(), machine.demand()
     known: dict[UserName, User] = {user.name: user for user in machine.users()}
-    accounts = sorted({*entitled, *base, *demand, *ledger.totals})
     if machine.looks_on:
         # Nothing was heard since, which is not to say that nobody has received anything.
         now_s = ledger.newest_s
+    models = {host.model for host in machine.hosts()}
+    # Of a pool that has no servers any more there is what was received in the window, if anything was.
+    had = [a for a in ledger.totals if a[1] in models or ledger.received_gpus(a, window_s, now_s) > 0]
+    accounts = sorted({*entitled, *base, *demand, *had})
     covered_s = ledger.covered_s(window_s, now_s)
     reply = controller_pb2.SharesReply(
         window_s=covered_s, pools=await pools(machine, pieces), read_only=machine.looks_on

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -59,6 +60,23 @@ def test_it_says_whether_the_ports_are_free_that_other_servers_need(settings, ca
         )
     examine(settings(**said))
     assert lines(capsys.readouterr().out)["ports"].startswith(f"ok peer_listen 127.0.0.1:{port}; 1 of 1 of ")
+
+
+def test_a_name_that_has_an_address_of_ipv6_only_is_tried_at_that(settings, monkeypatch) -> None:
+    try:
+        taken = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    look = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *how, **more: look("::1" if host == "gpu6" else host, *how, **more),
+    )
+    config = replace(settings(), peer_listen=f"gpu6:{taken.getsockname()[1]}")
+    with taken:
+        assert doctor._ports(config).verdict == doctor.FAIL
+    assert doctor._ports(config).verdict == doctor.OK
 
 
 def test_beside_an_agent_it_leaves_the_groups_that_jobs_will_need(settings, capsys) -> None:

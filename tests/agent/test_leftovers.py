@@ -1,5 +1,6 @@
 """What a job's main process leaves behind has a moment to end by itself. That it is killed after that: test_shim."""
 
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,31 @@ def test_who_clears_up_after_a_job_that_has_ended_is_not_killed_over_it(
     file = tmp_path / "cleared"
     record = shims.start(PYTHON, "-c", CLEARS_UP, str(file), str(status), str(takes_s)).wait()
     assert (record["code"], file.read_text()) == (status, "cleared")
+
+
+KEEPS = """
+import os, subprocess, sys, time
+leaves, (keeper, file) = os.pipe(), sys.argv[1:]
+there, up = os.pipe()
+subprocess.Popen([keeper, file], stdin=leaves[0], stdout=up, start_new_session=True)
+os.close(leaves[0])
+os.read(there, 1)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_torchs_keeper_of_shared_memory_is_not_told_to_end_with_a_job_but_clears_up_after_it(
+    shims: Shims, tmp_path: Path
+) -> None:
+    keeper, file = tmp_path / "torch_shm_manager", tmp_path / "cleared"
+    keeper.write_text('#!/bin/sh\necho\nread -r line\necho cleared > "$1"\n')  # and ends at SIGTERM
+    keeper.chmod(0o755)
+    started = shims.start(PYTHON, "-c", KEEPS, str(keeper), str(file))
+    started.says("up")
+    assert started.folder.control("term 30")
+    assert started.wait()["signal"] == signal.SIGTERM
+    assert file.read_text() == "cleared\n"
 
 
 LEAVES = """

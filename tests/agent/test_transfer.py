@@ -36,6 +36,20 @@ def test_a_checkpoint_arrives_whole_and_belongs_to_the_jobs_user(two: Two) -> No
     assert not (two.folders[1] / "gen-2").exists(), "what an earlier stay left is nothing to fall back to"
 
 
+@pytest.mark.parametrize("damaged", ["", "{}", '{"folder": "/", "who": {"name": "ann"}}'])
+def test_where_the_note_of_whose_checkpoints_these_are_is_damaged_there_are_none(
+    two: Two, damaged: str
+) -> None:
+    write(two.folders[0], {"rank0.pt": 5})
+    (two.launchers[0].checkpoints / "7.json").write_text(damaged)
+    two.lend()
+    two.give_up_s = 0.3
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert "job 7 has no checkpoints here" in event.why
+    assert event.hopeless
+
+
 def test_what_was_cut_in_the_middle_goes_on_where_it_was(two: Two) -> None:
     size = 24 * MIB
     write(two.folders[0], {"rank0.pt": size // 2, "rank1.pt": size // 2})
@@ -340,6 +354,38 @@ def test_a_part_that_is_torn_leaves_no_word_of_an_average(two: Two) -> None:
     assert isinstance(event, FetchFailed)
     assert event.hopeless
     assert not (two.folders[1] / "copy-2.0" / "gen-9" / "average.json").exists()
+
+
+FULL = """
+import os, sys
+sys.path.append({package!r})
+from hs_agent import carrier
+
+class Full:
+    f_bavail, f_frsize = 1, 99
+
+os.fstatvfs = lambda _fd: Full
+carrier.main()
+"""
+
+
+def test_where_a_disk_has_no_room_for_an_average_the_host_is_to_blame_and_no_process_is_to_write_it(
+    two: Two, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(two.folders[1] / "copy-1.0", {"rank0.pt": 100})
+    who = launch.account(two.job.run_as, two.configs[1])
+    two.launchers[1].make_checkpoint_dir(two.job, who)
+    own = Peer(host=HostName("host-b"), address="")
+    two.parts = lambda _peer: (SourcePart(peer=own, epoch=1, generation=GENERATION, copy=0, steps=80),)
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    script = place / "full.py"
+    script.write_text(FULL.format(package=str(Path(transfer.__file__).parents[1])))
+    monkeypatch.setattr(transfer.carrier, "__file__", str(script))
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert (event.why, event.host_fault) == ("it takes 100 bytes; 99 are free here", True)
+    (two.folders[1] / "gen-9" / "manifest.json").write_text("{}")
+    assert isinstance(run(two.fetch()), CheckpointFetched), "it has been made"
 
 
 def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:

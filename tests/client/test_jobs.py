@@ -395,8 +395,8 @@ def test_a_list_that_may_not_be_all_says_so(hsctl, fake):
 
 
 @pytest.mark.parametrize(("verb", "method"), [("pause", "Pause"), ("resume", "Unpause")])
-def test_of_an_array_what_has_ended_is_neither_paused_nor_resumed(hsctl, fake, verb, method):
-    for index, state in enumerate(("succeeded", "running", "queued", "failed")):
+def test_of_an_array_what_has_ended_or_is_about_to_is_neither_paused_nor_resumed(hsctl, fake, verb, method):
+    for index, state in enumerate(("succeeded", "running", "queued", "failed", "cancelling")):
         fake.add(id=10 + index, array_id=10, array_index=index, state=state)
     assert hsctl(verb, "10_all").code == 0
     assert list(fake.last(method).job_ids) == [11, 12]

@@ -97,7 +97,7 @@ def test_who_ran_which_program_is_told_before_it_begins_and_never_with_what(last
                 pass
             you = (await here.stub.Info(pb.InfoRequest())).you
             (fact,) = [event.fact for event in before if event.fact.kind == "exec"]
-            assert fact.text == f"{you} runs curl beside it on h1"
+            assert fact.text == f"{you} asks h1 to run curl beside it", "h1 may refuse it"
             assert (fact.job, fact.host, fact.data) == (here.job, "h1", {"by": you, "program": "curl"})
             assert not fact.deed, "it is their own job"
             assert not any(SECRET in str(event) for event in here.loop.events)

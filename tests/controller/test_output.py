@@ -55,17 +55,19 @@ def output(
     ago_s: float = 0.0,
     ended_s: float | None = None,
     log_tail: str = "",
+    state: JobState = JobState.SUCCEEDED,
+    tail: int = -1,
 ) -> bytes:
-    """All of it, of a gang that has ended on these servers; it is 1000 o'clock."""
+    """All of it, or its `tail`, of a gang that has ended on these servers; it is 1000 o'clock."""
     job = Job(
         id=JobId(1),
         user=UserName("ann"),
         spec=GANG,
         arrival_s=0.0,
-        state=JobState.SUCCEEDED,
+        state=state,
         epoch=epoch,
         hosts=tuple(map(HostName, hosts)),
-        exit=Exit(log_tail=log_tail),
+        exit=Exit(log_tail=log_tail) if state.ended else None,
         ended_s=ended_s,
     )
 
@@ -80,7 +82,7 @@ def output(
         )
         made = Output(loop, SimpleNamespace(link=links.get), None, "ann", ago_s=ago_s)
         return b"".join(
-            [chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=-1, rank=rank))]
+            [chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=tail, rank=rank))]
         )
 
     return asyncio.run(all_of_it())
@@ -142,3 +144,24 @@ def test_each_server_is_asked_for_what_was_written_since_the_same_moment_however
 @pytest.mark.parametrize(("ago_s", "said"), [(30.0, b""), (90.0, b"the end\n"), (0.0, b"the end\n")])
 def test_what_came_with_the_exit_counts_by_when_that_was(ago_s: float, said: bytes) -> None:
     assert output({}, [], epoch=0, hosts=("a",), ago_s=ago_s, ended_s=940.0, log_tail="the end\n") == said
+
+
+@pytest.mark.parametrize(
+    ("state", "hosts"),
+    [
+        (JobState.QUEUED, ()),
+        (JobState.STARTING, ("b",)),
+        (JobState.PAUSED, ()),
+        (JobState.CANCELLED, ()),
+    ],
+)
+def test_the_end_of_the_log_of_one_that_has_not_come_up_again_is_of_the_newest_that_said_something(
+    state: JobState, hosts: tuple[str, ...]
+) -> None:
+    links = {"a": Kept("a", {0: b"a0 ", 1: b"a1 "}), "b": Kept("b", {})}
+    assert output(links, [ran(1, "a")], epoch=2, hosts=hosts, state=state, tail=10) == b"a1 "
+
+
+def test_one_that_never_came_up_has_no_end_of_a_log() -> None:
+    with pytest.raises(RefusedError, match="job 1 has not started: there is no log yet"):
+        output({"a": Kept("a", {})}, [], epoch=1, hosts=(), state=JobState.QUEUED, tail=10)

@@ -143,6 +143,14 @@ def test_who_goes_on_to_another_job_while_a_log_is_waited_for_is_not_taken_back(
     assert "Job 2: second" in later["job"]
 
 
+def test_of_another_users_log_it_is_said_whose_it_is_and_nobody_asks_for_it() -> None:
+    bob = {"Info": pb.InfoReply(version="t", policy="plain", quantum_s=60, uptime_s=5, you="bob")}
+    [page] = looked({"answers": answers(**bob) | job_page(1, "theirs", []), "hash": "#job/1"})
+    assert "End of its log (only ann and administrators may read it)" in page["job"]
+    assert "Cancel" not in page["job"]
+    assert not any(call == "Logs" for call, _ in page["asked"])
+
+
 def test_a_change_that_no_answer_came_to_is_said_to_be_perhaps_made() -> None:
     nodes = pb.ListNodesReply(nodes=[pb.NodeView(name="v1", state="up")])
     told = answers(ListNodes=nodes)  # and nothing to DrainNode

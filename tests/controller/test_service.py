@@ -407,6 +407,29 @@ def test_shares_say_who_is_entitled_to_and_receives_what(config):
     asyncio.run(story())
 
 
+def test_shares_say_nothing_of_a_pool_that_is_gone_once_nobody_has_received_any_of_it(config):
+    async def story():
+        async with started(config) as here:
+            stub, agent = here.client.stub, await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "exited", gpu_s=5.0, exit=common_pb2.Exit())
+            await here.client.until(job, lambda view: view.state == "succeeded")
+            await agent.leave()
+            await until(lambda: not here.loop.mind.machine.connected)
+            await stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+            [share] = (await stub.Shares(pb.SharesRequest())).shares
+            assert share.gpu_model == "V100"
+            assert share.received_gpus > 0
+            ledger, now_s = here.loop.mind.ledger, here.loop.clock.now_s
+            await until(lambda: ledger.received_gpus(("root", "V100"), 0.1, now_s()) == 0)
+            assert not (await stub.Shares(pb.SharesRequest(window_s=0.1))).shares
+            [row] = (await stub.Usage(pb.UsageRequest())).rows
+            assert (row.gpu_model, row.gpu_s) == ("V100", 5.0)
+
+    asyncio.run(story())
+
+
 def test_nodes_are_shown_up_and_away_with_who_is_on_them(lasting):
     async def story():
         async with started(lasting) as here:

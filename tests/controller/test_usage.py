@@ -83,6 +83,17 @@ def test_received_gpus_are_the_mean_over_the_window() -> None:
     assert book.covered_s(1000.0, 100.0) == 100.0
 
 
+def test_where_nothing_happens_any_more_nothing_is_received() -> None:
+    book = ledger(every_s=10.0)
+    for second in range(20):
+        book.charge(with_counters(8.0 * second))
+        book.sample(float(second))
+    assert book.received_gpus(V100, 5.0, 19.0) == pytest.approx(8.0)
+    assert book.received_gpus(V100, 5.0, 21.0) == pytest.approx(8.0 * 3 / 5)
+    assert book.received_gpus(V100, 5.0, 24.0) == 0.0
+    assert book.received_gpus(V100, 5.0, 3600.0) == 0.0
+
+
 def test_what_comes_after_a_pause_is_not_smeared_over_the_pause() -> None:
     book = ledger()
     for second in range(100):

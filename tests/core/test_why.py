@@ -262,3 +262,17 @@ def test_one_that_is_to_move_is_not_said_to_write_its_checkpoint_before_it_has_s
     why = at.machine.why(JobId(1), 0.0)
     assert why.reason is Reason.MOVING
     assert why.text.endswith("; it is told to stop and to write its checkpoint")
+
+
+def test_one_that_begins_again_where_its_checkpoint_is_waits_for_its_turn_there() -> None:
+    at = world()
+    at.do("submit alice a gpus=4 count=2 retry_max=1")
+    kept = "step=5 checkpoint_step=5 checkpoint_generation=1 can_checkpoint=yes"
+    at.do(f"report n1 1:0=running 2:0=held {kept}")
+    at.do(f"report n1 2:0=exited {kept} code=1")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.text == "it is being started on n1 from its checkpoint of step 5"
+    at.do("report n1 2:1=waiting")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert why.text.startswith("it waits for its turn on n1")

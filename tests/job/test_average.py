@@ -209,6 +209,20 @@ def test_weights_go_by_the_steps_done_and_schedules_take_the_steps_of_all() -> N
     assert found["behind"] == {"schedule": 2}, "8 steps of its own, 2 of the other's"
 
 
+def test_ranks_of_an_elastic_job_average_what_copies_of_another_number_of_ranks_wrote(tmp_path: Path) -> None:
+    for name, weight in (("a", 1.0), ("b", 3.0)):
+        for rank in (1, 0):
+            kept = Folder(str(tmp_path / name), rank, 2, elastic=True)
+            kept.write(4, 12, saved(12, weight, fetched=4, began=2, count=4), wait_for_manifest=False)
+    parts = [{"folder": str(tmp_path / name), "generation": 4, "steps": 5} for name in ("a", "b")]
+    (tmp_path / "c" / "gen-5").mkdir(parents=True)
+    (tmp_path / "c" / "gen-5" / average.NAME).write_text(json.dumps({"step": 20, "parts": parts}))
+    content, generation, note = Folder(str(tmp_path / "c"), 0, 1, elastic=True).read(5)
+    assert content is not None
+    assert (content["objects"]["model"]["w"].tolist(), content["step"]) == ([2.0], 20)
+    assert (generation, note) == (5, "")
+
+
 def test_an_average_is_of_the_versions_of_modules_that_its_parts_are_of() -> None:
     parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
     for part in parts:

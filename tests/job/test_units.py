@@ -25,6 +25,7 @@ from hs_job import inject, place
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.handed import apart
 from hs_job.hooks import Hooks
+from hs_job.keeper import Keeper
 from hs_job.link import Frames, frame
 from hs_job.pack import pack
 from hs_job.swap import Swapper
@@ -139,6 +140,28 @@ def test_with_no_valid_generation_it_starts_afresh_and_says_so(tmp_path: Path) -
     got, generation, note = folder.read(1)
     assert (got, generation) == (None, -1)
     assert note.endswith("started afresh")
+
+
+def test_ranks_that_torchrun_has_restarted_go_on_from_the_newest_that_those_before_wrote(
+    tmp_path: Path,
+) -> None:
+    """What the job began from may be gone by then."""
+    written(tmp_path, 3, 4, 5)
+    told = {"HS_CHECKPOINT_DIR": str(tmp_path), "HS_RESTORE": "3"}
+    again, first_time = {"TORCHELASTIC_RESTART_COUNT": "1"}, {"TORCHELASTIC_RESTART_COUNT": "0"}
+    found = Keeper(told | again, 0, 1).read()
+    assert found is not None
+    assert found[1:] == (5, "")
+    assert found[0] is not None
+    assert found[0]["step"] == 50
+    found = Keeper(told | first_time, 0, 1).read()
+    assert found is not None
+    assert found[0] is None
+    del told["HS_RESTORE"]
+    assert Keeper(told | first_time, 0, 1).read() is None
+    found = Keeper(told | again, 0, 1).read()
+    assert found is not None
+    assert found[1] == 5
 
 
 def test_a_checkpoint_is_never_written_through_a_link(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_fifo_a_running_job_keeps_its_gpus_to_its_end() -> None:
     assert verdict.plan.turns[HostName("h")].gangs == (5,)
 
 
+@pytest.mark.parametrize("healthy", [4, 1])
+def test_fifo_one_without_a_process_goes_where_there_is_room_and_holds_up_nobody(healthy: int) -> None:
+    """Its home was given to it before it was paused, and to others since; or has too few GPUs in health."""
+    comes = job(1, gang=2, host=HostName("h"), movable=True)
+    running = job(2, gang=healthy, host=HostName("h"), started=True, running=True)
+    jobs = [comes, running, job(3, gang=2)]
+    verdict = FIFO.decide(snapshot([host("h", healthy), host("i")], jobs), {})
+    assert homes_of(verdict) == {1: "i", 2: "h", 3: "i"}
+    assert not verdict.plan.moves
+    alone = FIFO.decide(snapshot([host("h", healthy)], jobs), {})
+    assert homes_of(alone)[JobId(1)] == "h"
+    assert alone.plan.turns[HostName("h")].gangs == (2,)
+
+
 def test_fifo_packs_the_fullest_server_of_the_newest_pool() -> None:
     hosts = [host("a"), host("b"), host("k", 8, "K80")]
     running = job(1, gang=2, host=HostName("b"), started=True, running=True)

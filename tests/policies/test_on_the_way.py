@@ -91,11 +91,12 @@ def test_nobody_is_put_beside_one_that_has_lost_its_home_and_is_on_its_way(polic
 
 @pytest.mark.parametrize("policy", NOT_PREEMPTIVE, ids=lambda policy: policy.name)
 def test_who_is_not_put_aside_once_it_runs_is_not_before_its_process_is_up(policy: Policy) -> None:
-    comes = sized(1, 2, host=H, steps=1e4)
-    shorter = [sized(at, 2, steps=100.0 * at, memory_bytes=0) for at in (2, 3)]
+    """Whoever is shorter, or came earlier, and was paused until now, say."""
+    comes = sized(2, 2, host=H, steps=1e4)
+    shorter = [sized(at, 2, steps=100.0 * at, memory_bytes=0) for at in (1, 3)]
     asked = snapshot([host("h", 2)], [comes, *shorter], rates={("c", "V100"): 1.0})
     verdict = asked_twice(policy, asked)
-    assert (homes_of(verdict), runs(verdict)) == ({1: "h"}, {1})
+    assert (homes_of(verdict), runs(verdict)) == ({2: "h"}, {2})
 
 
 @pytest.mark.parametrize("name", ["sjf", "sjf-bsbf", "sjf-ffs", "yarn-cs", "allox"])

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from hs_core.cluster.harness import World
+from hs_core.cluster.state import Settings
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import find
@@ -246,3 +248,32 @@ def test_who_keeps_some_gpus_of_its_own_is_nobodys_partner_while_it_shares_other
     verdict = run.step()
     assert guests(verdict) == {3: {2: 1}}
     assert JobId(4) in verdict.why
+
+
+def guest_in_two_parts() -> World:
+    """Job 2 is to start beside job 1 on n1."""
+    here = World(FFS, Settings(settle_s=0.0))
+    here.play(
+        f"user ann\nhost n1 V100:1\nsubmit ann a gpu_memory_bytes={10 * GIB}\n@1\nreport n1 1:0=running step=10 sliceable=yes\n"
+        f"submit ann b gpu_memory_bytes={10 * GIB} gpu_memory_fixed_bytes={2 * GIB} accumulation_max=8"
+    )
+    assert here.machine.job(JobId(2)).accumulation == 2
+    return here
+
+
+def test_who_was_to_start_beside_another_starts_with_whole_mini_batches_under_a_policy_that_lets_nobody() -> (
+    None
+):
+    here = guest_in_two_parts()
+    here.play("@2\npolicy fifo\n@3\nreport n1 1:0=exited code=0")
+    (told,) = [job for job in here.wanted[HostName("n1")].jobs if job.job == 2]
+    assert told.accumulation == 1
+
+
+def test_a_guest_that_runs_keeps_its_parts_under_another_policy_until_its_next_process() -> None:
+    here = guest_in_two_parts()
+    here.play("@2\nreport n1 2:0=running step=1 sliceable=yes beside=1\npolicy fifo\n@61\ntick")
+    assert here.machine.job(JobId(2)).accumulation == 2
+    here.play("@62\nhost n2 V100:2\nleave n1\n@63\nremove n1\n@122\ntick")
+    assert here.machine.job(JobId(2)).hosts == ("n2",)
+    assert here.machine.job(JobId(2)).accumulation == 1

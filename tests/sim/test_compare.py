@@ -141,7 +141,7 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fifo", "--sample-s", "1e99"], "expected 0 to 1e12 seconds"),
         (
             ["--policies", "fifo", "--quantum-s", "1e-9"],
-            "--quantum-s: 1e-09; expected 0.001 to 1e+06 seconds",
+            "--quantum-s (--round-s): 1e-09; expected 0.001 to 1e+06 seconds",
         ),
         (["--policies", "fifo", "--cluster", "v100:" + "9" * 20], "numbers from 1 to 1000000"),
         (["--policies", "fifo", "--first", "-1", "--trace", "x.yaml"], "--first: -1"),

@@ -5,6 +5,10 @@
 import os
 import signal
 
+# By `comm`, of which the kernel keeps 15 letters. They serve others of their tree, clear up after these and then end by themselves; SIGTERM
+# would have them end at once, and memory that was shared through torch's would stay on the host until its next boot.
+KEEPERS = frozenset({"torch_shm_manag"})
+
 
 def read_stat(pid: int) -> tuple[int, str, int] | None:
     """(parent, state, start time)."""
@@ -64,11 +68,19 @@ def send(pid: int, start: int, number: int) -> None:
         os.close(pidfd)
 
 
+def is_keeper(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n") in KEEPERS
+    except OSError:
+        return False
+
+
 def signal_all(number: int, skip: str = "Z") -> set[tuple[int, int]]:
-    """Who was signalled, by pid and start time; those in a state named by `skip` are left alone."""
+    """Who was signalled, by pid and start time; those in a state named by `skip` are left alone, and so are keepers by SIGTERM."""
     signalled = set()
     for pid, state, start in descendants():
-        if state not in skip:
+        if state not in skip and not (number == signal.SIGTERM and is_keeper(pid)):
             send(pid, start, number)
             signalled.add((pid, start))
     return signalled

@@ -363,7 +363,7 @@ def exec_(
     is added (`-- sh -c '…'` is yours to say), there is no terminal, and nothing on its standard input.
 
     It ends with the job's turn: where the job is suspended, moves or ends, it is ended at once (exit status 1), for its GPUs are others' then. So it is, a second after it
-    was told to, with Ctrl-C or a lost connection. It may say 64 MiB. `hsctl events` says who ran what program.
+    was told to, with Ctrl-C or a lost connection. It may say 64 MiB. `hsctl events` says who asked for what program.
     """
     words = command[1:] if command[0] == "--" else command
     if not words:

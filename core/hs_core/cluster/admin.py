@@ -39,7 +39,7 @@ class Admin(Hosts):
         return host
 
     def _policy_set(self, event: PolicySet) -> None:
-        """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten.
+        """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten, and who was to start beside another has its whole mini-batches again.
 
         What it is at is given up. The same one again is asked anew, with what it remembers, where it stays at a decision; else nothing changes.
         """
@@ -56,6 +56,10 @@ class Admin(Hosts):
             return
         self.policy = self._dress(policy)
         self._memory = {}
+        for row in [row for row in self._book.live.values() if row.accumulation > 1]:
+            if not any(map(reports.has_process, row.reports.values())):
+                self._put(replace(row, accumulation=1), event.now_s)
+                self._restless.update(row.hosts)
         self._failure, self._took_s = None, 0.0
         self._sight.serve(policy.needs)
         self._event.meta = True

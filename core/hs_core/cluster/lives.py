@@ -431,6 +431,7 @@ class Lives(Views):
             reports={},
             move=None,
             origin=None,
+            accumulation=1,  # unless the policy lets it start beside another again
             past_gpu_s=row.gpu_s,
             past_gpu_s_by_model=dict(row.gpu_s_by_model),
             past_run_s=row.past_run_s + (report.run_s if report else 0.0),

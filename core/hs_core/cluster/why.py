@@ -370,7 +370,9 @@ def _on_its_host(scene: Scene) -> Why:
             text=f"it waits on {_at(job)}, and {', '.join(states)}",
             next_step=_ELSEWHERE,
         )
-    brought = phase is Phase.WAITING and job.stored is not None and not _for_memory(job)
+    stored = job.stored
+    fetched = stored is not None and (stored.surpassed or not stored.is_at(job.hosts))
+    brought = phase is Phase.WAITING and fetched and not _for_memory(job)
     if phase in {None, Phase.STARTING} or brought:
         return _starting(job)
     misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""

@@ -163,7 +163,7 @@ class Round:
         beside, step = filled
         if self._slots.share(job, beside):
             self._beside[job.id] = beside
-            if job.accumulation != 1 << step:
+            if (step, job.accumulation) != (0, 1):  # each incarnation begins with whole mini-batches
                 self._parts[job.id] = 1 << step
 
     def _partners(self, job: JobFacts, model: str) -> Iterable[JobFacts]:

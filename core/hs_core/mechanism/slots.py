@@ -216,6 +216,12 @@ class Slots:
         reason = None if why is None else (MoveReason.ROUND, why)
         return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free), reason)
 
+    def rehome(self, job: JobFacts) -> bool:
+        """Where it fits best, whatever home it was given: that costs nobody anything as long as it has no process. False if it has one, or nothing is free."""
+        if job.started or not job.movable or not self.reachable(job):
+            return False
+        return self._take(job, best_fit(job, self._snapshot.hosts, self._free))
+
     def lends(self, job: JobFacts, name: HostName) -> int:
         """GPUs of a job in its turn there that no other shares yet; none of a guest's."""
         guest = any(guest.job == job.id for guest in self._guests.get(name, ()))

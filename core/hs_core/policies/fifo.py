@@ -15,10 +15,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     slots = Slots(snapshot)
     jobs = sorted(snapshot.jobs, key=by_arrival)
     why: dict[JobId, str] = {}
-    # Who has GPUs keeps them, before others come from a server that is drained; then who has a process, which cannot go elsewhere.
+    # Who has GPUs keeps them, before others come from a server that is drained; then who has a process, which cannot go elsewhere,
+    # and who has been given GPUs and is to come up there: one that came earlier may have been paused, or waited for another, until now.
     for job in sorted(
-        (job for job in jobs if job.started),
-        key=lambda job: (job.id not in snapshot.running, slots.should_leave(job)),
+        (job for job in jobs if job.started or job.coming),
+        key=lambda job: (job.id not in snapshot.running, slots.should_leave(job), job.coming),
     ):
         slots.offer(job)
     head: JobFacts | None = None
@@ -26,13 +27,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (
             slots.runs(job)
             or not slots.reachable(job)
-            or slots.waits_for_repair(job)
-            or (not slots.has_home(job) and why_nowhere(job, snapshot.hosts))
+            or (
+                (slots.waits_for_repair(job) or not slots.has_home(job))
+                and (job.started or why_nowhere(job, snapshot.hosts))
+            )
         ):
             continue
         if head is not None:
             why[job.id] = f"job {head.id} is ahead of it and waits for {_gpus(head)}"
-        elif not slots.offer(job):
+        elif not (slots.offer(job) or slots.rehome(job)):
             head = job
             why[job.id] = f"first in line: waits until {_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
     return slots.verdict({}, why)

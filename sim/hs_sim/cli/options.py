@@ -190,7 +190,7 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
 
     if not SHORTEST_QUANTUM_S <= given["quantum_s"] <= LONGEST_QUANTUM_S:
         raise RefusedError(
-            f"--quantum-s: {given['quantum_s']}; expected {SHORTEST_QUANTUM_S:g} to {LONGEST_QUANTUM_S:g} seconds"
+            f"--quantum-s (--round-s): {given['quantum_s']}; expected {SHORTEST_QUANTUM_S:g} to {LONGEST_QUANTUM_S:g} seconds"
         )
     if given["until_s"] is not None:
         _positive("until", given["until_s"], most=1e12)

@@ -512,10 +512,11 @@ async function drawJob(id) {
     return onIt(id) ? show("job", el("section", {}, error.message)) : null;
   }
   const view = detail.view;
-  const log = await logOf(id);
+  const own = seen.info.admin || seen.info.you === view.user;
+  const log = own ? await logOf(id) : `(only ${view.user} and administrators may read it)`;
   if (!onIt(id)) return null; // whoever looks has gone on to another meanwhile
   const mean = (sum, times) => (times ? `${times}, ${(sum / times).toFixed(2)} s each` : "none");
-  const can = (seen.info.admin || seen.info.you === view.user) && !view.ended_at;
+  const can = own && !view.ended_at;
   const button = (text, call) => el("button", { onclick: () => change(call, { job_ids: [id] }) }, text);
   const buttons = can ? [view.state === "paused" ? button("Resume", "Unpause") : button("Pause", "Pause"),
     el("button", { onclick: () => confirm(`Cancel job ${id}?`) && change("Cancel", { job_ids: [id] }) }, "Cancel")] : [];
