@@ -411,6 +411,12 @@ class Job:
     unconfirmed: tuple[
         HostName, ...
     ] = ()  # homes that it was taken from before they started it, and that may not know that yet
+    given_up: tuple[
+        "Job", ...
+    ] = ()  # incarnations that may have gone on unheard since, as they were: `cluster.given_up`
+    left_behind: tuple[
+        "Job", ...
+    ] = ()  # and the last round of copies that ended without one that was cut off
     settled_s: float = 0.0  # when it was placed or last moved
     past_gpu_s: float = 0.0  # of earlier epochs
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model

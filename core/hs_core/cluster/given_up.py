@@ -6,21 +6,24 @@ elsewhere goes on from what is there, or is done where it ended well there, and 
 So are copies that were cut off and not waited for: where nothing that came after them can be had, a part of their average is more than to begin afresh.
 """
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import fsum
 
 from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored, Switches
-from hs_core.names import GpuId, HostName, JobId
+from hs_core.names import GpuId, HostName
 from hs_core.reports import LOST, TOLD_TO_END, Exit, JobReport, Phase
+
+MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
     """What a server that is back says of one."""
 
-    was: Job | None  # as it was known until now; None: another controller gave it up
+    was: Job | None  # as it was known until now; None: a controller gave it up that remembered nothing of it
     now: Job
     newer: Stored | None  # checkpoint than the one that the job is to go on from
     begun_since: bool = False  # another incarnation did, of which nothing can be had now
@@ -38,66 +41,41 @@ class Unheard:
         return report.exit
 
 
-class GivenUp:
-    """Mutable; of each job the last incarnation that may have run, as far as its end was not its own failure.
+def as_lost(row: Job) -> tuple[Job, ...]:
+    """`Job.given_up` or `Job.left_behind` of a job, none of whose incarnations but this one may have run on. `row`: with its reports, before they are forgotten."""
+    return (replace(row, given_up=(), left_behind=()),)
 
-    Several, by epoch, where one after another was to begin on the same servers: of which they heard last is not known.
-    """
 
-    def __init__(self) -> None:
-        self._last: dict[JobId, dict[int, Job]] = {}
-        self._behind: dict[
-            JobId, dict[int, Job]
-        ] = {}  # the last round that ended without a copy which was cut off
+def as_rehomed(row: Job) -> tuple[Job, ...]:
+    """`Job.given_up` of a job that leaves the home `row` has, on which it had not started. One that waited for the word of a home before never ran."""
+    if row.unconfirmed:
+        return row.given_up
+    there = [was for was in row.given_up if was.hosts == row.hosts and was.epoch != row.epoch]
+    return (*there, *as_lost(row))[-MOST:]
 
-    def lost(self, row: Job) -> None:
-        """`row`: with its reports, before they are forgotten."""
-        self._last[row.id] = {row.epoch: row}
 
-    def rehomed(self, row: Job) -> None:
-        """`row`: as it was on the home that it had not started on. One that waited for the word of a home before never ran."""
-        if not row.unconfirmed:
-            before = self._last.get(row.id, {})
-            there = {epoch: was for epoch, was in before.items() if was.hosts == row.hosts}
-            self._last[row.id] = {**there, row.epoch: row}
+def heard(
+    row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId], *, lacks: bool
+) -> Unheard | None:
+    """None: it is not of the last incarnation, or that cannot be told. `lacks`: nothing that it could go on from is within reach."""
+    if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
+        return None
+    for rounds, begun_since in ((row.given_up, False), (row.left_behind, True)):
+        was = _of_epoch(rounds, report.epoch)
+        if was is not None and was.portions and host in was.hosts:
+            now = _with(was, host, report, gpus)
+            said = Unheard(was, now, _of_copies(row, now, host, lacks=lacks), begun_since=begun_since)
+            return None if said.newer is None and said.ended_well is None else said
+    was = _of_epoch(row.given_up, report.epoch)
+    known = was or (None if row.given_up or row.hosts else _alone_there(row, host))
+    if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
+        return None
+    now = _with(known, host, report, gpus)
+    return Unheard(was, now, _newer(row, now))
 
-    def left_behind(self, row: Job) -> None:
-        """`row`: as it was in a round that ended without some of its copies."""
-        self._behind[row.id] = {row.epoch: row}
 
-    def forget(self, job: JobId) -> None:
-        """It has begun elsewhere since."""
-        self._last.pop(job, None)
-
-    def over(self, job: JobId) -> None:
-        self.forget(job)
-        self._behind.pop(job, None)
-
-    def heard(
-        self, row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId], *, lacks: bool
-    ) -> Unheard | None:
-        """None: it is not of the last incarnation, or that cannot be told. `lacks`: nothing that it could go on from is within reach."""
-        if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
-            return None
-        last = self._last.get(row.id, {})
-        for rounds in (last, self._behind.get(row.id, {})):
-            was = rounds.get(report.epoch)
-            if was is not None and was.portions and host in was.hosts:
-                now = _with(was, host, report, gpus)
-                newer = _of_copies(row, now, host, lacks=lacks)
-                said = Unheard(was, now, newer, begun_since=rounds is not last)
-                if newer is None and said.ended_well is None:
-                    return None
-                rounds[report.epoch] = now
-                return said
-        was = last.get(report.epoch)
-        known = was or (None if last or row.hosts else _alone_there(row, host))
-        if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
-            return None
-        now = _with(known, host, report, gpus)
-        if was is not None:
-            last[now.epoch] = now
-        return Unheard(was, now, _newer(row, now))
+def _of_epoch(rounds: Iterable[Job], epoch: int) -> Job | None:
+    return next((was for was in rounds if was.epoch == epoch), None)
 
 
 def done(row: Job, said: Unheard) -> Job:
@@ -127,10 +105,14 @@ def done(row: Job, said: Unheard) -> Job:
 
 
 def accounted(row: Job, said: Unheard) -> Job:
-    """With what it has received beyond what was heard of. What was counted as lost stays so: it is a counter."""
+    """With what it has received beyond what was heard of, and that heard of. What was counted as lost stays so: it is a counter."""
     was, now = said.was, said.now
     if was is None:
         return row
+    rounds = {
+        name: tuple(now if one is was else one for one in getattr(row, name))
+        for name in ("given_up", "left_behind")
+    }
     before, after = was.report, now.report
     assert after is not None
     by_model = dict(row.past_gpu_s_by_model)
@@ -150,6 +132,7 @@ def accounted(row: Job, said: Unheard) -> Job:
         past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
         past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
         past_switches=row.past_switches + Switches.of(after) - Switches.of(before),
+        **rounds,
     )
 
 

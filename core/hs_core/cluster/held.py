@@ -8,7 +8,6 @@ from hs_core.cluster import reports
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
-from hs_core.cluster.given_up import GivenUp
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
@@ -72,7 +71,6 @@ class Held:
         self._flights: dict[
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
-        self._given_up = GivenUp()
         self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said

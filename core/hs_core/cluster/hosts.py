@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hs_core.cluster import reports, states
-from hs_core.cluster.given_up import accounted, done
+from hs_core.cluster.given_up import accounted, done, heard
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
@@ -87,7 +87,7 @@ class Hosts(Moves):
             return
         lacks = row.stored is None or self._sight.out_of_reach(row)
         gpus = self._book.gpus.get(host, frozenset())
-        said = self._given_up.heard(row, host, report, gpus, lacks=lacks)
+        said = heard(row, host, report, gpus, lacks=lacks)
         if said is None:
             return
         if said.was is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hs_core.cluster import admission, copies, reports, states
 from hs_core.cluster.book import row_with
+from hs_core.cluster.given_up import as_lost
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
@@ -394,9 +395,6 @@ class Lives(Views):
             self._end(row, Happening.FAILED, replace(ended, why=TIME_LIMIT), now_s)
             return
         self._flights.pop(row.id, None)  # it did not arrive
-        self._given_up.forget(row.id)
-        if lost_s is not None:
-            self._given_up.lost(was)
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
@@ -417,6 +415,7 @@ class Lives(Views):
             stored=stored,
             portions=(),
             base_step=0,
+            given_up=() if lost_s is None else as_lost(was),
         )
         self._put(new, now_s)
 
@@ -447,7 +446,10 @@ class Lives(Views):
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
         state = states.after(row, happening)
         self._told.over(row, row.hosts)  # the next Wanted says so anyway
-        self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
+        over = replace(
+            row, state=state, exit=ended, ended_s=now_s, move=None, stored=None, given_up=(), left_behind=()
+        )
+        self._put(over, now_s)
         self._stale = self._stale or self.policy.needs.ends or any(map(self._idles_beside_gangs, row.hosts))
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
@@ -467,7 +469,6 @@ class Lives(Views):
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
-        self._given_up.over(row.id)
         self._grounded.forget(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)

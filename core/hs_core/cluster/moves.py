@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hs_core.cluster import copies, reports, states
+from hs_core.cluster.given_up import as_lost, as_rehomed
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
 from hs_core.cluster.why import reshapes
@@ -87,7 +88,6 @@ class Moves(Lives):
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
         told = {host for host in row.hosts if self._may_know(row, host)}
-        self._given_up.rehomed(row)
         before = tuple(sorted({*row.unconfirmed, *told} - {*to}))
         new = replace(
             self._next_epoch(row),
@@ -99,6 +99,7 @@ class Moves(Lives):
             unconfirmed=before,
             portions=portions,
             base_step=base_step if portions else 0,
+            given_up=as_rehomed(row),
         )
         if new.stored is not None and told and not portions:
             new = replace(new, stored=reports.doubted(row, new.stored))
@@ -226,6 +227,7 @@ class Moves(Lives):
             row = replace(row, past_lost_gpu_s=lost_s)
         left = max(0, row.spec.steps - stored.step)
         to, portions = copies.divided(left, *self._there(move))
+        cut_off = row.portions and not self._connected.issuperset(row.hosts)
         new = replace(
             self._next_epoch(row),
             state=states.after(row, Happening.MOVED),
@@ -237,12 +239,11 @@ class Moves(Lives):
             base_step=stored.step if portions else 0,
             migrations=row.migrations + (to != row.hosts or not row.portions),
             settled_s=now_s,
+            given_up=(),  # it has begun elsewhere since
+            left_behind=as_lost(row) if cut_off else row.left_behind,
         )
         self._flights[row.id] = (move, now_s)
         self._grounded.forget(row.id)
-        self._given_up.forget(row.id)  # it has begun elsewhere since
-        if row.portions and not self._connected.issuperset(row.hosts):
-            self._given_up.left_behind(row)
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
