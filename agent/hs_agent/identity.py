@@ -32,6 +32,7 @@ from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
+from hs_daemon.durable import write_new
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
@@ -333,8 +334,8 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
         for left in _left_behind(folder):
             shutil.rmtree(left, ignore_errors=True)
         fresh.mkdir(mode=0o700, parents=True)
-        _write(fresh / KEY, key_pem)
-        _write(fresh / ROOM, bytes(ROOM_BYTES))
+        write_new(fresh / KEY, key_pem)
+        write_new(fresh / ROOM, bytes(ROOM_BYTES))
         yield fresh
     except OSError as error:
         raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
@@ -354,8 +355,8 @@ def _fill(fresh: Path, identity: Identity) -> None:
     """The whole folder appears at once; one that it replaces is there until then."""
     folder = identity.folder
     (fresh / ROOM).unlink()
-    _write(fresh / CERTIFICATE, identity.chain_pem)
-    _write(fresh / CA, identity.ca_pem)
+    write_new(fresh / CERTIFICATE, identity.chain_pem)
+    write_new(fresh / CA, identity.ca_pem)
     if folder.exists():
         shutil.rmtree(_replaced(folder), ignore_errors=True)
         folder.rename(_replaced(folder))
@@ -365,13 +366,6 @@ def _fill(fresh: Path, identity: Identity) -> None:
 
 def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
-
-
-def _write(file: Path, data: bytes) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 # --- keeping it fresh ---------------------------------------------------------------------------------------------------
@@ -493,5 +487,5 @@ def _put_certificate(identity: Identity) -> None:
     _check_key(identity)
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
-    _write(fresh, identity.chain_pem)
+    write_new(fresh, identity.chain_pem)
     fresh.rename(file)

@@ -15,6 +15,7 @@ from hs_controller import pki
 from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
+from hs_daemon.durable import write_new
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -157,10 +158,7 @@ def secret(file: Path) -> str:
             fresh = file.with_name(f".{file.name}.{os.getpid()}")
             with contextlib.suppress(FileNotFoundError):
                 fresh.unlink()
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(32) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
+            write_new(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
             fresh.rename(file)
         text = file.read_text(encoding="ascii").strip()
         mode = file.stat().st_mode

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hs_core.errors import RefusedError
+from hs_daemon.durable import sync_folder, write_new
 
 DOMAIN = "heteroshare"
 CONTROLLER_URI = f"spiffe://{DOMAIN}/controller"
@@ -74,11 +75,11 @@ def init(state_dir: Path) -> str:
         fresh.mkdir(mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         ca = _ca_certificate(key, time.time())
-        _write(fresh / "ca.key", _key_pem(key))
-        _write(fresh / "ca.pem", _pem(ca))
-        _sync(fresh)
+        write_new(fresh / "ca.key", _key_pem(key))
+        write_new(fresh / "ca.pem", _pem(ca))
+        sync_folder(fresh)
         fresh.rename(folder)  # all of it or nothing
-        _sync(state_dir)
+        sync_folder(state_dir)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise PkiError(f"{folder}: cannot be made: {error.strerror or error}") from None
@@ -159,11 +160,11 @@ class Authority:
             for name, data in files.items():
                 fresh = self._folder / f".{name}"
                 fresh.unlink(missing_ok=True)
-                _write(fresh, data)
+                write_new(fresh, data)
             # A crash in between leaves two that do not belong together: `own_due_s` sees it.
             for name in files:
                 (self._folder / f".{name}").rename(self._folder / name)
-            _sync(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise PkiError(f"{self._folder}: cannot be written: {error.strerror or error}") from None
 
@@ -292,18 +293,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(file: Path, data: bytes) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def _sync(folder: Path) -> None:
-    there = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)
