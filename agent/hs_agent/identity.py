@@ -33,15 +33,13 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
 from hs_daemon.durable import write_new
+from hs_proto.certified import CONTROLLER_DNS, RENEW_AFTER, agent_dns, node_of
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
 
-AGENT_URI = "spiffe://heteroshare/agent/"
-CONTROLLER_DNS = "controller.heteroshare"
 KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
 ROOM, ROOM_BYTES = "room", 16 << 10  # for certificates that are yet to come
-RENEW_AFTER = 2 / 3  # of a certificate's life
 RETRY_S = (5.0, 600.0)
 CALL_S = 20.0
 
@@ -127,7 +125,7 @@ def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> 
     if node is None:
         raise RefusedError(f"{folder}: {CERTIFICATE} is no agent's; join anew")
     return Identity(
-        node=node,
+        node=HostName(node),
         folder=folder,
         key_pem=key_pem,
         chain_pem=chain_pem,
@@ -135,13 +133,6 @@ def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> 
         not_before_s=own.not_valid_before_utc.timestamp(),
         not_after_s=own.not_valid_after_utc.timestamp(),
     )
-
-
-def node_of(uris: Sequence[str]) -> HostName | None:
-    """Whose certificate it is, by its URIs; None: no agent's."""
-    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
-        return None
-    return HostName(uris[0].removeprefix(AGENT_URI)) or None
 
 
 # --- what gRPC wants ----------------------------------------------------------------------------------------------------
@@ -159,7 +150,7 @@ def expects_controller() -> tuple[str, str]:
 
 def expects_peer(node: HostName) -> tuple[str, str]:
     """A channel option: the other end must have this node's certificate."""
-    return "grpc.ssl_target_name_override", f"{node}.agent.heteroshare"
+    return "grpc.ssl_target_name_override", agent_dns(node)
 
 
 def server_credentials(
@@ -189,7 +180,8 @@ def server_credentials(
 
 def peer_node(auth_context: Mapping[str, Sequence[bytes]]) -> HostName | None:
     """The node at the other end of a call (`context.auth_context()`); None: it is no agent."""
-    return node_of([uri.decode() for uri in auth_context.get("peer_uri", ())])
+    node = node_of([uri.decode() for uri in auth_context.get("peer_uri", ())])
+    return HostName(node) if node is not None else None
 
 
 # --- joining ------------------------------------------------------------------------------------------------------------

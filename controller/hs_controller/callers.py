@@ -16,6 +16,7 @@ from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
 from hs_daemon.durable import write_new
+from hs_proto.certified import node_of
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -93,7 +94,7 @@ class Certified(Guest):
 def node_guest(certificate: dict[str, Any], accepted: Callable[[Caller], str]) -> Certified | None:
     """Whose certificate it is, as Python's ssl shows one that it has verified; None: no node's."""
     uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    node = pki.node_of(uris)
+    node = node_of(uris)
     if node is None:
         return None
     who = Caller(

@@ -1,7 +1,6 @@
 """A certificate authority of the cluster's own: it says who is the controller and who is which node, and nothing else.
 
-Everybody's role and name are the certificate's one URI (`spiffe://heteroshare/agent/v3`). gRPC's clients look at DNS names only, so
-each certificate has one of those as well, made from the same words, which nobody else can get.
+By which names everybody is known: `hs_proto.certified`.
 
 Others judge certificates by the time of day, so here it is the wall clock's that counts, not the one that never jumps (clock.py).
 """
@@ -24,29 +23,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hs_core.errors import RefusedError
 from hs_daemon.durable import sync_folder, write_new
-
-DOMAIN = "heteroshare"
-CONTROLLER_URI = f"spiffe://{DOMAIN}/controller"
-AGENT_URI = f"spiffe://{DOMAIN}/agent/"
-CONTROLLER_DNS = f"controller.{DOMAIN}"
+from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI, RENEW_AFTER, agent_dns, agent_uri
 
 CA_S = 10 * 365.25 * 86_400
 LEAF_S = 7 * 86_400.0
-RENEW_AFTER = 2 / 3  # of a certificate's life
 BACKDATED_S = 300.0  # clocks of other hosts may be behind
 CSR_BYTES = 8192
 
 
 class PkiError(Exception):
     """The authority cannot be made or used; says what to do."""
-
-
-def agent_uri(node: str) -> str:
-    return f"{AGENT_URI}{node}"
-
-
-def agent_dns(node: str) -> str:
-    return f"{node}.agent.{DOMAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,13 +199,6 @@ class Authority:
             serial=f"{certificate.serial_number:X}",
             not_after_s=certificate.not_valid_after_utc.timestamp(),
         )
-
-
-def node_of(uris: list[str]) -> str | None:
-    """Whose certificate it is, by its URIs; None: no agent's."""
-    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
-        return None
-    return uris[0].removeprefix(AGENT_URI) or None
 
 
 # --- parts --------------------------------------------------------------------------------------------------------------
