@@ -53,10 +53,8 @@ class NewShim:
 
     def begin(self) -> None:
         assert self._process.stdin is not None
-        with (
-            contextlib.suppress(BrokenPipeError),
-            self._process.stdin as word,
-        ):  # it is gone: so it will be found
+        # Where it is gone already it will be found so.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as word:
             word.write(b"b")
         # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
         self._process.returncode = 0
@@ -252,9 +250,8 @@ class Launcher:
         """Groups that could not be removed when their job was forgotten, as something of it was still on its way out."""
         for name in cgroup.names(self.groups):
             key = parse_key(name)
-            if (
-                key is not None and not self.folder(key).path.exists()
-            ):  # whose folder is made before its group
+            # A job's folder is made before its group.
+            if key is not None and not self.folder(key).path.exists():
                 self.group(key).remove()
 
 

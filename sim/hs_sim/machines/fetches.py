@@ -112,9 +112,8 @@ class Fetches:
         source = wanted.source
         if source is None or not agent.up or agent.life != life or not agent.awaits(wanted):
             return
-        if not self._lent(
-            agent, wanted, source
-        ):  # asked now: the lender may hear of it a moment after this host
+        # Asked now: the lender may hear of it a moment after this host.
+        if not self._lent(agent, wanted, source):
             self._again(agent, wanted, tries, "it is not lent there", hopeless=True)
             return
         agent.disk.store(wanted.job, source.generation, got)
