@@ -7,9 +7,9 @@ Departure: the paper takes the mean. A few reports that are far off, by a lie or
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from math import fsum, isfinite
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -166,11 +166,3 @@ def _shape(dumped: Sequence[int] | None) -> Shape | None:
         return None
     gpus, per_gpu, parts, nodes = dumped
     return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts, nodes=nodes)
-
-
-def mean_speedup(profile: Profile, demand: Mapping[str, int], fast: str, slow: str) -> float | None:
-    """A user's speed-up over all its classes that have one, weighted by the GPUs that each asks for."""
-    measured = [(gpus, profile.speedup(job_class, fast, slow)) for job_class, gpus in sorted(demand.items())]
-    known = [(gpus, speedup) for gpus, speedup in measured if speedup is not None and gpus > 0]
-    total = sum(gpus for gpus, _ in known)
-    return fsum(gpus * speedup for gpus, speedup in known) / total if total else None

@@ -57,7 +57,7 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
     new = replace(old, chain_pem=b"the newest", not_before_s=time.time(), not_after_s=time.time() + 100.0)
     (tmp_path / KEY).write_bytes(old.key_pem)
     (tmp_path / CERTIFICATE).write_bytes(old.chain_pem)
-    full, asked, told, write = [True, True], [], [], identity._write
+    full, asked, told, write = [True, True], [], [], identity.write_new
 
     async def certified(_: Identity) -> bytes:
         asked.append(time.time())
@@ -84,7 +84,7 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
         assert len(asked) == 1, "the controller gave one, and was asked for no other"
 
     monkeypatch.setattr(identity, "RETRY_S", (0.01, 0.01))
-    monkeypatch.setattr(identity, "_write", writes)
+    monkeypatch.setattr(identity, "write_new", writes)
     monkeypatch.setattr(identity, "load_identity", lambda _folder: old)
     monkeypatch.setattr(identity, "_identity", lambda *_: new)
     monkeypatch.setattr(Keeper, "_certified", lambda _keeper, was: certified(was))

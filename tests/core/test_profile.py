@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_core.forms import Shape
-from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
+from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample
 
 
 def sample(
@@ -63,17 +63,6 @@ def test_a_speedup_needs_samples_of_both_models() -> None:
     assert profile.speedup("vae", "V100", "K80") is None
     profile.add(sample(2.0, model="K80"))
     assert profile.speedup("vae", "V100", "K80") == 2.5
-
-
-def test_a_users_speedup_weighs_its_measured_classes_by_demand() -> None:
-    profile = Profile()
-    for of, fast in (("vae", 1.25), ("gan", 5.0)):
-        profile.add(sample(fast, of=of, model="V100"))
-        profile.add(sample(1.0, of=of, model="K80"))
-    assert mean_speedup(profile, {"vae": 3, "gan": 1, "unseen": 50}, "V100", "K80") == pytest.approx(
-        (3.75 + 5) / 4
-    )
-    assert mean_speedup(profile, {"unseen": 50}, "V100", "K80") is None
 
 
 @given(st.lists(st.floats(), max_size=50))

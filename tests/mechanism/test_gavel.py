@@ -13,7 +13,7 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.gavel import kinds
 from hs_core.mechanism.gavel.fair import Entity, Inside, hierarchical, max_min, water_fill
 from hs_core.mechanism.gavel.finish import Lives, finish_time_fair, rho
-from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated, shortest_first
+from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated
 from hs_core.mechanism.gavel.kinds import classes
 from hs_core.mechanism.gavel.question import (
     Allocation,
@@ -407,11 +407,6 @@ def test_late_jobs_join_the_one_that_they_disturb_least() -> None:
     assert found.pairs.tolist() == [[0, 2], [1, 3]]
     assert found.throughput(asked) == pytest.approx(np.full(4, 0.8))
     keeps_within(asked, found)
-
-
-def test_the_shortest_is_by_its_fastest_type_and_who_can_run_nowhere_is_last() -> None:
-    asked = Question(speed=np.array([[1.0, 2], [4, 1], [0, 0]]), gang=np.ones(3, int), gpus=np.array([1, 1]))
-    assert shortest_first(asked, np.array([10.0, 12.0, 1.0])).tolist() == [1, 0, 2]
 
 
 @given(SEEDS)
