@@ -32,7 +32,7 @@ from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
-from hs_daemon.durable import write_new
+from hs_daemon.durable import sync_folder, write_new
 from hs_proto.certified import CONTROLLER_DNS, RENEW_AFTER, agent_dns, node_of
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
@@ -349,10 +349,12 @@ def _fill(fresh: Path, identity: Identity) -> None:
     (fresh / ROOM).unlink()
     write_new(fresh / CERTIFICATE, identity.chain_pem)
     write_new(fresh / CA, identity.ca_pem)
+    sync_folder(fresh)
     if folder.exists():
         shutil.rmtree(_replaced(folder), ignore_errors=True)
         folder.rename(_replaced(folder))
     fresh.rename(folder)
+    sync_folder(folder.parent)  # the token is used up: another cannot be had without the administrator
     shutil.rmtree(_replaced(folder), ignore_errors=True)
 
 
@@ -481,3 +483,4 @@ def _put_certificate(identity: Identity) -> None:
         fresh.unlink()
     write_new(fresh, identity.chain_pem)
     fresh.rename(file)
+    sync_folder(identity.folder)

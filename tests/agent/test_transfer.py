@@ -373,7 +373,7 @@ def test_where_a_disk_has_no_room_for_an_average_the_host_is_to_blame_and_no_pro
     two: Two, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(two.folders[1] / "copy-1.0", {"rank0.pt": 100})
-    who = launch.account(two.job.run_as, two.configs[1])
+    who = accounts.account(two.job.run_as, two.configs[1])
     two.launchers[1].make_checkpoint_dir(two.job, who)
     own = Peer(host=HostName("host-b"), address="")
     two.parts = lambda _peer: (SourcePart(peer=own, epoch=1, generation=GENERATION, copy=0, steps=80),)
