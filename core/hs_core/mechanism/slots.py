@@ -104,6 +104,10 @@ class Slots:
         """Started jobs that leave their servers."""
         return len(self._moves)
 
+    def moves(self, job: JobFacts) -> bool:
+        """It leaves its servers, or is started anew there."""
+        return job.id in self._moves
+
     @property
     def gpus_left(self) -> int:
         return sum(self._free.values())
