@@ -52,6 +52,22 @@ def test_where_none_has_room_it_is_spread_over_the_fewest_that_have() -> None:
     assert "how much slower it is so was not measured" in verdict.how[JobId(10)]
 
 
+@pytest.mark.parametrize("name", ["tiresias", "pal", "hadar", "hadar-exact"])
+@pytest.mark.parametrize(("nodes", "gpus", "where"), [(1, (3, 3), "a+b"), (4, (4, 4), "a")])
+def test_one_that_finds_no_place_as_it_asks_is_laid_over_servers_that_there_are(
+    name: str, nodes: int, gpus: tuple[int, int], where: str
+) -> None:
+    """A GPU of each server is out of service; or there are fewer servers."""
+    policy = find(name)
+    hosts = [host("a", gpus[0]), host("b", gpus[1])]
+    asking = snapshot(hosts, [asked(nodes=nodes)])
+    verdict = policy.decide(asking, {})
+    check(asking, verdict.plan, policy.needs)
+    assert homes_of(verdict)[10] == where
+    first = some(1, gang=sum(gpus), nodes=2, spreads=())  # takes all of them
+    assert "on one server" not in policy.decide(snapshot(hosts, [first, asked()]), {}).why[JobId(10)]
+
+
 @pytest.mark.parametrize(("loose", "is_spread"), [(0.95, True), (0.85, False)])
 def test_who_was_measured_to_lose_by_it_waits_for_one_server(loose: float, *, is_spread: bool) -> None:
     verdict = TIRESIAS.decide(world(asked(), rates={ONE: 1.0, TWO: loose}), {})

@@ -62,7 +62,7 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
                 why[job.id] = "other jobs gain more from each GPU that it could have in this round"
     for job in jobs:
         slots.offer(job)
-    verdict = slots.verdict({}, why, mixed=True)
+    verdict = slots.verdict({}, why, mixed=True, spreads=True)
     kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way, snapshot.reserved.keys())}
     return replace(verdict, memory=kept)
 

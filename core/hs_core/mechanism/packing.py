@@ -133,9 +133,7 @@ class Packer:
         pair = min(found, key=lambda pair: pair.weight if pair else 0.0)
         if pair is None or pair.weight <= least:
             return
-        promised = self._restarts(partner, pair.placed) + (
-            not leaves and self._restarts(guest, pair.waiting)
-        )
+        promised = self._restarts(partner, pair.placed) + (not leaves and self._restarts(guest, pair.waiting))
         text = f"in this round it shares the GPUs of job {partner.id} on {', '.join(home)}"
         if slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
             self._promised += promised
