@@ -162,3 +162,15 @@ def test_hadars_spread_it_where_no_server_has_room_and_keep_it_there_for_the_rou
 def test_other_policies_take_it_as_it_asks() -> None:
     for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las"):
         assert shape(find(name).decide(world(asked()), {})) is None, name
+
+
+@pytest.mark.parametrize("name", ["hadar", "hadar-exact"])
+def test_hadars_leave_no_gpus_of_several_models_beside_a_gang_over_as_many_servers(name: str) -> None:
+    """Whom the program gives two K80s finds them on servers of which the other one has but one left."""
+    hosts = [host("a", 2, "K80"), host("b", 2, "Q9"), host("c", 1, "K80")]
+    gangs = [some(at, gang=2, nodes=2, spreads=(), steps=1e4) for at in (1, 2)]
+    asking = snapshot(hosts, gangs, rates={("c", model): 1.0 for model in ("K80", "Q9")})
+    verdict = find(name).decide(asking, {})
+    check(asking, verdict.plan, find(name).needs)
+    assert verdict.plan.homes.keys() == {1, 2}
+    assert verdict.why == {}
