@@ -295,6 +295,16 @@ def test_who_weighs_next_to_nothing_costs_the_others_nothing(light: float) -> No
     assert found.throughput(asked)[2:] == pytest.approx([1.5, 1.5], rel=1e-5)
 
 
+def test_where_all_weigh_next_to_nothing_they_share_as_if_all_weighed_one() -> None:
+    """As in one of pop's parts, where the users of many tickets are in the others."""
+    asked = Question(
+        speed=np.array([[2.0, 1.0], [3.0, 1.0]]), gang=np.ones(2, np.int64), gpus=np.array([1, 1])
+    )
+    light = max_min(replace(asked, weight=np.full(2, 1e-15)))
+    assert light.alone == pytest.approx(max_min(asked).alone, abs=1e-6)
+    assert light.value == pytest.approx(max_min(asked).value * 1e15)
+
+
 @pytest.mark.parametrize("method", [None, Method.CENTRE])
 def test_a_job_without_end_beside_one_that_is_nearly_done_is_no_harder_to_answer(
     method: Method | None,
