@@ -170,5 +170,9 @@ def test_nobody_moves_who_runs_nearly_all_the_time() -> None:
     hosts = [host(name, 8) for name in "abc"]
     small = [*at("a", *sweep(2, 8, "A")), *at("b", *sweep(10, 8, "A"))]
     for beside, go in ((7, 0), (6, 2)):
-        jobs = [*at("a+b", job(1, "G", 16, nodes=2, **STAYS)), *small, *at("c", *sweep(20, beside, "C", **STAYS))]
+        jobs = [
+            *at("a+b", job(1, "G", 16, nodes=2, **STAYS)),
+            *small,
+            *at("c", *sweep(20, beside, "C", **STAYS)),
+        ]
         assert len(moves(decide(hosts, jobs, tickets={"G": 1, "A": 160, "C": 80}))) == go

@@ -161,7 +161,7 @@ class Evening:
         return self.least(sum([one.job.gang * self._pool.per_gpu.get(one.job.user, 0.0) for one in changes]))
 
     def harmless(self, steps: Sequence[Step]) -> bool:
-        """No server, and none with which it shares gangs, is fuller by it, now or later."""
+        """No server on which somebody waits, and none with which it shares gangs, is fuller by it, now or later."""
         return round(self._squares.waited(steps), 9) <= 0.0 and self._lasting.harmless(steps)
 
     def least(self, tickets: float) -> float:

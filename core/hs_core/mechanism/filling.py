@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 
 class Fill(NamedTuple):
-    lost: float  # GPUs, negative: of those that idled
+    lost: float  # GPUs, negative: of those that idled, or that are due to the job
     cost: "Cost"
     target: int
     source: int
