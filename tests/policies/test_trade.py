@@ -58,8 +58,14 @@ def settle(
     standing: tuple[Trade, ...] = (),
     needs: Needs | None = None,
     models: tuple[str, ...] = NEWEST_FIRST,
+    within: Mapping[UserName, float] | None = None,
 ) -> Outcome:
-    return Market(has, standing, needs or Needs(), rates).settle(models, 60.0)
+    """`within`: how far users' speed-ups may be off."""
+
+    def off(user: UserName, _fast: str, _slow: str) -> float:
+        return (within or {}).get(user, 0.0)
+
+    return Market(has, standing, needs or Needs(), rates, within=off).settle(models, 60.0)
 
 
 def given_by(user: UserName, outcome: Outcome) -> Fraction:
@@ -120,6 +126,35 @@ def test_profiles_that_lie_keep_nobody_else_from_trading() -> None:
     outcome = settle(base(V100=4, K80=20) | few, each({A: 1.25, B: 5.0, C: 6.25, **liars}))
     assert honest.trades
     assert outcome.trades == honest.trades
+
+
+@pytest.mark.parametrize(("within", "trades"), [(0.0, True), (0.05, True), (0.2, False)])
+def test_nobody_trades_for_a_gain_that_may_be_none(within: float, trades: bool) -> None:
+    has = base(V100=4, K80=20)
+    outcome = settle(has, each({A: 2.6, B: 3.0, C: 3.4}), within=dict.fromkeys((A, B, C), within))
+    assert bool(outcome.trades) is trades
+
+
+@pytest.mark.parametrize(("user", "speedup"), [("Y", 7.0), ("Z", 1.2)])
+def test_who_is_hardly_known_keeps_nobody_else_from_trading(user: str, speedup: float) -> None:
+    unknown = UserName(user)
+    has = base(V100=4, K80=20) | {(unknown, "V100"): Fraction(4), (unknown, "K80"): Fraction(20)}
+    rates = each({A: 1.25, B: 5.0, C: 6.25, unknown: speedup})
+    outcome = settle(has, rates, within={unknown: 100.0})
+    assert {(trade.giver, trade.taker) for trade in outcome.trades} == {(A, C)}
+
+
+def test_a_loss_that_may_be_none_takes_no_trade_back() -> None:
+    has = base(V100=4, K80=20)
+    first = settle(has, each({A: 2.0, B: 5.0, C: 6.25}))
+    assert {(trade.giver, trade.taker, trade.price) for trade in first.trades} == {(A, C, 5.0)}
+    doubt = dict.fromkeys((A, B, C), 0.06)
+    for now in ({A: 5.2, B: 5.0, C: 5.3}, {A: 2.0, B: 5.0, C: 4.8}):
+        assert settle(has, each(now), first.trades, within=doubt).trades == first.trades
+    for now in ({A: 5.4, B: 5.0, C: 5.3}, {A: 2.0, B: 4.0, C: 4.6}):
+        assert settle(has, each(now), first.trades, within=doubt).news[0].undone
+    lost = settle(has, each({A: 6.0, B: 5.0, C: 6.25}), first.trades, within=dict.fromkeys((A, B, C), 100.0))
+    assert lost.news[0].undone, "not every loss is borne, however little is known"
 
 
 def test_less_than_a_gpu_is_not_traded() -> None:

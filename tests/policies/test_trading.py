@@ -28,7 +28,7 @@ def settled(asked: Snapshot, before: Outcome | None = None) -> Outcome:
     world = look(asked)
     base = entitle_pools(world.pools, world.demand(), asked.tickets)
     standing = dump(before.trades) if before is not None else ()
-    return settle(world, base, speeds_of(asked.rates, world.models), standing)
+    return settle(world, base, speeds_of(asked, world.models), standing)
 
 
 def test_a_market_is_found_anew_until_it_is_at_rest_and_then_only_for_something_new() -> None:

@@ -11,7 +11,7 @@ from hs_core.policies import POLICIES, find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.machines import World
 from hs_sim.machines.gang import Gang
-from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, SpeedChange, Workload
+from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Result, SimJob, SpeedChange, Workload
 from hs_sim.quanta import run_quanta
 
 QUANTUM_S = 60.0
@@ -143,6 +143,24 @@ def test_trades_follow_speeds_that_change_and_nobody_trains_less_than_its_own_sh
     assert {model for (_, model), gpus in result.samples[-1].entitled.items() if gpus} == {"V100", "K80"}
     for user in "abc":
         assert entitled(result, user, 220, 240) == pytest.approx(8.0, rel=0.01), "trades were taken back"
+
+
+# --- they are blurred ---------------------------------------------------------------------------------------------------
+
+
+def test_users_who_are_alike_make_no_trades_of_noise_and_nobody_moves_for_them() -> None:
+    asked = an_experiment({"a": 3.0, "b": 3.0, "c": 3.0}, 200)
+    calm, blurred = (run_quanta(replace(asked, noise=Noise(rate_cv=cv))) for cv in (0.0, 0.1))
+    assert blurred.trades == calm.trades == ()
+    assert sum(job.migrations for job in blurred.jobs) <= sum(job.migrations for job in calm.jobs) + 3
+
+
+def test_users_who_differ_by_more_than_the_noise_trade_once_and_gain() -> None:
+    asked = an_experiment({"a": 1.2, "b": 4.0, "c": 6.0}, 200)
+    result = run_quanta(replace(asked, noise=Noise(rate_cv=0.1)))
+    assert result.trades
+    assert not any(trade["undone"] for trade in result.trades if float(str(trade["at"])) > SETTLED * QUANTUM_S)
+    assert speed(result, "a", MOVED, 200) > 1.1 * own(1.2)
 
 
 # --- they are not true --------------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class Decisions(Requests):
             jobs=jobs,
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
+            rates_within=dict(self._rates.within),
             interference=dict(self._rates.interference),
             slowdowns=self._slowdowns.table(
                 self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version

@@ -1,24 +1,34 @@
 """Speeds of job classes on pools, as ratios that can be compared between users."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum, inf
+from math import fsum, hypot, inf
 
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
 from hs_core.newest import Newest
+from hs_core.policy import Snapshot
 
 _Classes = Mapping[str, int]
 """Of a user's jobs, and the GPUs that they ask for."""
-_Found = dict[tuple[str, str], tuple[float | None, Sequence[tuple[float, int]]]]
-"""(fast, slow) → a user's speed-up, and those of its classes with the GPUs that they ask for, if they are several: the largest first."""
+_Bid = tuple[float | None, Sequence[tuple[float, int]], float]
+"""A user's speed-up, those of its classes with the GPUs that they ask for, if they are several, the largest first; and how far off it may be."""
+_Found = dict[tuple[str, str], _Bid]
+"""By (fast, slow)."""
 
 
 class Speeds:
     """How many times as fast a class is on a pool as on the slowest where it was measured and makes any progress."""
 
-    def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
+    def __init__(
+        self,
+        rates: Mapping[tuple[str, str], float],
+        models: Iterable[str],
+        within: Mapping[tuple[str, str], float] | None = None,
+    ) -> None:
+        """`rates`, `within`: as in a snapshot."""
         known = set(models)
         self._rates = rates
+        self._within = within or {}
         slowest: dict[str, float] = {}
         for (job_class, model), rate in rates.items():
             if model in known and 0 < rate < slowest.get(job_class, inf):
@@ -33,6 +43,10 @@ class Speeds:
         """Mini-batches a second."""
         return self._rates.get((job_class, model))
 
+    def within(self, job_class: str, model: str) -> float:
+        """How far from its rate the true one may be, as a part of it."""
+        return self._within.get((job_class, model), 0.0)
+
     def bids(self, user: UserName, classes: "_Classes") -> "_Found":
         """The user's that have been found so far, with those classes: as long as rates stay so do they."""
         kept = self._bids.get(user)
@@ -44,13 +58,13 @@ class Speeds:
         return all((job_class, model) in self._rates for model in models)
 
 
-_Asked = tuple[Mapping[tuple[str, str], float], tuple[str, ...]]
+_Asked = tuple[Mapping[tuple[str, str], float], tuple[str, ...], Mapping[tuple[str, str], float]]
 _speeds: Newest[_Asked, Speeds] = Newest(lambda asked: Speeds(*asked))
 
 
-def speeds_of(rates: Mapping[tuple[str, str], float], models: Sequence[str]) -> Speeds:
+def speeds_of(snapshot: Snapshot, models: Sequence[str]) -> Speeds:
     """Worked out anew where they are not those of the decision before."""
-    return _speeds((rates, tuple(models)))
+    return _speeds((snapshot.rates, tuple(models), snapshot.rates_within))
 
 
 AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then
@@ -78,7 +92,11 @@ class Bids:
         """As `trade.Steps` has it."""
         return self._of(user, fast, slow)[1]
 
-    def _of(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
+    def within(self, user: UserName, fast: str, slow: str) -> float:
+        """As `trade.Within` has it."""
+        return self._of(user, fast, slow)[2]
+
+    def _of(self, user: UserName, fast: str, slow: str) -> _Bid:
         found = self._found.get(user)
         if found is None:
             found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
@@ -87,19 +105,21 @@ class Bids:
             found[at] = self._find(user, fast, slow)
         return found[at]
 
-    def _find(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
-        steps = list[tuple[float, int]]()
+    def _find(self, user: UserName, fast: str, slow: str) -> _Bid:
+        steps, off = list[tuple[float, int]](), list[float]()
+        speeds = self._speeds
         for job_class, gpus in self.classes.get(user, {}).items():
-            over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
+            over, under = speeds.rate(job_class, fast), speeds.rate(job_class, slow)
             if over is not None and under is not None and under > 0 and gpus > 0:
                 steps.append((over / under, gpus))
+                within = hypot(speeds.within(job_class, fast), speeds.within(job_class, slow))
+                off.append(gpus * (over / under) * within)
         if not steps:
-            return None, ()
-        total = sum(gpus for _, gpus in steps)
-        mean = (
-            fsum(gpus * speedup for speedup, gpus in steps) / total
-        )  # the same in whatever order classes come
-        return mean, sorted(steps, reverse=True) if len(steps) > 1 else ()
+            return None, (), 0.0
+        # The same in whatever order classes come.
+        worth = fsum(gpus * speedup for speedup, gpus in steps)
+        mean = worth / sum(gpus for _, gpus in steps)
+        return mean, sorted(steps, reverse=True) if len(steps) > 1 else (), fsum(off) / worth if worth else 0.0
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""
