@@ -159,7 +159,9 @@ def test_users_who_differ_by_more_than_the_noise_trade_once_and_gain() -> None:
     asked = an_experiment({"a": 1.2, "b": 4.0, "c": 6.0}, 200)
     result = run_quanta(replace(asked, noise=Noise(rate_cv=0.1)))
     assert result.trades
-    assert not any(trade["undone"] for trade in result.trades if float(str(trade["at"])) > SETTLED * QUANTUM_S)
+    assert not any(
+        trade["undone"] for trade in result.trades if float(str(trade["at"])) > SETTLED * QUANTUM_S
+    )
     assert speed(result, "a", MOVED, 200) > 1.1 * own(1.2)
 
 

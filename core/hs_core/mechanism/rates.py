@@ -119,7 +119,11 @@ class Bids:
         # The same in whatever order classes come.
         worth = fsum(gpus * speedup for speedup, gpus in steps)
         mean = worth / sum(gpus for _, gpus in steps)
-        return mean, sorted(steps, reverse=True) if len(steps) > 1 else (), fsum(off) / worth if worth else 0.0
+        return (
+            mean,
+            sorted(steps, reverse=True) if len(steps) > 1 else (),
+            fsum(off) / worth if worth else 0.0,
+        )
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""
