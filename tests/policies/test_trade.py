@@ -58,6 +58,7 @@ def settle(
     standing: tuple[Trade, ...] = (),
     needs: Needs | None = None,
     models: tuple[str, ...] = NEWEST_FIRST,
+    *,
     within: Mapping[UserName, float] | None = None,
 ) -> Outcome:
     """`within`: how far users' speed-ups may be off."""
