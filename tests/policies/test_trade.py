@@ -145,6 +145,28 @@ def test_who_is_hardly_known_keeps_nobody_else_from_trading(user: str, speedup: 
     assert {(trade.giver, trade.taker) for trade in outcome.trades} == {(A, C)}
 
 
+@pytest.mark.parametrize("user", [A, C])
+def test_a_trade_is_taken_back_once_nobody_knows_what_it_is_worth_to_a_side(user: UserName) -> None:
+    """Its jobs were measured and have ended; those that it has now have nothing of the slow pool, or of the fast one, to be measured on."""
+    has = base(V100=4, K80=20)
+    first = settle(has, TABLE_3)
+    rates = {A: 1.25, B: 5.0, C: 6.25}
+    del rates[user]
+    after = settle(has, each(rates), first.trades)
+    assert not any(user in {trade.giver, trade.taker} for trade in after.trades)
+    assert {at: gpus for at, gpus in after.entitled.items() if at[0] == user} == {
+        (user, "V100"): 4,
+        (user, "K80"): 20,
+    }
+    assert f"the jobs that {user} has now" in after.news[0].why
+
+    def awaited(of: UserName, _fast: str, _slow: str) -> bool:
+        return of == user
+
+    soon = Market(has, first.trades, Needs(), each(rates), awaited=awaited).settle(NEWEST_FIRST, 60.0)
+    assert soon.trades == first.trades, "it will be known in a few quanta"
+
+
 def test_a_loss_that_may_be_none_takes_no_trade_back() -> None:
     has = base(V100=4, K80=20)
     first = settle(has, each({A: 2.0, B: 5.0, C: 6.25}))

@@ -246,7 +246,7 @@ class Market:
     # --- taking back ------------------------------------------------------------------------------------------------
 
     def _undo_losses(self) -> None:
-        """A new profile shows a loss, or that neither gains."""
+        """A new profile shows a loss, or that neither gains; or nobody knows any more: other jobs came in place of those that were measured."""
         for trade in reversed(list(self._trades)):
             giver = self._speedups(trade.giver, trade.fast, trade.slow)
             taker = self._speedups(trade.taker, trade.fast, trade.slow)
@@ -259,6 +259,20 @@ class Market:
                 )
             elif giver == taker == trade.price:
                 self._undo(trade, f"a {trade.fast} is now worth its price to both, so that neither gains")
+            elif (user := self._unknown(trade, giver, taker)) is not None:
+                self._undo(
+                    trade,
+                    f"nobody knows how many times as fast the jobs that {user} has now are on a {trade.fast}",
+                )
+
+    def _unknown(self, trade: Trade, giver: float | None, taker: float | None) -> UserName | None:
+        """Whose speed-up is not known, nor about to be. Of who has left the share is what no longer carries it."""
+        awaited = self._awaited
+        for user, speedup in ((trade.giver, giver), (trade.taker, taker)):
+            if speedup is None and self._base_totals.get(user, 0):
+                if awaited is None or not awaited(user, trade.fast, trade.slow):
+                    return user
+        return None
 
     def _borne(self, user: UserName, trade: Trade) -> float:
         """The part of the price that the user may seem to lose, as it may be no loss."""
