@@ -185,6 +185,10 @@ Within = Callable[[UserName, str, str], float]
 """(user, fast, slow) → how far the true speed-up may be from the measured one, as a part of it."""
 
 
+def _never(_user: UserName, _fast: str, _slow: str) -> bool:
+    return False
+
+
 def _exactly(_user: UserName, _fast: str, _slow: str) -> float:
     return 0.0
 
@@ -199,7 +203,7 @@ class Market:
         needs: Needs,
         speedups: Speedups,
         *,
-        awaited: Awaited | None = None,
+        awaited: Awaited = _never,
         steps: Steps | None = None,
         within: Within = _exactly,
     ) -> None:
@@ -267,11 +271,10 @@ class Market:
 
     def _unknown(self, trade: Trade, giver: float | None, taker: float | None) -> UserName | None:
         """Whose speed-up is not known, nor about to be. Of who has left the share is what no longer carries it."""
-        awaited = self._awaited
         for user, speedup in ((trade.giver, giver), (trade.taker, taker)):
-            if speedup is None and self._base_totals.get(user, 0):
-                if awaited is None or not awaited(user, trade.fast, trade.slow):
-                    return user
+            here = speedup is None and self._base_totals.get(user, 0) > 0
+            if here and not self._awaited(user, trade.fast, trade.slow):
+                return user
         return None
 
     def _borne(self, user: UserName, trade: Trade) -> float:
@@ -380,8 +383,7 @@ class Market:
             else:
                 silent.append(user)
         # Two are not alone as long as a third's bid is about to come: their price would be none of the market's.
-        awaited = self._awaited
-        if awaited is not None and len(sides) == 2 and any(awaited(user, fast, slow) for user in silent):
+        if len(sides) == 2 and any(self._awaited(user, fast, slow) for user in silent):
             self._waits = True
             return
         for deal in auction(sides, self._unit, margin):
