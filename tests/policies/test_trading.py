@@ -55,6 +55,23 @@ def test_two_who_wait_for_a_third_bid_are_asked_again() -> None:
     assert settled(replace(asked, now_s=15 * 60.0 + 1.0)).news, "its rate has not come in all that time"
 
 
+@pytest.mark.parametrize(
+    ("others", "gpu_types", "known"), [(2, (), True), (3, (), False), (9, ("V100",), True)]
+)
+def test_what_a_few_jobs_gain_tells_nothing_of_more_that_were_not_measured(
+    others: int, gpu_types: tuple[str, ...], known: bool
+) -> None:
+    """But of those that could not run on both anyway nothing has to be known."""
+    few = [job(at, "A", job_class="fast", host="v", movable=True) for at in (1, 2)]
+    more = [
+        job(at, "A", job_class="new", host="v", movable=True, gpu_types=gpu_types)
+        for at in range(3, 3 + others)
+    ]
+    world = look(snapshot(HOSTS, [*few, *more]))
+    bid = Bids(world, Speeds(RATES, ("V100", "K80")))(UserName("A"), "V100", "K80")
+    assert bid == (5.0 if known else None)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_bids_that_are_remembered_are_those_that_would_be_found(seed: int) -> None:
     dice, models = Random(seed), ("V100", "K80", "Q9")

@@ -145,14 +145,15 @@ def test_trades_follow_speeds_that_change_and_nobody_trains_less_than_its_own_sh
         assert entitled(result, user, 220, 240) == pytest.approx(8.0, rel=0.01), "trades were taken back"
 
 
-def test_who_traded_for_jobs_that_have_ended_has_its_own_share_for_those_that_came_instead() -> None:
-    """C's jobs gained most from V100s, so that it has no K80s; those that it has now never run on one, and gain little."""
+@pytest.mark.parametrize("left", [0, 4])
+def test_who_traded_for_jobs_that_have_ended_has_its_own_share_for_those_that_came_instead(left: int) -> None:
+    """C's jobs gained most from V100s, so that it has no K80s; those that it has now, but for so many, never run on one, and gain little."""
     asked = an_experiment({"a": 1.25, "b": 5.0, "c": 6.25}, 140, each=60)
     jobs = [job for job in asked.workload.jobs if job.user != "c"]
     mine = [job for job in asked.workload.jobs if job.user == "c"]
-    short = [replace(job, steps=round(SLOW * 6.25 * 240)) for job in mine[:30]]
+    short = [replace(job, steps=round(SLOW * 6.25 * 240)) for job in mine[left:30]]
     later = [replace(job, job_class="new", arrival_s=20 * QUANTUM_S) for job in mine[30:]]
-    ordered = sorted([*jobs, *short, *later], key=lambda job: job.arrival_s)
+    ordered = sorted([*jobs, *mine[:left], *short, *later], key=lambda job: job.arrival_s)
     numbered = tuple(replace(job, id=number) for number, job in enumerate(ordered, start=1))
     rates = {**asked.workload.rates, ("new", "V100"): SLOW * 1.25, ("new", "K80"): SLOW}
     workload = replace(asked.workload, jobs=numbered, rates=rates)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, hypot, inf
+from typing import NamedTuple
 
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
@@ -10,8 +11,18 @@ from hs_core.policy import Snapshot
 
 _Classes = Mapping[str, int]
 """Of a user's jobs, and the GPUs that they ask for."""
-_Bid = tuple[float | None, Sequence[tuple[float, int]], float]
-"""A user's speed-up, those of its classes with the GPUs that they ask for, if they are several, the largest first; and how far off it may be."""
+
+
+class _Bid(NamedTuple):
+    speedup: float | None  # of a user
+    steps: Sequence[
+        tuple[float, int]
+    ]  # those of its classes and the GPUs that they ask for, if they are several: the largest first
+    within: float  # how far off it may be, as a part of it
+    known: int  # GPUs that its classes ask for which have been measured on both
+    unknown: int  # and the others
+
+
 _Found = dict[tuple[str, str], _Bid]
 """By (fast, slow)."""
 
@@ -71,12 +82,19 @@ AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then
 
 
 class Bids:
-    """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for."""
+    """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for.
+
+    None is known where other classes, which could run on both, ask for more GPUs than these: what a few jobs gain tells nothing of them, and who
+    has traded all of a slow pool away would never have them measured there.
+    """
 
     def __init__(self, world: World, speeds: Speeds) -> None:
         self._world = world
         self._speeds = speeds
         self._found: dict[UserName, _Found] = {}
+        self._demands: dict[UserName, list[tuple[tuple[str, ...], int]]] = {}
+        for (user, models), gpus in world.demands.items():
+            self._demands.setdefault(user, []).append((models, gpus))
         self.classes: dict[UserName, dict[str, int]] = {}  # of each user's jobs, and the GPUs they ask for
         for (user, job_class, _), gpus in world.kind_gpus.items():
             mine = self.classes.setdefault(user, {})
@@ -86,15 +104,24 @@ class Bids:
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
-        return self._of(user, fast, slow)[0]
+        bid = self._of(user, fast, slow)
+        if bid.unknown > bid.known and bid.unknown - self._to_one(user, fast, slow) > bid.known:
+            return None
+        return bid.speedup
+
+    def _to_one(self, user: UserName, fast: str, slow: str) -> int:
+        """GPUs that jobs ask for which cannot run on both."""
+        return sum(
+            gpus for models, gpus in self._demands.get(user, ()) if fast not in models or slow not in models
+        )
 
     def steps(self, user: UserName, fast: str, slow: str) -> Sequence[tuple[float, int]]:
         """As `trade.Steps` has it."""
-        return self._of(user, fast, slow)[1]
+        return self._of(user, fast, slow).steps
 
     def within(self, user: UserName, fast: str, slow: str) -> float:
         """As `trade.Within` has it."""
-        return self._of(user, fast, slow)[2]
+        return self._of(user, fast, slow).within
 
     def _of(self, user: UserName, fast: str, slow: str) -> _Bid:
         found = self._found.get(user)
@@ -107,23 +134,22 @@ class Bids:
 
     def _find(self, user: UserName, fast: str, slow: str) -> _Bid:
         steps, off = list[tuple[float, int]](), list[float]()
-        speeds = self._speeds
+        speeds, unknown = self._speeds, 0
         for job_class, gpus in self.classes.get(user, {}).items():
             over, under = speeds.rate(job_class, fast), speeds.rate(job_class, slow)
-            if over is not None and under is not None and under > 0 and gpus > 0:
+            if over is None or under is None:
+                unknown += gpus
+            elif under > 0 and gpus > 0:
                 steps.append((over / under, gpus))
                 within = hypot(speeds.within(job_class, fast), speeds.within(job_class, slow))
                 off.append(gpus * (over / under) * within)
         if not steps:
-            return None, (), 0.0
+            return _Bid(None, (), 0.0, 0, unknown)
         # The same in whatever order classes come.
-        worth = fsum(gpus * speedup for speedup, gpus in steps)
-        mean = worth / sum(gpus for _, gpus in steps)
-        return (
-            mean,
-            sorted(steps, reverse=True) if len(steps) > 1 else (),
-            fsum(off) / worth if worth else 0.0,
-        )
+        worth, known = fsum(gpus * speedup for speedup, gpus in steps), sum(gpus for _, gpus in steps)
+        within = fsum(off) / worth if worth else 0.0
+        several = sorted(steps, reverse=True) if len(steps) > 1 else ()
+        return _Bid(worth / known, several, within, known, unknown)
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""
