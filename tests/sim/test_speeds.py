@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import fsum, inf, nan
 
+import numpy as np
 import pytest
 
 from hs_core.names import UserName
@@ -13,6 +14,7 @@ from hs_sim.machines import World
 from hs_sim.machines.gang import Gang
 from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Result, SimJob, SpeedChange, Workload
 from hs_sim.quanta import run_quanta
+from hs_sim.quanta.profile import ENOUGH, Measured
 
 QUANTUM_S = 60.0
 SETTLED = 20  # quanta after jobs come, and after speeds change: jobs move, a few in every quantum
@@ -170,6 +172,18 @@ def test_users_who_are_alike_make_no_trades_of_noise_and_nobody_moves_for_them()
     calm, blurred = (run_quanta(replace(asked, noise=Noise(rate_cv=cv))) for cv in (0.0, 0.1))
     assert blurred.trades == calm.trades == ()
     assert sum(job.migrations for job in blurred.jobs) <= sum(job.migrations for job in calm.jobs) + 3
+
+
+def test_the_first_reports_on_a_model_count_alike() -> None:
+    """Of three the one in the middle: that is nearer to what is true than any one of them."""
+    found = []
+    for seed in range(300):
+        measured = Measured([("c", "V100")], np.array([10.0]), 0.1, seed)
+        for _ in range(ENOUGH):
+            measured.report(np.array([0]))
+        found.append(measured.rates()["c", "V100"] / 10.0 - 1.0)
+        assert measured.within()["c", "V100"] > 0
+    assert np.std(found) < 0.08
 
 
 def test_users_who_differ_by_more_than_the_noise_trade_once_and_gain() -> None:
