@@ -164,6 +164,22 @@ def test_who_traded_for_jobs_that_have_ended_has_its_own_share_for_those_that_ca
     assert speed(result, "c", 140 - MOVED, 140) >= 0.95 * own(1.25)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_speed_that_has_changed_is_known_once_a_job_has_reported_it(known: bool) -> None:
+    true = np.array([10.0, 5.0])
+    measured = Measured([("c", "V100"), ("c", "K80")], true, 0.0, 0, known=known)
+    for _ in range(ENOUGH):
+        measured.report(np.array([0, 1]))
+    true[:] = (20.0, 2.0)
+    measured.changed()
+    if not known:
+        assert measured.report(np.array([1])), "a policy may want to know"
+        assert not measured.report(np.array([1]))
+        assert measured.rates() == {("c", "V100"): 10.0, ("c", "K80"): 2.0}
+        assert measured.report(np.array([0, 1]))
+    assert measured.rates() == {("c", "V100"): 20.0, ("c", "K80"): 2.0}
+
+
 # --- they are blurred ---------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,8 @@ class Measured:
         if known and cv:
             noise = self._dice.standard_normal(self._ring.shape)
             self._ring = true[:, None] * np.maximum(0.05, 1.0 + cv * noise)
+        self._told: Floats = true.copy()  # where nothing blurs it: what was true at the last report
+        self._changed = False  # since then, of some
         self.settled = known and not cv  # reports tell nothing new
         self._known: dict[tuple[str, str], float] = {}
         self._within: dict[tuple[str, str], float] = {}
@@ -33,7 +35,8 @@ class Measured:
 
     def report(self, pairs: Ints) -> bool:
         """Of every job that is in its turn, its pair. True if a policy may want to know."""
-        if self.settled or not (self._cv or (self._reports[pairs] < ENOUGH).any()):
+        changed = self._changed and bool((self._told[pairs] != self._true[pairs]).any())
+        if self.settled or not (self._cv or changed or (self._reports[pairs] < ENOUGH).any()):
             return False
         counts = np.bincount(pairs, minlength=len(self._keys))
         seen = np.flatnonzero(counts)
@@ -43,8 +46,9 @@ class Measured:
             sample = self._true[seen] * np.maximum(0.05, 1.0 + self._cv * noise)
             self._ring[seen, self._reports[seen] % KEEP] = sample
             self._stale = True
+        self._told[seen] = self._true[seen]
         self._reports[seen] += 1
-        news = bool((self._reports[seen] >= ENOUGH).sum() > before.sum())
+        news = changed or bool((self._reports[seen] >= ENOUGH).sum() > before.sum())
         self._stale |= news
         return news
 
@@ -54,8 +58,11 @@ class Measured:
             self.report(np.array([pair]))
 
     def changed(self) -> None:
-        """What is true: where nothing blurs it, a report is enough to know."""
-        self._stale = True
+        """What is true: where nothing blurs it, a report is enough to know. Policies that know all know it at once."""
+        self._changed = True
+        if self.settled:
+            self._told[:] = self._true
+            self._stale = True
 
     def rates(self) -> Mapping[tuple[str, str], float]:
         self._look()
@@ -73,7 +80,7 @@ class Measured:
         known = np.flatnonzero(self._reports >= ENOUGH)
         keys = [self._keys[pair] for pair in known.tolist()]
         if not self._cv:
-            self._known = dict(zip(keys, self._true[known].tolist(), strict=True))
+            self._known = dict(zip(keys, self._told[known].tolist(), strict=True))
             return
         values, within = _medians(self._ring[known], self._reports[known])
         self._known = dict(zip(keys, values.tolist(), strict=True))
