@@ -113,6 +113,17 @@ def test_the_price_is_the_second_bid(
     assert price_of(top, second, least) == (None if price is None else price * PRICE_UNIT)
 
 
+@pytest.mark.parametrize(
+    ("within", "price"), [(0.0, 5.0), (0.2, 5.0), (0.25, 5.0), (0.5, 6.25 / 1.5), (5.0, None)]
+)
+def test_noise_lowers_no_price_by_more_than_makes_the_receiver_sure_to_gain(
+    within: float, price: float | None
+) -> None:
+    paid = price_of(6.25, 5.0, 1.25, top_within=within)
+    assert paid == (None if price is None else pytest.approx(price * PRICE_UNIT, abs=1))
+    assert price_of(5.0, 5.0, 1.25, top_within=0.1) == 3.125 * PRICE_UNIT, "a tie is one as before"
+
+
 def test_two_users_split_the_surplus() -> None:
     has = {(A, "V100"): Fraction(2), (B, "K80"): Fraction(8)}
     outcome = settle(has, each({A: 2.0, B: 6.0}))

@@ -72,15 +72,20 @@ class Deal:
 
 
 def price_of(
-    top: float, second: float | None, least: float, margin: float = MARGIN, giver_margin: float = MARGIN
-) -> int | None:
+    top: float, second: float | None, least: float, margin: float = MARGIN,
+    *, top_within: float = 0.0, least_within: float = 0.0,
+) -> int | None:  # fmt: skip
     """Thousandths of a slow GPU for one fast; None: no price lets both gain. `second` is None where only two are left.
 
-    `margin`: what the taker must gain, as a part of the price; `giver_margin`: the giver, as a part of what it asks.
+    Both must gain `margin`, and more than their speed-ups may be off (`top_within`, `least_within`). Where that leaves the receiver too little at the second price, it
+    pays the most that leaves it enough: who says now this and now that is not to have for half the price what others bid for.
     """
+    asks, bids = 1 + max(margin, least_within), 1 + max(margin, top_within)
     if second is None or top <= second * (1 + margin):
         second = (top + least) / 2
-    gain = second > least * (1 + giver_margin) and top > second * (1 + margin)
+    elif top <= second * bids:
+        second = top / bids * (1 - SLACK)
+    gain = second > least * asks and top > second * bids
     if not gain or not CHEAPEST <= second <= DEAREST:
         return None
     return round(second * PRICE_UNIT)
@@ -111,7 +116,9 @@ def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[De
             top += 1
             continue
         second = _second(takers, top + 1, giver, gone)
-        price = price_of(taker.bid, second, giver.ask, max(margin, taker.within), max(margin, giver.within))
+        price = price_of(
+            taker.bid, second, giver.ask, margin, top_within=taker.within, least_within=giver.within
+        )
         if price is None:
             # Two whose profiles lie, or say little, would keep all others from trading.
             if taker.bid > DEAREST or taker.within > max(margin, giver.within):
