@@ -13,9 +13,7 @@ from hs_core.speeds import GpuSpeeds
 from hs_core.strategy import Strategy, class_as
 
 ENOUGH = 3  # samples, before a policy sees the rate
-QUANTA_A_SAMPLE = (
-    0.5  # once there are as many as are kept: these are of several quanta then, whoever has a turn in one
-)
+QUANTA_A_SAMPLE = 0.5  # once all that are kept are there: they are of several quanta then, whoever has a turn
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
 
 

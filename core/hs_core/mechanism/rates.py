@@ -15,9 +15,7 @@ _Classes = Mapping[str, int]
 
 class _Bid(NamedTuple):
     speedup: float | None  # of a user
-    steps: Sequence[
-        tuple[float, int]
-    ]  # those of its classes and the GPUs that they ask for, if they are several: the largest first
+    steps: Sequence[tuple[float, int]]  # of its classes, if they are several, with the GPUs that they ask for
     within: float  # how far off it may be, as a part of it
     known: int  # GPUs that its classes ask for which have been measured on both
     unknown: int  # and the others
