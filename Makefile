@@ -3,18 +3,22 @@ PYTHON ?= $(shell tools/python)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-SOURCES := core proto controller agent client sim tests benchmarks examples tools
+SOURCES := core proto daemons controller agent client sim tests benchmarks examples tools
 
 # Tests and demonstrations start hundreds of processes: without it each of them compiles the project's own files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo demo-cluster test bench lint format protos boards clean
 help:
-	@echo "make demo    three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
-	@echo "make demo-cluster   three GPU generations in three servers: trades and migration, live (under 6 minutes)"
-	@echo "make test    lint, types and every test"
-	@echo "make bench   measure, and keep the figures under benchmarks/results"
-	@echo "make lint    ruff, import contracts, mypy, generated files"
+	@echo "make demo          three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
+	@echo "make demo-cluster  three GPU generations in three servers: trades and migration, live (under 6 minutes)"
+	@echo "make test          lint, types and every test"
+	@echo "make lint          ruff, import contracts, mypy, generated files"
+	@echo "make format        mend what ruff can mend by itself"
+	@echo "make protos        the generated files again, after a change to a .proto file"
+	@echo "make boards        Grafana's boards again, after a change to tools/boards.py"
+	@echo "make bench         measure, and keep the figures under benchmarks/results"
+	@echo "make clean         remove .venv, caches and what the demos have left"
 
 venv: $(READY)
 $(READY): pyproject.toml constraints.txt

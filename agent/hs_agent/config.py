@@ -1,6 +1,5 @@
 """The agent's settings: TOML in, a frozen Config out; every error names file, key, value and what was expected."""
 
-import difflib
 import fnmatch
 import ipaddress
 import os
@@ -10,21 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hs_agent import limits
+from hs_agent.table import Table, shown
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
 from hs_core.names import HOST_NAME
 from hs_daemon import config_file
+from hs_daemon.addresses import is_loopback
 
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-MOST_BYTES = 1 << 50
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-Word = TypeVar("Word", bound=StrEnum)
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
@@ -134,122 +131,6 @@ class Config:
         )
 
 
-class _Table:
-    """One TOML table: hands out checked values by key and knows which keys were asked for."""
-
-    def __init__(self, file: str, where: str, data: Mapping[str, Any]) -> None:
-        self.file, self.where, self.data = file, where, data
-        self.known: set[str] = set()
-
-    def refuse(self, key: str, expected: str, *, found: object = None) -> RefusedError:
-        shown = _shown(found if found is not None else self.data.get(key))
-        return RefusedError(f"{self.file}: {self.where}{key} = {shown}: expected {expected}")
-
-    def missing(self, key: str, expected: str) -> RefusedError:
-        """Looked at before unknown keys are: one of these may be it, mistyped."""
-        near = difflib.get_close_matches(key, self.data.keys() - self.known, n=1)
-        hint = f"; unknown key {self.where + near[0]!r}: did you mean {key!r}?" if near else ""
-        return RefusedError(f"{self.file}: {self.where}{key} is not set: expected {expected}{hint}")
-
-    def raw(self, key: str) -> Any:
-        self.known.add(key)
-        return self.data.get(key)
-
-    def text(self, key: str, default: str, expected: str = "a string") -> str:
-        value = self.raw(key)
-        if value is None:
-            return default
-        if not isinstance(value, str) or not value.strip() or "\0" in value:
-            raise self.refuse(key, expected)
-        return value
-
-    def whole(self, key: str, default: int, *, low: int, high: int) -> int:
-        value = self.raw(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.refuse(key, f"a whole number from {low} to {high}")
-        return value
-
-    def number(self, key: str, default: float, *, low: float, high: float) -> float:
-        value = self.raw(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise self.refuse(key, f"a number from {low:g} to {high:g}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.raw(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.refuse(key, "true or false")
-        return value
-
-    def size(self, key: str, default: int, *, low: int = 0, high: int = MOST_BYTES) -> int:
-        value = self.raw(key)
-        if value is None:
-            return default
-        size = parse_size(value)
-        if size is None or size < low:
-            least = f" of at least {low} bytes" if low else ""
-            raise self.refuse(
-                key, f'a size{least} such as "64M" or "16G", or a number of bytes, at most {high}'
-            )
-        if size > high:
-            raise self.refuse(key, f"a size of at most {high} bytes")
-        return int(size)
-
-    def word(self, key: str, kind: type[Word], default: Word) -> Word:
-        value = self.raw(key)
-        if value is None:
-            return default
-        try:
-            return kind(value)
-        except ValueError:
-            raise self.refuse(key, " or ".join(f'"{word}"' for word in kind)) from None
-
-    def tables(self, key: str) -> list[tuple[str, Any]]:
-        """The items of a list, each with its place as it should stand in an error."""
-        value = self.raw(key)
-        if value is None:
-            return []
-        if isinstance(value, dict):  # [pace] for the only one
-            value = [value]
-        if not isinstance(value, list):
-            raise self.refuse(key, f"[[{key}]] tables")
-        return [(f"{key}[{i}]", item) for i, item in enumerate(value)]
-
-    def finish(self) -> None:
-        for key in self.data:
-            if key not in self.known:
-                near = difflib.get_close_matches(key, self.known, n=1)
-                hint = (
-                    f"; did you mean {near[0]!r}?"
-                    if near
-                    else f"; known keys: {', '.join(sorted(self.known))}"
-                )
-                raise RefusedError(f"{self.file}: unknown key {self.where + key!r}{hint}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def parse_size(value: object) -> float | None:
-    """Bytes of 1024 or "16G"; None: not a size. Of very many digits: infinite."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if value >= 0 else None
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        return None
-    return float(match[1]) * _UNITS[match[2].upper()]
-
-
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read the file; `overrides` (flags of the command line) take its keys' places."""
     try:
@@ -260,7 +141,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
 
 
 def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
-    top = _Table(file, "", data)
+    top = Table(file, "", data)
     dev = top.flag("dev", default=False)
     controller = _controller(top, dev=dev)
     devices = top.word("devices", DeviceKind, DeviceKind.NVML)
@@ -303,7 +184,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
     return config
 
 
-def _launcher(top: _Table) -> tuple[str, ...]:
+def _launcher(top: Table) -> tuple[str, ...]:
     value = top.raw("launcher")
     words = [value] if isinstance(value, str) else value
     if words is None or words == [""]:
@@ -315,7 +196,7 @@ def _launcher(top: _Table) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _mps_pipe_dir(top: _Table) -> str:
+def _mps_pipe_dir(top: Table) -> str:
     value = top.text("mps_pipe_dir", "", "the absolute path of a folder")
     if value and not value.startswith("/"):
         raise top.refuse("mps_pipe_dir", "the absolute path of a folder", found=value)
@@ -347,16 +228,7 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _controller(top: _Table, *, dev: bool) -> str:
+def _controller(top: Table, *, dev: bool) -> str:
     expected = '"unix:/path/to/socket" or "host:port"'
     value = top.text("controller", "", expected)
     if not value:
@@ -378,7 +250,7 @@ def _controller(top: _Table, *, dev: bool) -> str:
     return value
 
 
-def _token_file(top: _Table, controller: str, *, dev: bool) -> Path | None:
+def _token_file(top: Table, controller: str, *, dev: bool) -> Path | None:
     value = top.text("token_file", "", "a file that holds the agent's token")
     if value and not value.startswith("/"):
         raise top.refuse("token_file", "the absolute path of a file that holds the agent's token")
@@ -390,7 +262,7 @@ def _token_file(top: _Table, controller: str, *, dev: bool) -> Path | None:
     return None
 
 
-def _peer_listen(top: _Table, *, dev: bool) -> str:
+def _peer_listen(top: Table, *, dev: bool) -> str:
     expected = '"address:port" to listen at, such as "0.0.0.0:7444"'
     value = top.text("peer_listen", "", expected)
     place = split_address(value) if value else None
@@ -403,7 +275,7 @@ def _peer_listen(top: _Table, *, dev: bool) -> str:
     return value
 
 
-def _peer_address(top: _Table) -> str:
+def _peer_address(top: Table) -> str:
     expected = '"host:port" where other agents reach this one, such as "gpu1.example:7444"'
     value = top.text("peer_address", "", expected)
     place = split_address(value) if value else None
@@ -414,7 +286,7 @@ def _peer_address(top: _Table) -> str:
     return value
 
 
-def _ports(top: _Table, key: str, default: range) -> range:
+def _ports(top: Table, key: str, default: range) -> range:
     expected = f'ports such as "{default.start}-{default.stop - 1}", from 1024 to 65535'
     value = top.text(key, "", expected)
     if not value:
@@ -428,7 +300,7 @@ def _ports(top: _Table, key: str, default: range) -> range:
     return ports
 
 
-def _name(top: _Table) -> str:
+def _name(top: Table) -> str:
     expected = "a host name (letters, digits, '_' and '-', at most 63 between dots and 253 in all)"
     value = top.text("name", socket.gethostname(), expected)
     if not HOST_NAME.fullmatch(value):
@@ -436,14 +308,14 @@ def _name(top: _Table) -> str:
     return value
 
 
-def _folder(top: _Table, key: str, default: str) -> Path:
+def _folder(top: Table, key: str, default: str) -> Path:
     value = top.text(key, default, "an absolute path")
     if not value.startswith("/"):
         raise top.refuse(key, "an absolute path")
     return Path(os.path.normpath(value))
 
 
-def _run_dir(top: _Table) -> Path:
+def _run_dir(top: Table) -> Path:
     folder = _folder(top, "run_dir", "/run/heteroshare/agent")
     longest = MAX_SOCKET_PATH - LONGEST_SOCKET_NAME
     if len(str(folder).encode()) > longest:
@@ -453,14 +325,14 @@ def _run_dir(top: _Table) -> Path:
     return folder
 
 
-def _cgroup_root(top: _Table) -> str:
+def _cgroup_root(top: Table) -> str:
     value = top.text("cgroup_root", "/", "a control group such as /heteroshare")
     if not value.startswith("/") or ".." in value.split("/"):
         raise top.refuse("cgroup_root", "a control group such as /heteroshare")
     return value.strip("/")
 
 
-def _emulated(top: _Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
+def _emulated(top: Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
     made = tuple(_emulated_one(top.file, where, item) for where, item in top.tables("emulated"))
     if devices is DeviceKind.EMULATED and not made:
         raise RefusedError(
@@ -475,7 +347,7 @@ def _emulated(top: _Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
     return made
 
 
-def _gpu_model(top: _Table, devices: DeviceKind) -> str:
+def _gpu_model(top: Table, devices: DeviceKind) -> str:
     expected = 'what the GPUs of this host are called, such as "A100-80G" (32 letters, digits, ".", "_", "-" at most)'
     model = top.text("gpu_model", "", expected)
     if model and not _MODEL.fullmatch(model):
@@ -495,7 +367,7 @@ def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:
         item = {"model": model, "count": (count or 1) if number is None else number}
     if not isinstance(item, dict):
         raise RefusedError(f"{file}: {where} = {item!r}: expected {expected}")
-    table = _Table(file, f"{where}.", item)
+    table = Table(file, f"{where}.", item)
     model = table.text("model", "", "a GPU model such as V100")
     if not _MODEL.fullmatch(model):
         raise table.refuse("model", "a GPU model such as V100")
@@ -508,7 +380,7 @@ def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:
     return made
 
 
-def _paces(top: _Table) -> tuple[Pace, ...]:
+def _paces(top: Table) -> tuple[Pace, ...]:
     paces = tuple(_pace(top.file, where, item) for where, item in top.tables("pace"))
     # One that matches every class is the default wherever it stands in the file.
     return tuple(sorted(paces, key=lambda pace: pace.job_class == "*"))
@@ -519,7 +391,7 @@ def _pace(file: str, where: str, item: object) -> Pace:
         raise RefusedError(
             f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", base_s = 0.05}}'
         )
-    table = _Table(file, f"{where}.", item)
+    table = Table(file, f"{where}.", item)
     job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
     if "base_s" not in item:
         raise table.missing("base_s", "seconds per step, e.g. 0.05")
@@ -531,12 +403,12 @@ def _pace(file: str, where: str, item: object) -> Pace:
     for model, times in speedup.items():
         right = isinstance(times, int | float) and not isinstance(times, bool)
         if not right or not 1e-6 <= times <= 1e6:
-            raise RefusedError(f"{file}: {where}.speedup.{model} = {_shown(times)}: expected {expected}")
+            raise RefusedError(f"{file}: {where}.speedup.{model} = {shown(times)}: expected {expected}")
     table.finish()
     return Pace(job_class=job_class, base_s=base_s, speedup={m: float(v) for m, v in speedup.items()})
 
 
-def _slowdowns(top: _Table) -> tuple[Slowdowns, ...]:
+def _slowdowns(top: Table) -> tuple[Slowdowns, ...]:
     found = tuple(_slowdown(top.file, where, item) for where, item in top.tables("slowdown"))
     return tuple(sorted(found, key=lambda said: said.job_class == "*"))  # as with paces
 
@@ -546,7 +418,7 @@ def _slowdown(file: str, where: str, item: object) -> Slowdowns:
         raise RefusedError(
             f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", gpus = [1.0, 1.3]}}'
         )
-    table = _Table(file, f"{where}.", item)
+    table = Table(file, f"{where}.", item)
     job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
     times = table.raw("gpus")
     expected = (
@@ -557,6 +429,6 @@ def _slowdown(file: str, where: str, item: object) -> Slowdowns:
     for at, value in enumerate(times):
         right = isinstance(value, int | float) and not isinstance(value, bool)
         if not right or not LEAST_SLOWDOWN <= value <= MOST_SLOWDOWN:
-            raise RefusedError(f"{file}: {where}.gpus[{at}] = {_shown(value)}: expected {expected}")
+            raise RefusedError(f"{file}: {where}.gpus[{at}] = {shown(value)}: expected {expected}")
     table.finish()
     return Slowdowns(job_class=job_class, gpus=tuple(float(value) for value in times))

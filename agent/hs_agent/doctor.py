@@ -18,7 +18,7 @@ import click
 from hs_agent import cgroup, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
-from hs_agent.launch import check_program
+from hs_agent.program import check_launcher
 from hs_agent.strangers import describe, is_ours
 from hs_core.errors import RefusedError
 
@@ -305,7 +305,7 @@ def _launcher(config: Config) -> Finding:
     if not config.launcher:
         return Finding(OK, "launcher", "none: jobs are started as they are")
     try:
-        check_program(config.launcher)
+        check_launcher(config.launcher)
     except OSError as error:
         return Finding(FAIL, "launcher", f"{config.launcher[0]}: {error.strerror}: no job can be started")
     return Finding(OK, "launcher", f"jobs are started by {' '.join(config.launcher)}")

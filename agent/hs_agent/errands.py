@@ -16,7 +16,8 @@ import structlog
 
 from hs_agent import errand
 from hs_agent.folder import Key
-from hs_agent.launch import MAX_ARGV, Launcher
+from hs_agent.launch import Launcher
+from hs_agent.program import MAX_ARGV
 from hs_core.errors import Kind, RefusedError
 
 CHUNK = 64 << 10

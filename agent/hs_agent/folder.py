@@ -37,9 +37,9 @@ def parse_key(name: str) -> Key | None:
     return Key(JobId(int(job)), int(epoch))
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600, *, sync: bool = True) -> None:
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
         while view:

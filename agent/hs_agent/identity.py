@@ -32,15 +32,14 @@ from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
+from hs_daemon.durable import sync_folder, write_new
+from hs_proto.certified import CONTROLLER_DNS, RENEW_AFTER, agent_dns, node_of
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
 
-AGENT_URI = "spiffe://heteroshare/agent/"
-CONTROLLER_DNS = "controller.heteroshare"
 KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
 ROOM, ROOM_BYTES = "room", 16 << 10  # for certificates that are yet to come
-RENEW_AFTER = 2 / 3  # of a certificate's life
 RETRY_S = (5.0, 600.0)
 CALL_S = 20.0
 
@@ -126,7 +125,7 @@ def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> 
     if node is None:
         raise RefusedError(f"{folder}: {CERTIFICATE} is no agent's; join anew")
     return Identity(
-        node=node,
+        node=HostName(node),
         folder=folder,
         key_pem=key_pem,
         chain_pem=chain_pem,
@@ -134,13 +133,6 @@ def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> 
         not_before_s=own.not_valid_before_utc.timestamp(),
         not_after_s=own.not_valid_after_utc.timestamp(),
     )
-
-
-def node_of(uris: Sequence[str]) -> HostName | None:
-    """Whose certificate it is, by its URIs; None: no agent's."""
-    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
-        return None
-    return HostName(uris[0].removeprefix(AGENT_URI)) or None
 
 
 # --- what gRPC wants ----------------------------------------------------------------------------------------------------
@@ -158,7 +150,7 @@ def expects_controller() -> tuple[str, str]:
 
 def expects_peer(node: HostName) -> tuple[str, str]:
     """A channel option: the other end must have this node's certificate."""
-    return "grpc.ssl_target_name_override", f"{node}.agent.heteroshare"
+    return "grpc.ssl_target_name_override", agent_dns(node)
 
 
 def server_credentials(
@@ -188,7 +180,8 @@ def server_credentials(
 
 def peer_node(auth_context: Mapping[str, Sequence[bytes]]) -> HostName | None:
     """The node at the other end of a call (`context.auth_context()`); None: it is no agent."""
-    return node_of([uri.decode() for uri in auth_context.get("peer_uri", ())])
+    node = node_of([uri.decode() for uri in auth_context.get("peer_uri", ())])
+    return HostName(node) if node is not None else None
 
 
 # --- joining ------------------------------------------------------------------------------------------------------------
@@ -333,8 +326,8 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
         for left in _left_behind(folder):
             shutil.rmtree(left, ignore_errors=True)
         fresh.mkdir(mode=0o700, parents=True)
-        _write(fresh / KEY, key_pem)
-        _write(fresh / ROOM, bytes(ROOM_BYTES))
+        write_new(fresh / KEY, key_pem)
+        write_new(fresh / ROOM, bytes(ROOM_BYTES))
         yield fresh
     except OSError as error:
         raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
@@ -354,24 +347,19 @@ def _fill(fresh: Path, identity: Identity) -> None:
     """The whole folder appears at once; one that it replaces is there until then."""
     folder = identity.folder
     (fresh / ROOM).unlink()
-    _write(fresh / CERTIFICATE, identity.chain_pem)
-    _write(fresh / CA, identity.ca_pem)
+    write_new(fresh / CERTIFICATE, identity.chain_pem)
+    write_new(fresh / CA, identity.ca_pem)
+    sync_folder(fresh)
     if folder.exists():
         shutil.rmtree(_replaced(folder), ignore_errors=True)
         folder.rename(_replaced(folder))
     fresh.rename(folder)
+    sync_folder(folder.parent)  # the token is used up: another cannot be had without the administrator
     shutil.rmtree(_replaced(folder), ignore_errors=True)
 
 
 def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
-
-
-def _write(file: Path, data: bytes) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 # --- keeping it fresh ---------------------------------------------------------------------------------------------------
@@ -493,5 +481,6 @@ def _put_certificate(identity: Identity) -> None:
     _check_key(identity)
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
-    _write(fresh, identity.chain_pem)
+    write_new(fresh, identity.chain_pem)
     fresh.rename(file)
+    sync_folder(identity.folder)

@@ -1,14 +1,10 @@
-"""Starting a job as its user, and finding it again: launch.json, the shim process, the job's environment."""
+"""Starting a job as its user, and finding it again: launch.json, its folders, the shim process."""
 
 import contextlib
-import errno
 import json
 import os
-import pwd
-import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,219 +13,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hs_agent import cgroup, procs, shim
-from hs_agent.config import Config, DeviceKind, split_address
+from hs_agent import cgroup, procs, program, shim
+from hs_agent.accounts import Account, account
+from hs_agent.config import Config
 from hs_agent.folder import Folder, Key, parse_key, read_json, write_atomically
+from hs_agent.program import Place, torchrun
 from hs_agent.removal import remove_tree
-from hs_agent.rendezvous import interface_of
-from hs_core.errors import Kind, RefusedError
-from hs_core.model import Gpu, OnPartition, SuspendMode
+from hs_core.errors import RefusedError
+from hs_core.model import Gpu, OnPartition
 from hs_core.names import JobId
-from hs_core.reports import NO_ACCOUNT
 from hs_core.wanted import WantedJob
 
-MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
+MAX_LAUNCH_BYTES = 512 << 10
 FIRST_LOOK_S = 0.01  # whether they died; then after twice as long each time
 _FORGOTTEN = ".forgotten-"
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
-_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    name: str
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    home: str
-    shell: str
-
-
-class NoAccountError(RefusedError):
-    """The server does not know it: it was forgotten, or whoever knows accounts (LDAP, SSSD) does not answer. Not the job's fault."""
-
-    def __init__(self, name: str, host: str) -> None:
-        super().__init__(
-            f"{NO_ACCOUNT} {name!r} on {host}: an administrator makes one there, "
-            "or names another with `hsctl user set USER --run-as ACCOUNT`",
-            Kind.NOT_FOUND,
-        )
-
-
-def account(name: str, config: Config) -> Account:
-    """The operating system account a job runs as; refused where it must not or cannot."""
-    try:
-        found = pwd.getpwnam(name)
-    except KeyError:
-        raise NoAccountError(name, config.name) from None
-    own = os.geteuid()
-    if found.pw_uid < config.min_uid and not (config.allow_root and found.pw_uid == own):
-        raise RefusedError(
-            f"account {name!r} has uid {found.pw_uid}; jobs run only as uid {config.min_uid} or above here",
-            Kind.NOT_ALLOWED,
-        )
-    if own not in (0, found.pw_uid):
-        mine = pwd.getpwuid(own).pw_name
-        raise RefusedError(
-            f"the agent here runs as {mine!r}, not root: it cannot run jobs as {name!r}", Kind.NOT_ALLOWED
-        )
-    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
-    return Account(
-        found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell or "/bin/sh"
-    )
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on; the next launch draws another, should somebody take it meanwhile."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this host's processes stand among those of the whole job, and where all of them meet."""
-
-    nodes: int
-    rank: int
-    address: str
-    port: int
-
-    @classmethod
-    def of(cls, wanted: WantedJob) -> "Place":
-        if len(wanted.nodes) <= 1:
-            return cls(1, 0, "127.0.0.1", free_port())
-        found = split_address(wanted.rendezvous)
-        if found is None:
-            raise RefusedError(f"rendezvous {wanted.rendezvous!r}: expected address:port")
-        return cls(len(wanted.nodes), wanted.node_rank, *found)
-
-
-def torchrun(command: tuple[str, ...], ranks: int, place: Place, name: str) -> list[str]:
-    """`ranks` processes of the command through torch.distributed.run, with the job's own Python.
-
-    A command that begins with a Python keeps it (and its options); one that begins with a script `*.py` gets `python`;
-    anything else is a program that is started as it is by `python`'s launcher.
-
-    Several nodes meet by static rendezvous: a node keeps its ranks for good, as it has only their part of a checkpoint (the c10d
-    one numbers nodes as they come), and node 0 is told so instead of guessed from host names, which hosts may share.
-    """
-    head, rest = command[0], list(command[1:])
-    run = ["-m", "torch.distributed.run", f"--nnodes={place.nodes}", f"--nproc-per-node={ranks}",
-           f"--master-addr={place.address}", f"--master-port={place.port}"]  # fmt: skip
-    if place.nodes > 1:
-        run += [f"--node-rank={place.rank}", f"--rdzv-id={name}"]
-    if not _PYTHON.fullmatch(Path(head).name):
-        return ["python", *run, *([] if head.endswith(".py") else ["--no-python"]), *command]
-    options: list[str] = []
-    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
-        options.append(rest.pop(0))
-        if options[-1] in _PYTHON_OPTIONS_WITH_VALUE and rest:
-            options.append(rest.pop(0))
-    if not rest or rest[0] in ("-c", "-") or rest == ["-m"]:
-        raise RefusedError(
-            "a torchrun job's command must name a script or a module (-m); `-c` and standard input can't be"
-        )
-    script = ["--module", *rest[1:]] if rest[0] == "-m" else rest
-    return [head, *options, *run, *script]
-
-
-def environment(  # noqa: PLR0917 — one name per source
-    wanted: WantedJob,
-    gpus: tuple[Gpu, ...],
-    who: Account,
-    config: Config,
-    sock: Path,
-    inject: Path,
-    checkpoints: str,
-    place: Place,
-) -> dict[str, str]:
-    """What the job sees; clean of everything that is the agent's."""
-    spec = wanted.spec
-    env = {
-        "PATH": config.path,
-        "HOME": who.home,
-        "USER": who.name,
-        "LOGNAME": who.name,
-        "SHELL": who.shell,
-        "LANG": "C.UTF-8",
-        "PYTHONUNBUFFERED": "1",
-    }
-    if spec.cpus:
-        # Numeric libraries start a thread for each CPU of the host: of a limit by time they know nothing, and would stand still most of it.
-        env["OMP_NUM_THREADS"] = str(max(1, spec.cpus // (wanted.gpus if spec.torchrun else 1)))
-    # HS_ names are ours to give, but for the one that switches the runtime off.
-    env |= {k: v for k, v in spec.env.items() if not k.startswith("HS_") or k == "HS_HOOK"}
-    env |= {
-        "HS_JOB_ID": str(wanted.job),
-        "HS_JOB_NAME": spec.name,
-        "HS_USER": wanted.user,
-        "HS_ARRAY_TASK_ID": "" if spec.array_index is None else str(spec.array_index),
-        "HS_NNODES": str(place.nodes),
-        "HS_NODE_RANK": str(place.rank),
-        "HS_GPUS_PER_NODE": str(wanted.gpus),
-        "HS_GPU_TYPE": gpus[0].model if gpus else "",
-        "HS_MASTER_ADDR": place.address,
-        "HS_MASTER_PORT": str(place.port),
-        "HS_EPOCH": str(wanted.epoch),
-        "HS_RESTART_COUNT": str(wanted.epoch),
-        "HS_CHECKPOINT_DIR": checkpoints,
-        "HS_ACCUMULATION_STEPS": str(wanted.accumulation),
-        "HS_COPY": str(max(wanted.copy, 0)),
-        "HS_COPIES": str(wanted.copies),
-        "HS_AGENT_SOCKET": str(sock),
-        "MASTER_ADDR": place.address,
-        "MASTER_PORT": str(place.port),
-    }
-    if wanted.last_step:
-        env["HS_LAST_STEP"] = str(wanted.last_step)
-    if (shape := wanted.trains_as) is not None:
-        env["HS_BATCH_PER_GPU"] = str(shape.per_gpu * shape.parts)
-        env["HS_ACCUMULATION_STEPS"] = str(shape.parts)
-    if wanted.strategy is not None:
-        env["HS_STRATEGY"] = wanted.strategy.text
-    if place.nodes > 1:
-        # Else gloo takes the address that the host's name resolves to, which may be one that no other host reaches.
-        interface = interface_of(wanted.nodes[place.rank].address)
-        if interface:
-            env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} | env
-    if spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
-        env["HS_HOOK"] = "0"
-    else:
-        theirs = spec.env.get("PYTHONPATH", "")
-        env["PYTHONPATH"] = f"{inject}:{theirs}" if theirs else str(inject)
-    if config.devices is DeviceKind.NVML:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus)
-        if config.mps_pipe_dir:
-            env["CUDA_MPS_PIPE_DIRECTORY"] = config.mps_pipe_dir
-    return env
-
-
-def check(wanted: WantedJob) -> None:
-    """Limits that hold whatever a controller lets through."""
-    spec = wanted.spec
-    if not spec.command or not spec.command[0]:
-        raise RefusedError("command is empty: expected a program and its arguments")
-    if len(spec.command) > MAX_ARGV:
-        raise RefusedError(f"command has {len(spec.command)} words: expected at most {MAX_ARGV}")
-    if len(spec.env) > MAX_ENV:
-        raise RefusedError(f"env has {len(spec.env)} names: expected at most {MAX_ENV}")
-    for name, value in spec.env.items():
-        if not _ENV_NAME.fullmatch(name):
-            raise RefusedError(f"env name {name!r}: expected letters, digits and '_'")
-        if "\0" in value:
-            raise RefusedError(f"env {name} holds a NUL byte")
-    for what, text in (
-        ("workdir", spec.workdir),
-        ("output", spec.output),
-        *(("command", word) for word in spec.command),
-    ):
-        if "\0" in text:
-            raise RefusedError(f"{what} holds a NUL byte")
-    if not spec.workdir.startswith("/"):
-        raise RefusedError(f"workdir {spec.workdir!r}: expected an absolute path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +37,6 @@ class Kept:
     def of(self, epoch: int, copy: int) -> Path:
         """Where an incarnation wrote; `copy` -1: the job was not forked."""
         return copy_dir(self.folder, epoch, copy) if copy >= 0 else self.folder
-
-
-def check_program(launcher: tuple[str, ...]) -> None:
-    """Raises OSError where there is no such program, which is the host's fault and no job's."""
-    if not launcher:
-        return
-    program = Path(launcher[0])
-    program.stat()
-    if not (program.is_file() and os.access(program, os.X_OK)):
-        raise PermissionError(errno.EACCES, "the launcher is no program that can be run", launcher[0])
 
 
 def copy_dir(folder: Path, epoch: int, copy: int) -> Path:
@@ -266,10 +53,8 @@ class NewShim:
 
     def begin(self) -> None:
         assert self._process.stdin is not None
-        with (
-            contextlib.suppress(BrokenPipeError),
-            self._process.stdin as word,
-        ):  # it is gone: so it will be found
+        # Where it is gone already it will be found so.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as word:
             word.write(b"b")
         # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
         self._process.returncode = 0
@@ -303,15 +88,15 @@ class Launcher:
 
     def prepare(self, wanted: WantedJob, gpus: tuple[Gpu, ...], generation: int) -> tuple[Folder, Account]:
         """Write all that the shim needs; refuses what must not be started, before anything exists."""
-        check(wanted)
-        check_program(self.config.launcher)
+        program.check(wanted)
+        program.check_launcher(self.config.launcher)
         who = account(wanted.run_as, self.config)
         key = Key(wanted.job, wanted.epoch)
         place = Place.of(wanted)
         spec = wanted.spec
         argv = torchrun(spec.command, wanted.gpus, place, str(key)) if spec.torchrun else list(spec.command)
         checkpoints = self.checkpoint_dir(wanted)
-        env = environment(
+        env = program.environment(
             wanted, gpus, who, self.config, self.socket_path(key), self.inject, str(checkpoints), place
         )
         if generation >= 0:
@@ -468,9 +253,8 @@ class Launcher:
         """Groups that could not be removed when their job was forgotten, as something of it was still on its way out."""
         for name in cgroup.names(self.groups):
             key = parse_key(name)
-            if (
-                key is not None and not self.folder(key).path.exists()
-            ):  # whose folder is made before its group
+            # A job's folder is made before its group.
+            if key is not None and not self.folder(key).path.exists():
                 self.group(key).remove()
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 import structlog
 
 from hs_agent import procs
+from hs_agent.accounts import NoAccountError
 from hs_agent.faults import OF_STARTS
 from hs_agent.folder import Folder, Key
 from hs_agent.gangs import Gang
 from hs_agent.jobs import Jobs, Order
 from hs_agent.jobsock import JobSocket
-from hs_agent.launch import Launcher, NoAccountError
+from hs_agent.launch import Launcher
 from hs_agent.leases import Leases
 from hs_agent.rendezvous import Rendezvous
 from hs_core.errors import RefusedError

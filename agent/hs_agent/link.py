@@ -89,18 +89,10 @@ class Side(Protocol):
 
 
 class Link:
-    def __init__(
-        self,
-        config: Config,
-        side: Side,
-        identity: Secure | None = None,
-        *,
-        dice: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, config: Config, side: Side, identity: Secure | None = None) -> None:
         self.config, self.side = config, side
         self._identity = identity if config.secure else None
         self.connected = False
-        self._dice = dice
         self._complained = ("", 0.0)  # of what, and when last
 
     async def run(self) -> None:
@@ -111,7 +103,8 @@ class Link:
             why = await self._once()
             self.connected = False
             attempt = 0 if boot_s() - began_s > MAX_BACKOFF_S else attempt + 1
-            wait_s = self._dice() * min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
+            most_s = min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
+            wait_s = random.random() * most_s  # noqa: S311 — jitter
             self._complain(why)
             await asyncio.sleep(wait_s)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
-from hs_agent.config import Config, is_loopback, split_address
+from hs_agent.config import Config, split_address
 from hs_agent.folder import Key
 from hs_agent.gangs import HeadGang, Member
 from hs_agent.secure import Secure
@@ -20,6 +20,7 @@ from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.names import JobId
 from hs_core.wanted import Lend, Peer, Wanted, WantedJob
 from hs_daemon import host_name
+from hs_daemon.addresses import is_loopback
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 HELLO_S = 10.0

@@ -112,9 +112,8 @@ class Shim:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         keep_room(self.folder, "exit.json", EXIT_BYTES)
         if self.launch["identity"] is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # when memory runs out the job goes first, and its shim says so
+            # When memory runs out the job goes first, and its shim says so.
+            with contextlib.suppress(OSError):
                 write_file("/proc/self/oom_score_adj", "-900")
         self.control = self.open_control()
         wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

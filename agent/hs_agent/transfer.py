@@ -15,9 +15,10 @@ import grpc
 import structlog
 
 from hs_agent import carrier
+from hs_agent.accounts import Account, NoAccountError, account
 from hs_agent.faults import NO_ROOM
 from hs_agent.folder import Key
-from hs_agent.launch import Account, Launcher, NoAccountError, account
+from hs_agent.launch import Launcher
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
 from hs_core.wanted import NOBODY, Lend, Peer, Source, WantedJob

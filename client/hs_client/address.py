@@ -12,7 +12,6 @@ from hs_client.errors import InvalidError
 
 SYSTEM_SOCKET = "/run/heteroshare/controller.sock"
 CLUSTER_FILE = "cluster.json"
-CONTROLLER_NAME = "controller.heteroshare"  # in its certificate, whatever the machine is called: the CA gives it to nobody else
 _HOST = re.compile(r"\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 
 

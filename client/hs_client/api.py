@@ -25,6 +25,7 @@ os.environ.setdefault(
 import grpc
 
 from hs_client import address, errors
+from hs_proto.certified import CONTROLLER_DNS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
@@ -521,7 +522,7 @@ def _channel(where: address.Address) -> grpc.Channel:
         return grpc.insecure_channel(
             where.target, options=[*_OPTIONS, ("grpc.default_authority", "localhost")]
         )
-    name = ("grpc.ssl_target_name_override", address.CONTROLLER_NAME)
+    name = ("grpc.ssl_target_name_override", CONTROLLER_DNS)
     trusted = grpc.ssl_channel_credentials(root_certificates=where.ca.encode())
     return grpc.secure_channel(where.target, trusted, options=[*_OPTIONS, name])
 

@@ -7,6 +7,7 @@ import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from hs_client import whole_file
 from hs_client.errors import InvalidError
 
 MAX_TOKEN = 4096
@@ -49,21 +50,13 @@ def read() -> Login | None:
 
 
 def write(made: Login) -> Path:
-    """Whole or not at all, and never readable by others."""
     path = file()
-    fresh = path.with_name(f".login.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            json.dump(asdict(made), opened, indent=2)
-            opened.write("\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise InvalidError(f"{path} cannot be written: {error.strerror}") from None
+    with whole_file.written(path, replace=True) as out:
+        out.write(f"{json.dumps(asdict(made), indent=2)}\n".encode())
     return path
 
 

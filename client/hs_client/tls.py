@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hs_client.address import CONTROLLER_NAME, split
+from hs_client.address import split
 from hs_client.errors import InvalidError, NotAllowedError, UnavailableError
+from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI
 
-CONTROLLER_URI = "spiffe://heteroshare/controller"
 _TIMEOUT_S = 10.0
 _ANOTHER_DAY = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 
@@ -31,7 +31,7 @@ class Presented:
 
     @property
     def is_controller(self) -> bool:
-        return self.uris == (CONTROLLER_URI,) and CONTROLLER_NAME in self.names
+        return self.uris == (CONTROLLER_URI,) and CONTROLLER_DNS in self.names
 
 
 def sha256_of(ca_pem: str) -> str:

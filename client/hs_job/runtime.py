@@ -23,13 +23,13 @@ from hs_job.inject import say
 from hs_job.keeper import Keeper
 from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
+from hs_job.pace import Pace
 from hs_job.stop import Stop
 
 if TYPE_CHECKING:
     from hs_job.noise import Meter
     from hs_job.swap import Swapper
 
-PROTOCOL = 1
 _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
@@ -82,8 +82,7 @@ class Runtime:
         self._saved: Optional[Stop] = None  # the newest one that it has gone on after
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
-        self._due = 0.0
-        self._pace_s = 0.0
+        self._pace = Pace()
         self._reserve = False
         self._last_id = 0
         self._told_can: List[str] = []
@@ -135,7 +134,7 @@ class Runtime:
         # A forked child (a DataLoader's worker, say) is no rank. It takes no lock: whoever held it stayed behind.
         self.live = self.armed = False
         self.last = sys.maxsize
-        self._pace_s = 0.0
+        self._pace.step_s = 0.0
         if self._link is not None:
             self._link.close_in_child()
 
@@ -144,12 +143,8 @@ class Runtime:
     def stepped(self, n: int = 1) -> None:
         """Counts, and keeps an emulated device's pace."""
         now = time.monotonic()
-        if self._pace_s:
-            due = self._due + self._pace_s * n
-            if now < due:
-                time.sleep(due - now)
-                now = due  # what sleep overshoots the next step makes up for, a slow step nobody does
-            self._due = now
+        if self._pace.step_s:
+            now = self._pace.keep(now, n)
         self.count += n
         self.mark = (self.count, now)
 
@@ -257,7 +252,7 @@ class Runtime:
         finally:
             self._phase, self._tier, self._gos, self.armed = Phase.RUNNING, "hold", self._gos - gos, True
             now = time.monotonic()
-            self._due = now  # time held is no slack for a burst
+            self._pace.begin(now)
             self.mark = (self.count, now)
         for _ in range(gos):
             self._send(said.going(self.count, now - began))
@@ -384,22 +379,17 @@ class Runtime:
         phase = self._phase
         state = {Phase.NEW: "new", Phase.WAITING: "new", Phase.HELD: "held"}.get(phase, "running")
         self._told_can = self.can()
-        hello: Message = {
-            "type": "hello",
-            "protocol": PROTOCOL,
-            "pid": os.getpid(),
-            "rank": self.rank,
-            "world": self.world,
-            "step": self.count,
-            "state": state,
-            "tier": self._tier,
-            "can": self._told_can,
-            "id": self._last_id,
-            "generation": self.keeper.newest if self._written is None else self._written.generation,
-        }
         bound = self._written or (None if self._abandoned else self._doing) or self._stop
-        if bound is not None and self._is_bound_by(bound):
-            hello["bound"] = bound.said()
+        hello = said.hello(
+            (self.rank, self.world),
+            self.count,
+            state,
+            self._tier,
+            self._told_can,
+            last_id=self._last_id,
+            generation=self.keeper.newest if self._written is None else self._written.generation,
+            bound=bound if bound is not None and self._is_bound_by(bound) else None,
+        )
         return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
 
     def _is_bound_by(self, stop: Stop) -> bool:
@@ -434,7 +424,7 @@ class Runtime:
 
     def _heard_welcome(self, message: Message) -> None:
         self._welcomed_s = time.monotonic()
-        self._pace_s = max(0.0, float(message.get("pace_s", 0.0)))
+        self._pace.step_s = max(0.0, float(message.get("pace_s", 0.0)))
         if self._link is not None:
             self._link.tick_s = max(0.01, float(message.get("progress_s", 1.0)))
         if message.get("reserve") and self.swapper is not None and not self.swapper.reserved:
@@ -533,7 +523,7 @@ class Runtime:
         with self._lock:
             if self.can() != self._told_can and self._link is not None and self._link.connected:
                 self._told_can = self.can()
-                self._send({"type": "can", "can": self._told_can})
+                self._send(said.can(self._told_can))
 
     def tell_restored(self, step: int, generation: int, note: str) -> None:
         self.keeper.whole = generation

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from hs_job.link import Message
     from hs_job.stop import Stop
 
+PROTOCOL = 1
 LONGEST_REASON = 500
 LONGEST_NOTE = 2_000
+
+
+def hello(
+    place: Tuple[int, int],
+    step: int,
+    state: str,
+    tier: str,
+    can: List[str],
+    *,
+    last_id: int,
+    generation: int,
+    bound: Optional[Stop],
+) -> Message:
+    """`place`: its rank, of so many. `last_id`: of the newest stop that it has heard. `bound`: by which it will leave, agent or not."""
+    message: Message = {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "pid": os.getpid(),
+        "rank": place[0],
+        "world": place[1],
+        "step": step,
+        "state": state,
+        "tier": tier,
+        "can": can,
+        "id": last_id,
+        "generation": generation,
+    }
+    if bound is not None:
+        message["bound"] = bound.said()
+    return message
+
+
+def can(ways: List[str]) -> Message:
+    return {"type": "can", "can": ways}
 
 
 def arrived(step: int, can: List[str], rank: int, world: int) -> Message:

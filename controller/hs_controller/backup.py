@@ -41,6 +41,7 @@ from hs_controller.tables import (
     usage_doc,
     usage_of,
 )
+from hs_daemon.durable import sync_folder
 
 SQLITE = b"SQLite format 3\0"  # what each of its files begins with
 CHUNK_BYTES = 256 << 10
@@ -160,7 +161,7 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
         aside = _put_aside(journal)
         fresh.rename(journal)
         mark(folder / "initialized")
-        _sync(folder)
+        sync_folder(folder)
     except (OSError, sqlite3.Error, sa.exc.DBAPIError) as error:
         why = error.orig if isinstance(error, sa.exc.DBAPIError) else error
         raise StoreRefusedError(f"{source}: cannot be put back: {why}") from None
@@ -257,11 +258,3 @@ def _put_aside(journal: Path) -> Path | None:
     for end in parts:
         journal.with_name(journal.name + end).rename(aside.with_name(aside.name + end))
     return aside
-
-
-def _sync(folder: Path) -> None:
-    there = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)

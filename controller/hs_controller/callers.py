@@ -15,6 +15,8 @@ from hs_controller import pki
 from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
+from hs_daemon.durable import write_new
+from hs_proto.certified import node_of
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -92,7 +94,7 @@ class Certified(Guest):
 def node_guest(certificate: dict[str, Any], accepted: Callable[[Caller], str]) -> Certified | None:
     """Whose certificate it is, as Python's ssl shows one that it has verified; None: no node's."""
     uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    node = pki.node_of(uris)
+    node = node_of(uris)
     if node is None:
         return None
     who = Caller(
@@ -157,10 +159,7 @@ def secret(file: Path) -> str:
             fresh = file.with_name(f".{file.name}.{os.getpid()}")
             with contextlib.suppress(FileNotFoundError):
                 fresh.unlink()
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(32) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
+            write_new(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
             fresh.rename(file)
         text = file.read_text(encoding="ascii").strip()
         mode = file.stat().st_mode

@@ -1,7 +1,6 @@
 """What the operator wrote, as frozen values: TOML is parsed here, once, and every mistake names file, key and value."""
 
 import difflib
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 
 from hs_core.digits import whole
 from hs_daemon import config_file, host_name
+from hs_daemon.addresses import is_loopback
 
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
@@ -226,15 +226,6 @@ def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
     if not host:
         where.wrong(value, '"host:port"; all addresses are "0.0.0.0:7443"')
     return ("127.0.0.1" if host == "localhost" else host), number
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _name(value: Any, where: _Where) -> str:

@@ -76,6 +76,7 @@ from hs_controller.tables import (
     upsert,
     usage_of,
 )
+from hs_core.events import TRADES
 from hs_core.model import Job
 from hs_core.names import JobId
 
@@ -372,19 +373,19 @@ class Journal:
         limit: int = 1000,
         newest: bool = False,
     ) -> tuple[Event, ...]:
-        """In order; at most `limit`, the first ones after `after_seq` or the newest."""
-        which = _events_of(job, user, kind, deeds=deeds)
-        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST), *which)
-        query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
+        """In order; at most `limit`, the first ones after `after_seq` or the newest. Of `user`: those that concern it (`Fact.concerns`)."""
+        which = [EVENTS.c.seq > min(after_seq, MOST), *_events_of(job, kind, deeds=deeds)]
+        query, seq = _concerning(user, sa.select(EVENTS).where(*which))
+        query = query.order_by(seq.desc() if newest else seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()
         return tuple(event_of(row) for row in (reversed(rows) if newest else rows))
 
     def before_newest(self, count: int, *, job: int = 0, user: str = "", deeds: bool = False) -> int:
         """After which event the newest `count` of these come; 0: there are no others."""
-        query = sa.select(EVENTS.c.seq).where(*_events_of(job, user, "", deeds=deeds))
+        query, seq = _concerning(user, sa.select(EVENTS.c.seq).where(*_events_of(job, "", deeds=deeds)))
         with self._read() as db:
-            return db.scalar(query.order_by(EVENTS.c.seq.desc()).offset(count).limit(1)) or 0
+            return db.scalar(query.order_by(seq.desc()).offset(count).limit(1)) or 0
 
     def usage_at(self, at_s: float) -> dict[Account, Usage]:
         """What each account had received by then, on a straight line between samples; accounts that had nothing are absent."""
@@ -419,11 +420,24 @@ def _before(db: sa.Connection, newest: int, count: int) -> int:
     return seq
 
 
-def _events_of(job: int, user: str, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:
+def _concerning(
+    user: str, which: sa.Select[Any]
+) -> tuple[sa.Select[Any] | sa.CompoundSelect[Any], sa.ColumnElement[int]]:
+    """Of these events those that concern the user, if one is named, and what they go in order by.
+
+    Put together of what has an index each, so that of very many the first ones are soon found.
+    """
+    if not user:
+        return which, EVENTS.c.seq
+    receives = sa.func.json_extract(EVENTS.c.data, "$.receives") == user
+    trades = (which.where(EVENTS.c.kind == kind, receives) for kind in TRADES)
+    both = sa.union_all(which.where(EVENTS.c.user == user), *trades)
+    return both, both.selected_columns.seq
+
+
+def _events_of(job: int, kind: str, *, deeds: bool) -> Iterator[sa.ColumnElement[bool]]:
     if job:
         yield EVENTS.c.job == min(job, MOST)
-    if user:
-        yield EVENTS.c.user == user
     if kind:
         yield EVENTS.c.kind == kind
     if deeds:

@@ -24,7 +24,8 @@ from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.meters import Meters
-from hs_controller.mind import FLUSH_S, KEYS_KEPT, KEYS_KEPT_S, Draft, Mind, refuse_other_body
+from hs_controller.mind import FLUSH_S, Draft, Mind, refuse_other_body
+from hs_controller.pruning import Pruning
 from hs_controller.rows import Account, Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
@@ -42,8 +43,6 @@ from hs_core.wanted import Wanted
 log = structlog.get_logger("hs_controller.loop")
 
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
-PRUNE_S = 60.0
-PRUNE_AGAIN = 3  # times as long as it took, from its beginning, where there is more: jobs may be submitted and cancelled by the thousand a second
 CLOCK_BEHIND_S = 60.0  # the journal: a person has to hear of it
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
@@ -140,8 +139,7 @@ class Loop:
         self._step_s = 0.0  # that it took
         self._commit_s = 0.0  # and its commit
         self._retry_s = RETRY_S[0]
-        self._pruned_s = clock.now_s()
-        self._prune_in_s = PRUNE_S  # after that
+        self.pruning = Pruning(store, config, clock)
         self._young = garbage.Young()
         self._thinker = Thinker()
         self._closing = False
@@ -274,7 +272,7 @@ class Loop:
                 self._something.set()
             elif self._closing:
                 return
-            await self._prune()
+            await self.pruning.look(self.mind.machine)
             await asyncio.sleep(0)  # let the readers in
             self._young.look()
 
@@ -447,28 +445,6 @@ class Loop:
     def given_up(self) -> int:
         """Decisions that are still being made, and that nobody waits for any more."""
         return self._thinker.given_up
-
-    async def _prune(self) -> None:
-        now_s = self.clock.now_s()
-        if now_s - self._pruned_s < self._prune_in_s:
-            return
-        self._pruned_s, self._prune_in_s = now_s, PRUNE_S
-        config, awaited = self.config, self.mind.machine.awaited
-        with contextlib.suppress(StoreUnavailableError):  # the next commit says so
-            more = await self.store.write(
-                lambda journal: journal.prune(
-                    events=config.event_limit,
-                    deeds=config.deed_limit,
-                    ended=config.ended_limit,
-                    awaited=awaited,
-                    requests=KEYS_KEPT,
-                    requests_before_s=now_s - KEYS_KEPT_S,
-                    fine_before_s=now_s - 7200.0,
-                    coarse_before_s=now_s - config.usage_days * 86_400.0,
-                )
-            )
-            if more:
-                self._prune_in_s = min(PRUNE_S, PRUNE_AGAIN * (self.clock.now_s() - now_s))
 
     # --- when the store cannot be written -----------------------------------------------------------------------------
 

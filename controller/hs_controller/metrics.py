@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from hs_controller.links import Hub
+from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
@@ -181,72 +181,61 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     return [tickets, entitled, demand, received, lost, fairness]
 
 
+_OF_A_NODE = {
+    "hs_agent_up": "1 while the node's agent is connected.",
+    "hs_agent_report_age_seconds": "Since the node's agent has reported last.",
+    "hs_node_draining": "1 while the node is drained.",
+    "hs_node_cannot_start": "1 from when the node could not start a job until it has started one.",
+    "hs_node_jobs": "Jobs that live on the node, or whose checkpoint is to be had from there only.",
+    "hs_node_memory_bytes": "The node's host memory.",
+    "hs_node_memory_available_bytes": "What is left of it before its agent starts nobody.",
+    "hs_host_memory_parked_bytes": "Device memory of suspended jobs that is kept in host memory.",
+    "hs_node_gpu_utilization_ratio": "How busy the node's GPUs say they are, 0 to 1, their mean.",
+    "hs_node_gpu_memory_used_bytes": "Device memory in use, as the node's GPUs say.",
+}
+
+
 async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces) -> list[Metric]:
-    node = ["node"]
-    up = GaugeMetricFamily("hs_agent_up", "1 while the node's agent is connected.", labels=node)
-    age = GaugeMetricFamily(
-        "hs_agent_report_age_seconds", "Since the node's agent has reported last.", labels=node
-    )
-    draining = GaugeMetricFamily("hs_node_draining", "1 while the node is drained.", labels=node)
-    unable = GaugeMetricFamily(
-        "hs_node_cannot_start",
-        "1 from when the node could not start a job until it has started one.",
-        labels=node,
-    )
-    jobs = GaugeMetricFamily(
-        "hs_node_jobs",
-        "Jobs that live on the node, or whose checkpoint is to be had from there only.",
-        labels=node,
-    )
-    memory = GaugeMetricFamily("hs_node_memory_bytes", "The node's host memory.", labels=node)
-    available = GaugeMetricFamily(
-        "hs_node_memory_available_bytes", "What is left of it before its agent starts nobody.", labels=node
-    )
-    parked = GaugeMetricFamily(
-        "hs_host_memory_parked_bytes",
-        "Device memory of suspended jobs that is kept in host memory.",
-        labels=node,
-    )
+    families = {name: GaugeMetricFamily(name, text, labels=["node"]) for name, text in _OF_A_NODE.items()}
     state = GaugeMetricFamily(
         "hs_gpu_state",
         "1, with the state of the GPU: away, unhealthy, busy, drained or idle.",
         labels=["node", "gpu", "gpu_type", "state"],
     )
-    busy_part = GaugeMetricFamily(
-        "hs_node_gpu_utilization_ratio",
-        "How busy the node's GPUs say they are, 0 to 1, their mean.",
-        labels=node,
-    )
-    used = GaugeMetricFamily(
-        "hs_node_gpu_memory_used_bytes", "Device memory in use, as the node's GPUs say.", labels=node
-    )
     for host in machine.hosts():
         # As in `hsctl nodes`: a machine that has just taken office has been told of nobody yet, and all servers would be said to be away.
-        link = hub.link(host.name)
-        connected = link is not None
-        up.add_metric([host.name], float(connected))
-        heard_s = hub.heard_s(host.name)
-        if heard_s > 0:
-            age.add_metric([host.name], max(0.0, now_s - heard_s))
-        draining.add_metric([host.name], float(host.drain is not None))
-        unable.add_metric([host.name], float(bool(machine.cannot_start(host.name))))
-        needed_by = len(machine.jobs_at(host.name)) + len(machine.needing(host.name))
-        jobs.add_metric([host.name], float(needed_by))
+        link, heard_s = hub.link(host.name), hub.heard_s(host.name)
         busy, parked_bytes = _in_use(machine, host)
-        if connected:
-            parked.add_metric([host.name], float(parked_bytes))
-        if link is not None and link.memory is not None:
-            memory.add_metric([host.name], float(link.memory.total_bytes))
-            available.add_metric([host.name], float(link.memory.available_bytes))
+        if heard_s > 0:
+            families["hs_agent_report_age_seconds"].add_metric([host.name], max(0.0, now_s - heard_s))
+        for name, value in (*_as_known(machine, host), *_as_connected(link, parked_bytes)):
+            families[name].add_metric([host.name], float(value))
         for gpu in host.gpus:
-            word = _state(host, gpu.id, gpu.healthy, connected=connected, busy=gpu.id in busy)
+            word = _state(host, gpu.id, gpu.healthy, connected=link is not None, busy=gpu.id in busy)
             state.add_metric([host.name, str(gpu.index), gpu.model, word], 1.0)
-        if link is not None and link.gpus:
-            said = [reading.utilization_percent for reading in link.gpus]
-            busy_part.add_metric([host.name], sum(said) / len(said) / 100.0)
-            used.add_metric([host.name], float(sum(reading.memory_used_bytes for reading in link.gpus)))
         await pieces.rest()
-    return [up, age, draining, unable, jobs, memory, available, parked, state, busy_part, used]
+    return [*families.values(), state]
+
+
+def _as_known(machine: ClusterMachine, host: Host) -> Iterator[tuple[str, float]]:
+    yield "hs_node_draining", host.drain is not None
+    yield "hs_node_cannot_start", bool(machine.cannot_start(host.name))
+    yield "hs_node_jobs", len(machine.jobs_at(host.name)) + len(machine.needing(host.name))
+
+
+def _as_connected(link: Link | None, parked_bytes: int) -> Iterator[tuple[str, float]]:
+    """What is known only while it is here."""
+    yield "hs_agent_up", link is not None
+    if link is None:
+        return
+    yield "hs_host_memory_parked_bytes", parked_bytes
+    if link.memory is not None:
+        yield "hs_node_memory_bytes", link.memory.total_bytes
+        yield "hs_node_memory_available_bytes", link.memory.available_bytes
+    if link.gpus:
+        busy = sum(reading.utilization_percent for reading in link.gpus)
+        yield "hs_node_gpu_utilization_ratio", busy / len(link.gpus) / 100.0
+        yield "hs_node_gpu_memory_used_bytes", sum(reading.memory_used_bytes for reading in link.gpus)
 
 
 def _in_use(machine: ClusterMachine, host: Host) -> tuple[set[str], int]:

@@ -1,7 +1,6 @@
 """A certificate authority of the cluster's own: it says who is the controller and who is which node, and nothing else.
 
-Everybody's role and name are the certificate's one URI (`spiffe://heteroshare/agent/v3`). gRPC's clients look at DNS names only, so
-each certificate has one of those as well, made from the same words, which nobody else can get.
+By which names everybody is known: `hs_proto.certified`.
 
 Others judge certificates by the time of day, so here it is the wall clock's that counts, not the one that never jumps (clock.py).
 """
@@ -23,29 +22,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hs_core.errors import RefusedError
-
-DOMAIN = "heteroshare"
-CONTROLLER_URI = f"spiffe://{DOMAIN}/controller"
-AGENT_URI = f"spiffe://{DOMAIN}/agent/"
-CONTROLLER_DNS = f"controller.{DOMAIN}"
+from hs_daemon.durable import sync_folder, write_new
+from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI, RENEW_AFTER, agent_dns, agent_uri
 
 CA_S = 10 * 365.25 * 86_400
 LEAF_S = 7 * 86_400.0
-RENEW_AFTER = 2 / 3  # of a certificate's life
 BACKDATED_S = 300.0  # clocks of other hosts may be behind
 CSR_BYTES = 8192
 
 
 class PkiError(Exception):
     """The authority cannot be made or used; says what to do."""
-
-
-def agent_uri(node: str) -> str:
-    return f"{AGENT_URI}{node}"
-
-
-def agent_dns(node: str) -> str:
-    return f"{node}.agent.{DOMAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +61,11 @@ def init(state_dir: Path) -> str:
         fresh.mkdir(mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())
         ca = _ca_certificate(key, time.time())
-        _write(fresh / "ca.key", _key_pem(key))
-        _write(fresh / "ca.pem", _pem(ca))
-        _sync(fresh)
+        write_new(fresh / "ca.key", _key_pem(key))
+        write_new(fresh / "ca.pem", _pem(ca))
+        sync_folder(fresh)
         fresh.rename(folder)  # all of it or nothing
-        _sync(state_dir)
+        sync_folder(state_dir)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise PkiError(f"{folder}: cannot be made: {error.strerror or error}") from None
@@ -159,11 +146,11 @@ class Authority:
             for name, data in files.items():
                 fresh = self._folder / f".{name}"
                 fresh.unlink(missing_ok=True)
-                _write(fresh, data)
+                write_new(fresh, data)
             # A crash in between leaves two that do not belong together: `own_due_s` sees it.
             for name in files:
                 (self._folder / f".{name}").rename(self._folder / name)
-            _sync(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise PkiError(f"{self._folder}: cannot be written: {error.strerror or error}") from None
 
@@ -212,13 +199,6 @@ class Authority:
             serial=f"{certificate.serial_number:X}",
             not_after_s=certificate.not_valid_after_utc.timestamp(),
         )
-
-
-def node_of(uris: list[str]) -> str | None:
-    """Whose certificate it is, by its URIs; None: no agent's."""
-    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
-        return None
-    return uris[0].removeprefix(AGENT_URI) or None
 
 
 # --- parts --------------------------------------------------------------------------------------------------------------
@@ -292,18 +272,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(file: Path, data: bytes) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def _sync(folder: Path) -> None:
-    there = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(there)
-    finally:
-        os.close(there)

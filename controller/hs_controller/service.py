@@ -426,7 +426,7 @@ class Service(AdminCalls, TokenCalls):
                 event = loop.events[cursor.seen + 1 - oldest]
                 cursor.seen = event.seq
                 fact = event.fact
-                asked = request.job_id in {0, fact.job} and request.user in {"", fact.user}
+                asked = request.job_id in {0, fact.job} and (not request.user or fact.concerns(request.user))
                 if asked and (fact.deed or not request.deeds):
                     yield views.event_view(event)
 

@@ -14,12 +14,13 @@ from hs_controller.gate import CALLER
 from hs_controller.links import Hub
 from hs_controller.loop import Key, Loop
 from hs_controller.permissions import Caller
-from hs_controller.pki import Authority, Issued, agent_dns
+from hs_controller.pki import Authority, Issued
 from hs_controller.registry import digest_of
 from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HOST_NAME, HostName, UserName
+from hs_proto.certified import agent_dns
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 

@@ -218,6 +218,9 @@ class GiveUp:
 ClusterCommand = Direct | Wake | Consult | GiveUp
 
 
+TRADES = ("trade", "trade-undone")  # kinds of facts: `user` gives the fast GPUs, `data["receives"]` has them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """A line of the audit: shown by `hsctl events`, `hsctl show` (story) and the log."""
@@ -230,6 +233,10 @@ class Fact:
     host: HostName | None = None
     data: dict[str, str | int | float] = field(default_factory=dict)
     deed: bool = False  # of an administrator, or about who may be whom: kept for longer than what jobs do
+
+    def concerns(self, user: str) -> bool:
+        """It is told of that user. Trades are told of both."""
+        return user == self.user or (self.kind in TRADES and self.data.get("receives") == user)
 
 
 # --- the agent's mind: what happens -------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ report is made good by the next. The windowed mean comes from a bounded ring of 
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import fsum, isfinite
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.names import JobId, UserName
@@ -27,15 +28,20 @@ class Charge(NamedTuple):
 class Ledger:
     """Mutable; no I/O, no clock. `now_s` may be any clock, as long as it is the same in all calls."""
 
-    def __init__(self, began_s: float, window_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        began_s: float,
+        window_s: float = 60.0,
+        totals: Mapping[tuple[UserName, str], float] = MappingProxyType({}),
+    ) -> None:
+        """`totals`: GPU-seconds that were received before it began, and are in none of its windows."""
         if not window_s > 0:
             raise BrokenError(f"a window of {window_s} s; expected more than 0")
         self._began_s = began_s
         self._window_s = window_s
         self._charges: dict[JobId, dict[tuple[int, str], Charge]] = {}  # by epoch and model
-        self._jobs: dict[JobId, float] = {}
-        self._users: dict[tuple[UserName, str], float] = {}
-        self._rings: dict[tuple[UserName, str], deque[tuple[float, float]]] = {}
+        self._users = dict(totals)
+        self._rings = {at: deque([(began_s, total)], maxlen=RING) for at, total in totals.items()}
 
     def report(
         self, job: JobId, epoch: int, user: UserName, model: str, *, gpu_s: float, now_s: float
@@ -54,7 +60,6 @@ class Ledger:
             return 0.0
         at = (user, model)
         charges[epoch, model] = Charge(user, gpu_s)
-        self._jobs[job] = self._jobs.get(job, 0.0) + added
         self._users[at] = self._users.get(at, 0.0) + added
         self._sample(at, now_s)
         return added
@@ -75,15 +80,7 @@ class Ledger:
 
     def forget(self, job: JobId) -> None:
         """The job has ended and its epochs are fenced off: totals of users stay, its own counters go."""
-        self._jobs.pop(job, None)
         self._charges.pop(job, None)
-
-    def job_gpu_s(self, job: JobId) -> float:
-        """Over all epochs."""
-        return self._jobs.get(job, 0.0)
-
-    def user_gpu_s(self, user: UserName, model: str) -> float:
-        return self._users.get((user, model), 0.0)
 
     def totals(self) -> Mapping[tuple[UserName, str], float]:
         return dict(self._users)
@@ -128,30 +125,3 @@ class Ledger:
                 raise BrokenError(
                     f"{at[0]} holds {self._users.get(at, 0.0)} GPU-seconds of {at[1]}, its jobs {total}"
                 )
-        for job, held in self._jobs.items():
-            total = fsum(charge.gpu_s for charge in self._charges.get(job, {}).values())
-            if abs(held - total) > 1e-6 * (1.0 + total):
-                raise BrokenError(f"job {job} holds {held} GPU-seconds, its epochs {total}")
-
-    def dump(self) -> dict[str, Any]:
-        """JSON-able. Of the ring only its end is kept: what was received since is spread over the time since."""
-        return {
-            "charges": [
-                [job, epoch, c.user, model, c.gpu_s]
-                for job, charges in sorted(self._charges.items())
-                for (epoch, model), c in sorted(charges.items())
-            ],
-            "users": [[*at, total, self._rings[at][-1][0]] for at, total in sorted(self._users.items())],
-        }
-
-    @classmethod
-    def load(cls, dumped: Mapping[str, Iterable[Any]], began_s: float, window_s: float = 60.0) -> "Ledger":
-        ledger = cls(began_s, window_s)
-        for job, epoch, user, model, gpu_s in dumped["charges"]:
-            ledger._charges.setdefault(job, {})[epoch, model] = Charge(user, gpu_s)
-            ledger._jobs[job] = ledger._jobs.get(job, 0.0) + gpu_s
-        for user, model, total, seen_s in dumped["users"]:
-            ledger._users[user, model] = total
-            ledger._rings[user, model] = deque([(min(seen_s, began_s), total)], maxlen=RING)
-        ledger.check()
-        return ledger

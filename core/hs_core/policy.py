@@ -174,6 +174,8 @@ class Snapshot:
     tickets: Mapping[UserName, Fraction]
     rates: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
+    rates_within: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Of these → how far the true one may be from it, as a part of it, by how much reports differ. Left out: they do not."""
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
     slowdowns: Mapping[tuple[str, HostName], tuple[float, ...]] = field(default_factory=dict)

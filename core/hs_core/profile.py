@@ -1,21 +1,25 @@
 """Measured mini-batch rates per (job class, model, class beside it on its GPUs or shape of an elastic job, if any): the median of the most recent samples (Gandiva_fair, 3.5).
 
 Rates come from jobs that are hostile code: what is not a plausible rate is left out, the rest is clamped to what a
-GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` reports.
+GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` of them.
 
-Departure: the paper takes the mean. A few reports that are far off, by a lie or a hiccup, would make and undo trades, and jobs move to and fro.
+Departures: the paper takes the mean. A few reports that are far off, by a lie or a hiccup, would make and undo trades, and jobs move to and fro.
+And once there are `KEEP`, reports that come soon after one another are one sample, their median: jobs report every second, and the newest reports of a class
+are those of whoever has its turn just now. What a class does is what its jobs do in turns of several quanta.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from math import fsum, isfinite
+from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
 from hs_core.forms import Shape
 
 KEEP = 16  # most recent samples
+TOGETHER = 64  # newest reports that are one sample, at most
+SURE = 2.0  # 99 of 100 samples' medians are no farther from the true one (see `_within`)
 SETTLE_S = 5.0  # after a resume: caches are cold, clocks are low
 SLOWEST = 1e-6  # mini-batches a second: one in eleven days
 FASTEST = 1e6  # a kernel launch alone takes longer
@@ -39,19 +43,34 @@ class Rate:
     steps_per_s: float  # median
     samples: int
     newest_s: float
+    within: float  # how far from it the true one may be, as a part of it: by how much samples differ
 
 
 _PLAIN: set[tuple[str, Shape | None]] = {("", None)}
+_Key = tuple[str, str, str, Shape | None]
+"""Class, model, class beside it, shape."""
+
+
+@dataclass(slots=True)
+class _Newest:
+    """Reports that the newest sample is made of."""
+
+    since_s: float
+    reports: deque[float]
+    newest_s: float
 
 
 class Profile:
     """Mutable; no I/O, no clock."""
 
-    def __init__(self, keep: int = KEEP, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, keep: int = KEEP, settle_s: float = SETTLE_S, every_s: float = 0.0) -> None:
+        """`every_s`: of reports that come sooner after the first of them one sample is made."""
         assert keep > 0, f"{keep=}"
         self._keep = keep
         self._settle_s = settle_s
-        self._samples: dict[tuple[str, str, str, Shape | None], deque[tuple[float, float]]] = {}
+        self._every_s = every_s
+        self._samples: dict[_Key, deque[tuple[float, float]]] = {}
+        self._newest: dict[_Key, _Newest] = {}  # of those that have `keep`
         self._kinds: dict[tuple[str, str], set[tuple[str, Shape | None]]] = {}  # that a class has of a model
 
     def add(self, sample: RateSample) -> bool:
@@ -64,9 +83,26 @@ class Profile:
             or not sample.since_resume_s >= self._settle_s
         ):
             return False
-        samples = self._of(sample.job_class, sample.model, sample.beside, sample.shape)
-        samples.append((min(FASTEST, max(SLOWEST, rate)), sample.now_s))
+        key = (sample.job_class, sample.model, sample.beside, sample.shape)
+        self._take_in(key, min(FASTEST, max(SLOWEST, rate)), sample.now_s)
         return True
+
+    def _take_in(self, key: _Key, rate: float, now_s: float) -> None:
+        newest = self._newest.get(key)
+        if newest is not None and 0 <= now_s - newest.since_s < self._every_s:
+            newest.reports.append(rate)
+            newest.newest_s = now_s
+            return
+        samples = self._of(*key)
+        self._put_together(key)
+        samples.append((rate, now_s))
+        if self._every_s and len(samples) == self._keep:
+            self._newest[key] = _Newest(now_s, deque((rate,), maxlen=TOGETHER), now_s)
+
+    def _put_together(self, key: _Key) -> None:
+        newest = self._newest.get(key)
+        if newest is not None and len(newest.reports) > 1:
+            self._samples[key][-1] = (median(newest.reports), newest.newest_s)
 
     def _of(self, job_class: str, model: str, beside: str, shape: Shape | None) -> deque[tuple[float, float]]:
         key = (job_class, model, beside, shape)
@@ -81,13 +117,17 @@ class Profile:
         return self._kinds.get((job_class, model)) == _PLAIN
 
     def rate(self, job_class: str, model: str, beside: str = "", shape: Shape | None = None) -> Rate | None:
-        samples = self._samples.get((job_class, model, beside, shape))
+        key = (job_class, model, beside, shape)
+        samples = self._samples.get(key)
         if not samples:
             return None
+        self._put_together(key)
+        rates = sorted(rate for rate, _ in samples)
         return Rate(
-            steps_per_s=median(rate for rate, _ in samples),
+            steps_per_s=median(rates),
             samples=len(samples),
             newest_s=max(now_s for _, now_s in samples),
+            within=_within(rates),
         )
 
     def rates(self, job_class: str) -> dict[str, Rate]:
@@ -134,25 +174,40 @@ class Profile:
     def forget(self, job_class: str) -> None:
         for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
+            self._newest.pop(key, None)
             self._kinds[key[:2]].discard(key[2:])
 
     def dump(self) -> list[Any]:
         """JSON-able."""
+        for key in self._newest:
+            self._put_together(key)
         return [
             [*key, None if shape is None else astuple(shape), [list(s) for s in found]]
             for (*key, shape), found in sorted(self._samples.items(), key=_order)
         ]
 
     @classmethod
-    def load(cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S) -> "Profile":
-        profile = cls(keep, settle_s)
+    def load(
+        cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S, every_s: float = 0.0
+    ) -> "Profile":
+        profile = cls(keep, settle_s, every_s)
         for job_class, model, beside, shape, samples in dumped:
             held = profile._of(job_class, model, beside, _shape(shape))
             held.extend((rate, now_s) for rate, now_s in samples)
         return profile
 
 
-def _order(item: tuple[tuple[str, str, str, Shape | None], object]) -> tuple[object, ...]:
+def _within(rates: Sequence[float]) -> float:
+    """How far their median may be from the true one, as a part of it. `rates`: sorted.
+
+    By the middle half of them, so that a few that are far off count for nothing, as in the notches of box plots.
+    """
+    aside = (len(rates) - 1) // 4
+    spread = rates[len(rates) - 1 - aside] - rates[aside]
+    return SURE * spread / (median(rates) * sqrt(len(rates)))
+
+
+def _order(item: tuple[_Key, object]) -> tuple[object, ...]:
     *key, shape = item[0]
     return (*key, _plain(shape))
 
@@ -166,11 +221,3 @@ def _shape(dumped: Sequence[int] | None) -> Shape | None:
         return None
     gpus, per_gpu, parts, nodes = dumped
     return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts, nodes=nodes)
-
-
-def mean_speedup(profile: Profile, demand: Mapping[str, int], fast: str, slow: str) -> float | None:
-    """A user's speed-up over all its classes that have one, weighted by the GPUs that each asks for."""
-    measured = [(gpus, profile.speedup(job_class, fast, slow)) for job_class, gpus in sorted(demand.items())]
-    known = [(gpus, speedup) for gpus, speedup in measured if speedup is not None and gpus > 0]
-    total = sum(gpus for gpus, _ in known)
-    return fsum(gpus * speedup for gpus, speedup in known) / total if total else None

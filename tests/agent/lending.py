@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hs_agent import cgroup, launch, peers, transfer
+from hs_agent import accounts, cgroup, launch, peers, transfer
 from hs_agent.config import Config
 from hs_core.events import Fetch
 from hs_core.names import HostName, JobId
@@ -67,7 +67,7 @@ class Two:
         self.known = (GENERATION, STEP)
         self.look = False  # in the folder that its user named, before anybody is asked
         self.onto = 1  # the host that fetches; 0: the one that has it
-        who = launch.account(self.job.run_as, self.configs[0])
+        who = accounts.account(self.job.run_as, self.configs[0])
         self.launchers[0].make_checkpoint_dir(self.job, who)
 
     def lend(self, grant: str = "sesame", copy: int = -1) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_agent import config
+from hs_agent import config, table
 from hs_agent.devices.emulated import EmulatedDevices
 from hs_core.errors import RefusedError
 from hs_core.shares import pool_rank
@@ -173,7 +173,7 @@ def test_paces_go_by_class_and_model_and_the_catch_all_comes_last() -> None:
     [("16G", 16 << 30), ("64MiB", 64 << 20), ("1.5K", 1536), (7, 7), ("0", 0), ("8GB", 8 << 30)],
 )
 def test_sizes(text, size) -> None:
-    assert config.parse_size(text) == size
+    assert table.parse_size(text) == size
 
 
 @given(

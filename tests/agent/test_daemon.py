@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, launch, procs
+from hs_agent import accounts, cgroup, launch, procs
 from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
@@ -290,7 +290,7 @@ def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
         monkeypatch.setattr(launch, "remove_tree", lambda path: removed.wait(60) and path.rmdir())
         monkeypatch.setattr(agent, "post", lambda _: None)
         monkeypatch.setattr(agent, "reports", tuple)
-        agent.launcher.make_checkpoint_dir(job(7, "true"), launch.account(job(7, "true").run_as, config))
+        agent.launcher.make_checkpoint_dir(job(7, "true"), accounts.account(job(7, "true").run_as, config))
         agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=()), 0.0)
         agent._forget_checkpoints()
         assert not (agent.launcher.checkpoints / "7").exists(), "a job of that number may come back meanwhile"

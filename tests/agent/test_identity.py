@@ -57,7 +57,7 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
     new = replace(old, chain_pem=b"the newest", not_before_s=time.time(), not_after_s=time.time() + 100.0)
     (tmp_path / KEY).write_bytes(old.key_pem)
     (tmp_path / CERTIFICATE).write_bytes(old.chain_pem)
-    full, asked, told, write = [True, True], [], [], identity._write
+    full, asked, told, write = [True, True], [], [], identity.write_new
 
     async def certified(_: Identity) -> bytes:
         asked.append(time.time())
@@ -84,7 +84,7 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
         assert len(asked) == 1, "the controller gave one, and was asked for no other"
 
     monkeypatch.setattr(identity, "RETRY_S", (0.01, 0.01))
-    monkeypatch.setattr(identity, "_write", writes)
+    monkeypatch.setattr(identity, "write_new", writes)
     monkeypatch.setattr(identity, "load_identity", lambda _folder: old)
     monkeypatch.setattr(identity, "_identity", lambda *_: new)
     monkeypatch.setattr(Keeper, "_certified", lambda _keeper, was: certified(was))
@@ -126,3 +126,25 @@ def test_a_renewal_that_comes_after_its_host_joined_anew_spoils_nothing(tmp_path
     with pytest.raises(RefusedError, match="this host has joined anew meanwhile"):
         identity._put_certificate(due(tmp_path))
     assert (tmp_path / CERTIFICATE).read_bytes() == b"of that key"
+
+
+def test_an_identity_is_on_the_disk_by_name_before_its_host_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after that would take it back, and the token is used up."""
+    synced: list[tuple[Path, list[str]]] = []
+    monkeypatch.setattr(
+        identity, "sync_folder", lambda folder: synced.append((folder, sorted(names_in(folder))))
+    )
+    folder, fresh = tmp_path / "node", tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / KEY).write_bytes(b"the key")
+    (fresh / identity.ROOM).write_bytes(b"")
+    identity._fill(fresh, due(folder))
+    assert synced == [(fresh, sorted([CERTIFICATE, identity.CA, KEY])), (tmp_path, ["node"])]
+    identity._put_certificate(due(folder))
+    assert synced[2:] == [(folder, sorted([CERTIFICATE, identity.CA, KEY]))]
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, folder, launch, memory, procs, strangers
+from hs_agent import accounts, cgroup, folder, launch, memory, procs, program, strangers
 from hs_agent.config import DeviceKind
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic, Shape
@@ -28,7 +28,7 @@ RUN = [
     "--master-port=29500",
 ]
 
-ALONE = launch.Place(1, 0, "127.0.0.1", 29500)
+ALONE = program.Place(1, 0, "127.0.0.1", 29500)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ ALONE = launch.Place(1, 0, "127.0.0.1", 29500)
     ],
 )
 def test_torchrun_uses_the_jobs_own_python(command, argv) -> None:
-    assert launch.torchrun(command, 2, ALONE, "7-1") == argv
+    assert program.torchrun(command, 2, ALONE, "7-1") == argv
 
 
 def test_torchrun_over_several_nodes_keeps_each_nodes_ranks() -> None:
-    place = launch.Place(3, 2, "10.0.0.2", 29417)
-    argv = launch.torchrun(("python", "train.py"), 4, place, "7-1")
+    place = program.Place(3, 2, "10.0.0.2", 29417)
+    argv = program.torchrun(("python", "train.py"), 4, place, "7-1")
     assert argv == [
         "python", "-m", "torch.distributed.run", "--nnodes=3", "--nproc-per-node=4", "--master-addr=10.0.0.2",
         "--master-port=29417", "--node-rank=2", "--rdzv-id=7-1", "train.py",
@@ -63,14 +63,14 @@ def test_torchrun_over_several_nodes_keeps_each_nodes_ranks() -> None:
 )
 def test_torchrun_needs_a_script_or_a_module(command) -> None:
     with pytest.raises(RefusedError, match="must name a script or a module"):
-        launch.torchrun(command, 2, ALONE, "7-1")
+        program.torchrun(command, 2, ALONE, "7-1")
 
 
 def test_a_job_on_one_server_meets_on_loopback_at_a_port_where_nobody_listens(job) -> None:
     with contextlib.ExitStack() as listeners:
         taken: set[int] = set()
         for _ in range(20):
-            place = launch.Place.of(job(7, "train.py"))
+            place = program.Place.of(job(7, "train.py"))
             assert place.address == "127.0.0.1"
             assert place.port not in taken
             listeners.enter_context(socket.create_server((place.address, place.port)))
@@ -123,15 +123,15 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
 
 
 def test_a_launcher_has_to_be_a_program(place: Path) -> None:
-    launch.check_program(())
-    launch.check_program((sys.executable, "anything"))
+    program.check_launcher(())
+    program.check_launcher((sys.executable, "anything"))
     (place / "notes").write_text("no program")
     for no_program in (place / "notes", place):
         with pytest.raises(PermissionError, match="the launcher is no program that can be run") as raised:
-            launch.check_program((str(no_program),))
+            program.check_launcher((str(no_program),))
         assert raised.value.filename == str(no_program)
     with pytest.raises(FileNotFoundError):
-        launch.check_program((str(place / "missing"),))
+        program.check_launcher((str(place / "missing"),))
 
 
 def test_an_elastic_job_is_told_its_batch_also_where_nobody_chose_one(settings, job) -> None:
@@ -141,9 +141,9 @@ def test_an_elastic_job_is_told_its_batch_also_where_nobody_chose_one(settings, 
     chosen = replace(declared, shape=Shape(gpus=4, per_gpu=16, parts=2))
     told = {}
     for wanted in (declared, chosen):
-        place = launch.Place.of(wanted)
-        who = launch.account(wanted.run_as, config)
-        env = launch.environment(wanted, (), who, config, Path("/s"), Path("/i"), "/c", place)
+        place = program.Place.of(wanted)
+        who = accounts.account(wanted.run_as, config)
+        env = program.environment(wanted, (), who, config, Path("/s"), Path("/i"), "/c", place)
         words = ("HS_GPUS_PER_NODE", "HS_BATCH_PER_GPU", "HS_ACCUMULATION_STEPS")
         told[wanted.gpus] = tuple(int(env[word]) for word in words)
     assert told == {2: (2, 48, 3), 4: (4, 32, 2)}
@@ -170,11 +170,11 @@ def test_each_process_has_as_many_threads_as_cpus_were_asked_for_unless_its_user
 
 def test_jobs_reach_the_mps_daemon_where_the_host_has_one(settings, job) -> None:
     gpus = (Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),)
-    place = launch.Place(1, 0, "127.0.0.1", 29500)
+    place = program.Place(1, 0, "127.0.0.1", 29500)
     for pipes in ("", "/run/mps"):
         config = replace(settings(), devices=DeviceKind.NVML, mps_pipe_dir=pipes)
-        who = launch.account(pwd.getpwuid(os.geteuid()).pw_name, config)
-        env = launch.environment(job(7, "train.py"), gpus, who, config, Path("/s"), Path("/i"), "/c", place)
+        who = accounts.account(pwd.getpwuid(os.geteuid()).pw_name, config)
+        env = program.environment(job(7, "train.py"), gpus, who, config, Path("/s"), Path("/i"), "/c", place)
         assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
         assert env.get("CUDA_MPS_PIPE_DIRECTORY", "") == pipes
 
@@ -213,15 +213,15 @@ def test_empty_and_endless_commands_are_refused(settings, job) -> None:
 def test_accounts_below_the_lowest_uid_are_refused(settings) -> None:
     me = pwd.getpwuid(os.geteuid()).pw_name
     with pytest.raises(RefusedError, match="jobs run only as uid 1000 or above here"):
-        launch.account("daemon", settings())
+        accounts.account("daemon", settings())
     with pytest.raises(
         RefusedError, match=r"there is no account 'no-such-user' on .*: an administrator makes one there"
     ):
-        launch.account("no-such-user", settings())
-    assert launch.account(me, settings()).uid == os.geteuid()
+        accounts.account("no-such-user", settings())
+    assert accounts.account(me, settings()).uid == os.geteuid()
     if os.geteuid() == 0:
         with pytest.raises(RefusedError, match="account 'root' has uid 0"):
-            launch.account("root", settings(allow_root=False))
+            accounts.account("root", settings(allow_root=False))
 
 
 def test_another_start_of_one_incarnation_keeps_the_log_and_nothing_else(settings, job) -> None:
@@ -316,10 +316,10 @@ def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings,
 
     launcher = launch.Launcher(settings(), cgroup.Cgroups())
     key = folder.Key(JobId(3), 1)
-    program = place / os.fsdecode(b"caf\xe9 )")
-    program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
-    program.chmod(0o755)
-    other = subprocess.Popen([program, "600"])
+    sleeper = place / os.fsdecode(b"caf\xe9 )")
+    sleeper.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    sleeper.chmod(0o755)
+    other = subprocess.Popen([sleeper, "600"])
     left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
     try:
         assert Path(f"/proc/{other.pid}/comm").read_bytes() == b"caf\xe9 )\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hs_agent import launch
+from hs_agent import accounts
 from hs_core.events import CheckpointFetched, FetchFailed
 from hs_core.names import HostName
 from hs_core.wanted import Peer
@@ -126,7 +126,7 @@ def test_where_each_server_has_a_folder_of_its_own_it_is_fetched_from_who_has_it
     two.lend()
     write(place / "theirs", {"rank0.pt": 20})
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(place / "theirs")))
-    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    two.launchers[0].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[0]))
     (place / "ours").mkdir()
     event = sought_first(two, place / "ours")
     assert isinstance(event, CheckpointFetched), event

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hs_agent import launch, peers, transfer
+from hs_agent import accounts, peers, transfer
 from hs_agent.folder import Key
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
 from hs_core.names import HostName, JobId
@@ -269,7 +269,7 @@ def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(shared)))
     write(shared, {"rank0.pt": 8 * MIB})
     (shared / "gen-3").mkdir()
-    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    two.launchers[0].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[0]))
     two.lend()
     assert isinstance(run(two.fetch()), CheckpointFetched)
     assert sum(two.carried) < 2 * MIB
@@ -279,7 +279,7 @@ def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
 def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:
     nodes = tuple(Peer(host=HostName(f"host-{n}"), address="127.0.0.1:1") for n in "ab")
     two.job = replace(two.job, nodes=nodes, node_rank=1)
-    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    two.launchers[0].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[0]))
     write(two.folders[0], {"rank2.pt": 20, "rank3.pt": 30}, manifest="manifest-1.json")
     two.lend()
     two.written_by = (1, 2)
@@ -315,7 +315,7 @@ def test_a_host_that_has_it_as_another_part_takes_it_from_itself_and_copies_no_s
 def test_parts_of_an_average_are_fetched_or_named_where_they_lie_and_word_is_left_of_them(two: Two) -> None:
     write(two.folders[0] / "copy-1.0", {"rank0.pt": 2 * MIB}, seed=1)
     write(two.folders[1] / "copy-1.1", {"rank0.pt": 30}, seed=2)
-    two.launchers[1].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[1]))
+    two.launchers[1].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[1]))
     two.lend(copy=0)
 
     def parts(peer: Peer) -> tuple[SourcePart, ...]:
@@ -373,7 +373,7 @@ def test_where_a_disk_has_no_room_for_an_average_the_host_is_to_blame_and_no_pro
     two: Two, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(two.folders[1] / "copy-1.0", {"rank0.pt": 100})
-    who = launch.account(two.job.run_as, two.configs[1])
+    who = accounts.account(two.job.run_as, two.configs[1])
     two.launchers[1].make_checkpoint_dir(two.job, who)
     own = Peer(host=HostName("host-b"), address="")
     two.parts = lambda _peer: (SourcePart(peer=own, epoch=1, generation=GENERATION, copy=0, steps=80),)
@@ -439,7 +439,7 @@ def test_a_carrier_that_ended_before_anybody_waited_for_it_is_seen_off_without_a
 
     async def outlived() -> None:
         order = {"what": "ask", "folder": str(two.folders[0]), "generation": GENERATION}
-        async with transfer.Carrier(order, launch.account(two.job.run_as, two.configs[0])) as carried:
+        async with transfer.Carrier(order, accounts.account(two.job.run_as, two.configs[0])) as carried:
             assert carried._process is not None
             assert carried._process.stdin is not None
             carried._process.kill()

@@ -106,7 +106,7 @@ def test_a_renewal_for_which_the_disk_has_no_room_leaves_the_certificate_that_is
     authority = Authority.load(lasting.state_dir)
     assert authority is not None
     authority.renew_own(time.time() - 6 * 86_400.0)
-    good, rooms, write = certificate_of(lasting), iter([True] * written), pki._write
+    good, rooms, write = certificate_of(lasting), iter([True] * written), pki.write_new
 
     def full(file: Path, data: bytes) -> None:
         if not next(rooms, False):
@@ -117,7 +117,7 @@ def test_a_renewal_for_which_the_disk_has_no_room_leaves_the_certificate_that_is
         async with started(replace(lasting, listen=("127.0.0.1", 0))) as here:
             assert here.controller.address
 
-    monkeypatch.setattr(pki, "_write", full)
+    monkeypatch.setattr(pki, "write_new", full)
     asyncio.run(story())
     assert certificate_of(lasting) == good
     assert 0.0 < authority.own_due_s(time.time()) < time.time(), "it is due, and good for another day"

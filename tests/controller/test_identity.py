@@ -487,72 +487,9 @@ def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: 
 
 
 def test_between_agents_both_show_certificates_and_tls_1_3_is_all_there_is(tmp_path: Path) -> None:
-    code = f"""
-import asyncio, socket, ssl, sys, time
-from pathlib import Path
-from hs_agent import identity
-import grpc
-from hs_controller.pki import Authority, init
-from hs_proto.v1 import agent_pb2, agent_pb2_grpc
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives import serialization as s
-folder = Path({str(tmp_path)!r})
-init(folder)
-authority = Authority.load(folder)
-def made(node):
-    key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
-    return identity._identity(folder / node, pem, authority.issue(node, identity._csr(node, key), time.time()).chain_pem, authority.pem)
-a, b = made("a"), made("b")
-class Door(agent_pb2_grpc.AgentPeerServicer):
-    async def Fetch(self, request, context):
-        yield agent_pb2.FetchChunk(name=identity.peer_node(context.auth_context()))
-    async def Gang(self, requests, context):
-        yield agent_pb2.GangDown()
-async def story():
-    shown = [a]
-    server = grpc.aio.server()
-    agent_pb2_grpc.add_AgentPeerServicer_to_server(Door(), server)
-    port = server.add_secure_port("127.0.0.1:0", identity.server_credentials(a, lambda: shown[0]))
-    await server.start()
-    async def ask(credentials, node):
-        options = [identity.expects_peer(node), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.secure_channel(f"127.0.0.1:{{port}}", credentials, options) as channel:
-            call = agent_pb2_grpc.AgentPeerStub(channel).Fetch(agent_pb2.FetchRequest(), timeout=5)
-            return [chunk.name async for chunk in call]
-    assert await ask(identity.channel_credentials(b), "a") == ["b"]
-    for credentials, node in ((identity.channel_credentials(b), "c"), (grpc.ssl_channel_credentials(authority.pem), "a")):
-        try:
-            await ask(credentials, node)
-        except grpc.aio.AioRpcError as error:
-            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), error
-        else:
-            raise AssertionError(node)
-    shown[0] = made("c")
-    assert await ask(identity.channel_credentials(b), "c") == ["b"], "a renewed certificate is taken up"
-    def offered(version):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.minimum_version = context.maximum_version = version
-        (folder / "k").write_bytes(b.key_pem); (folder / "c").write_bytes(b.chain_pem)
-        context.load_cert_chain(folder / "c", folder / "k")
-        context.set_alpn_protocols(["h2"])
-        with socket.create_connection(("127.0.0.1", port), 5) as plain:
-            try:
-                with context.wrap_socket(plain) as secure:
-                    return secure.version()
-            except ssl.SSLError as error:
-                return str(error)
-    assert await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-    reason = await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_2)
-    assert reason and not reason.startswith("TLSv"), reason
-    await server.stop(0)
-asyncio.run(story())
-"""
-    # In a process of its own: gRPC reads its list of cipher suites once.
     environment = {k: v for k, v in os.environ.items() if k != "GRPC_SSL_CIPHER_SUITES"}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, Path(__file__).with_name("between_agents.py"), tmp_path],
         capture_output=True,
         text=True,
         timeout=120,

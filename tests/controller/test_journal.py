@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -492,6 +493,24 @@ def test_events_are_found_by_job_user_and_place(journal: Journal) -> None:
     assert [e.seq for e in journal.events(job=1, limit=3)] == [1, 3, 5]
     assert [e.seq for e in journal.events(user="a", limit=3, newest=True)] == [16, 18, 20]
     assert [e.seq for e in journal.events(after_seq=18)] == [19, 20]
+
+
+def test_trades_are_found_from_both_sides(journal: Journal) -> None:
+    def trade(seq: int, kind: str, gives: str, receives: str) -> Event:
+        fact = event(seq, user=UserName(gives), data={"gives": gives, "receives": receives}).fact
+        return Event(seq=seq, fact=replace(fact, kind=kind))
+
+    sides = [("trade", "a", "b"), ("trade", "b", "c"), ("trade-undone", "a", "b"), ("trade", "c", "a")]
+    events = [trade(at, *one) for at, one in enumerate(sides, start=1)]
+    events.append(event(5, user=UserName("b"), data={"receives": "a"}))  # no trade
+    journal.commit(Batch(events=tuple(events)))
+    for user, seqs in {"a": [1, 3, 4], "b": [1, 2, 3, 5], "c": [2, 4], "d": []}.items():
+        assert [e.seq for e in journal.events(user=user)] == seqs
+        assert [e.seq for e in events if e.fact.concerns(user)] == seqs
+    assert [e.seq for e in journal.events(user="b", after_seq=1, limit=2)] == [2, 3]
+    assert [e.seq for e in journal.events(user="b", limit=2, newest=True)] == [3, 5]
+    assert journal.before_newest(2, user="b") == 2
+    assert [e.seq for e in journal.events(user="b", kind="trade-undone")] == [3]
 
 
 # --- the write-ahead log

@@ -187,9 +187,9 @@ def test_an_ended_job_that_a_live_one_waits_for_is_kept_beyond_the_limit(config)
             await loop.ask(submits("a", "b", "c"), ids, None)
             submit = JobsSubmitted(now_s=loop.clock.now_s(), user=ANN, specs=(waiting,))
             await loop.ask(lambda _now_s, _machine: [submit], ids, None)
-            loop._pruned_s = 0.0  # a minute ago: with the next batch
+            loop.pruning.last_s = 0.0  # a minute ago: with the next batch
             await loop.ask(cancels(first, third), ids, None)
-            await until(lambda: loop._pruned_s > 0.0)
+            await until(lambda: loop.pruning.last_s > 0.0)
         async with running(config) as loop:
             assert loop.mind.machine.find(first) is not None
             await loop.ask(cancels(second), ids, None)
@@ -209,7 +209,7 @@ def test_what_is_too_old_goes_as_fast_as_it_comes(config, monkeypatch) -> None:
             await loop.ask(submits(*names), ids, None)
             cancel = JobsCancelled(now_s=loop.clock.now_s(), by=ANN, jobs=jobs)
             await loop.ask(lambda _now_s, _machine: [cancel], ids, None)
-            loop._pruned_s = 0.0  # a minute ago: with the next batch
+            loop.pruning.last_s = 0.0  # a minute ago: with the next batch
             async with asyncio.timeout(30):
                 while len(await loop.store.read(lambda journal: journal.ended_jobs(limit=99))) > 10:
                     await loop.ask(submits("one-more"), ids, None)

@@ -19,13 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from hs_controller import backup, metrics, pieces
 from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
-from hs_controller.pki import CONTROLLER_DNS
 from hs_controller.rows import Event
 from hs_core.events import Fact, HostReported
 from hs_core.model import Job, JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase, Tier
 from hs_daemon import version
+from hs_proto.certified import CONTROLLER_DNS
 from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.browser import fetch, opened

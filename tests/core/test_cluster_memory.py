@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.cluster.admission import Misfit, kinds, misfit
+from hs_core.cluster.fits import Misfit, kinds, misfit
 from hs_core.cluster.harness import World
 from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.plain import GiB, a_host, a_spec

@@ -182,6 +182,10 @@ def test_a_trade_is_told_with_everything_about_it_and_shown() -> None:
         "giver_speedup": 1.25,
         "taker_speedup": 5.0,
     }
+    assert fact.text == (
+        "1 V100 of alice for 2 K80 of bob, at 2: a V100 is worth 1.25 K80 to alice, who gains 0.75 K80, and 5 to bob, who gains 3"
+    )
+    assert [user for user in ("alice", "bob", "eve") if fact.concerns(user)] == ["alice", "bob"]
     assert at.machine.trades() == (a_trade(),)
     assert (at.machine.base(), at.machine.entitled()) == ({(ALICE, "V100"): 1.0}, {(BOB, "V100"): 1.0})
     undone = World(trading(a_trade(), undone=True), Settings(settle_s=0.0))

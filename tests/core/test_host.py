@@ -368,7 +368,7 @@ def test_the_story_of_a_job_can_be_told():
     sim.job(2)
     sim.send()
     sim.quanta(6)
-    kinds = [fact.kind for fact in sim.machine.story_of(job)]
+    kinds = [fact.kind for fact in sim.machine.story if fact.job == job]
     assert kinds[:4] == ["arrived", "launched", "ready", "resumed"]
     assert kinds[-1] == "exited"
 

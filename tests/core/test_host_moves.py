@@ -277,7 +277,7 @@ def test_one_of_which_no_checkpoint_was_ever_heard_begins_afresh_once_none_was_f
     sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=-1, step=0))
     sim.run(5.0)
     assert sim.ordered("fetch", "launch") == ["fetch 1", "launch 1 on 0"]
-    assert "no checkpoint was found" in [fact.text for fact in sim.machine.story_of(ONE)]
+    assert "no checkpoint was found" in [fact.text for fact in sim.machine.story]
 
 
 ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)
@@ -472,7 +472,7 @@ def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_
     assert (torn.phase, torn.checkpoint_generation, torn.checkpoint_step) == (Phase.RUNNING, -1, 0)
     assert torn.fallbacks == 1
     assert torn.note == "generation 0: torn; no valid checkpoint: started afresh"
-    told = [fact.text for fact in sim.machine.story_of(ONE) if fact.kind == "fell-back"]
+    told = [fact.text for fact in sim.machine.story if fact.kind == "fell-back"]
     assert told == [f"{torn.note}; it goes on from step 0"]
     sim.change(ONE, leave=True)
     sim.send()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hs_core.dice import roll
 from hs_core.forms import Shape
-from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
+from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, Rate, RateSample
 
 
 def sample(
@@ -34,6 +35,48 @@ def test_a_few_samples_that_are_far_off_change_nothing() -> None:
     for at in range(KEEP):
         profile.add(sample(2.0 if at % 3 else 1e300, at))
     assert profile.rates("vae")["V100"].steps_per_s == 2.0
+
+
+def test_reports_that_come_soon_after_one_another_are_one_sample_once_there_are_enough() -> None:
+    """Two jobs of a class that are not equally fast have turns of a minute, and report every second: the newest reports are those of one of them."""
+    profile = Profile(every_s=30.0)
+    for at in range(KEEP * 30):
+        profile.add(sample(2.0, at))
+    for at in range(60):
+        profile.add(sample(1.0, 500.0 + at))
+    assert profile.rates("vae")["V100"].steps_per_s == 2.0
+    for at in range(KEEP * 30 // 2):
+        profile.add(sample(1.0, 600.0 + at))
+    assert profile.rates("vae")["V100"].steps_per_s == 1.0, "a change that lasts is soon followed"
+
+
+def test_a_sample_of_several_reports_is_their_median_and_survives_json() -> None:
+    profile = Profile(keep=1, every_s=30.0)
+    for at, rate in enumerate((1.0, 3.0, 1e300, 3.0, 2.0)):
+        profile.add(sample(rate, at))
+    for each in (profile, Profile.load(json.loads(json.dumps(profile.dump())), keep=1)):
+        rate = each.rates("vae")["V100"]
+        assert (rate.steps_per_s, rate.samples, rate.newest_s) == (3.0, 1, 4.0)
+
+
+def test_how_far_a_rate_may_be_off_is_known_by_how_much_samples_differ() -> None:
+    def found(seed: int) -> Rate:
+        profile, dice = Profile(), roll(seed)
+        for at in range(KEEP):
+            profile.add(sample(dice.gauss(1.0, 0.1), at))
+        return profile.rates("vae")["V100"]
+
+    rates = [found(seed) for seed in range(400)]
+    near = sum(abs(rate.steps_per_s - 1.0) <= rate.within for rate in rates)
+    assert near >= 0.95 * len(rates)
+    assert max(rate.within for rate in rates) < 0.2
+
+
+def test_samples_that_are_alike_leave_no_doubt_whatever_a_few_others_say() -> None:
+    profile = Profile()
+    for at in range(KEEP):
+        profile.add(sample(2.0 if at % 6 else 1e300, at))
+    assert profile.rates("vae")["V100"].within == 0
 
 
 def test_the_first_seconds_after_a_resume_are_left_out() -> None:
@@ -63,17 +106,6 @@ def test_a_speedup_needs_samples_of_both_models() -> None:
     assert profile.speedup("vae", "V100", "K80") is None
     profile.add(sample(2.0, model="K80"))
     assert profile.speedup("vae", "V100", "K80") == 2.5
-
-
-def test_a_users_speedup_weighs_its_measured_classes_by_demand() -> None:
-    profile = Profile()
-    for of, fast in (("vae", 1.25), ("gan", 5.0)):
-        profile.add(sample(fast, of=of, model="V100"))
-        profile.add(sample(1.0, of=of, model="K80"))
-    assert mean_speedup(profile, {"vae": 3, "gan": 1, "unseen": 50}, "V100", "K80") == pytest.approx(
-        (3.75 + 5) / 4
-    )
-    assert mean_speedup(profile, {"unseen": 50}, "V100", "K80") is None
 
 
 @given(st.lists(st.floats(), max_size=50))

@@ -168,7 +168,6 @@ def test_a_job_that_never_fits_does_not_hold_back_the_virtual_time() -> None:
     queue.add("c", 4, F(1), (3,))
     first = [queue.pick(4) for _ in range(60)]
     assert sum("c" in run for run in first) == pytest.approx(15, abs=2)
-    assert queue.quanta_until("large", 4) is None
 
 
 def test_a_job_that_fits_again_has_earned_one_stride_and_no_more() -> None:
@@ -337,18 +336,6 @@ def test_splitting_into_many_small_jobs_gains_nothing() -> None:
         queue.add(f"b{n}", 1, F(2, 100), (1, n), kin="B")
     got = Counter(job[0] for _ in range(1_000) for job in queue.pick(4))
     assert got["b"] / 4_000 == pytest.approx(0.5, rel=0.03)
-
-
-def test_quanta_until_is_what_then_happens() -> None:
-    queue = queue_of(FIGURE_4)
-    for _ in range(7):
-        queue.pick(4)
-    expected = {job: queue.quanta_until(job) for job, _, _ in FIGURE_4}
-    found: dict[str, int] = {}
-    for quantum in range(13):
-        for job in queue.pick(4):
-            found.setdefault(job, quantum)
-    assert found == expected
 
 
 def test_a_dump_survives_json_and_goes_on_exactly() -> None:

@@ -60,6 +60,19 @@ def test_the_shortest_begins_and_each_goes_where_it_is_fast() -> None:
     assert found.total_s == 10 + 40 + 25
 
 
+@pytest.mark.parametrize("endless", [1e12, 1e15])
+def test_a_job_without_end_leaves_the_others_in_the_order_of_their_lengths(endless: float) -> None:
+    left = np.array([[3.0], [1], [endless], [2], [5], [4]])
+    assert allox(left, np.array([1])).place.tolist() == [4, 6, 1, 5, 2, 3]
+    held = allox(np.column_stack([left, left]), np.array([1, 1]), np.array([0, endless]))
+    assert held.on.tolist() == [0] * 6
+    assert held.place.tolist() == [4, 6, 1, 5, 2, 3]
+
+
+def test_a_job_without_end_goes_where_it_is_fast_all_the_same() -> None:
+    assert allox(np.array([[2e15, 1e15]]), np.array([1, 1])).on.tolist() == [1]
+
+
 def test_four_thousand_jobs_are_proved() -> None:
     dice = np.random.default_rng(3)
     left = 10 ** dice.uniform(2, 5, 4_000)[:, None] * dice.uniform(1, 6, (4_000, 3))

@@ -13,7 +13,7 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.gavel import kinds
 from hs_core.mechanism.gavel.fair import Entity, Inside, hierarchical, max_min, water_fill
 from hs_core.mechanism.gavel.finish import Lives, finish_time_fair, rho
-from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated, shortest_first
+from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated
 from hs_core.mechanism.gavel.kinds import classes
 from hs_core.mechanism.gavel.question import (
     Allocation,
@@ -295,6 +295,16 @@ def test_who_weighs_next_to_nothing_costs_the_others_nothing(light: float) -> No
     assert found.throughput(asked)[2:] == pytest.approx([1.5, 1.5], rel=1e-5)
 
 
+def test_where_all_weigh_next_to_nothing_they_share_as_if_all_weighed_one() -> None:
+    """As in one of pop's parts, where the users of many tickets are in the others."""
+    asked = Question(
+        speed=np.array([[2.0, 1.0], [3.0, 1.0]]), gang=np.ones(2, np.int64), gpus=np.array([1, 1])
+    )
+    light = max_min(replace(asked, weight=np.full(2, 1e-15)))
+    assert light.alone == pytest.approx(max_min(asked).alone, abs=1e-6)
+    assert light.value == pytest.approx(max_min(asked).value * 1e15)
+
+
 @pytest.mark.parametrize("method", [None, Method.CENTRE])
 def test_a_job_without_end_beside_one_that_is_nearly_done_is_no_harder_to_answer(
     method: Method | None,
@@ -407,11 +417,6 @@ def test_late_jobs_join_the_one_that_they_disturb_least() -> None:
     assert found.pairs.tolist() == [[0, 2], [1, 3]]
     assert found.throughput(asked) == pytest.approx(np.full(4, 0.8))
     keeps_within(asked, found)
-
-
-def test_the_shortest_is_by_its_fastest_type_and_who_can_run_nowhere_is_last() -> None:
-    asked = Question(speed=np.array([[1.0, 2], [4, 1], [0, 0]]), gang=np.ones(3, int), gpus=np.array([1, 1]))
-    assert shortest_first(asked, np.array([10.0, 12.0, 1.0])).tolist() == [1, 0, 2]
 
 
 @given(SEEDS)

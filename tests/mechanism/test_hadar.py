@@ -229,6 +229,13 @@ def test_prices_rise_from_least_to_most() -> None:
     assert np.isinf(found.of(np.zeros_like(capacity), capacity)[0, 1])
 
 
+def test_the_least_price_is_of_a_job_that_ends_last_since_its_own_arrival_not_the_oldests() -> None:
+    facts = replace(jobs([[0.01], [1.0]], [1, 1], [2, 100]), age_s=np.array([0.0, 5000.0]))
+    found = prices(facts, np.array([[1]]), effective_throughput(facts), 100.0)
+    # One after the other they take 200 + 100 s. By then the young one is 300 s old, and its own run is two rounds.
+    assert found.least.tolist() == pytest.approx([2 / 300 / 2 / 4])
+
+
 def test_a_utility_of_ones_own_decides_who_runs() -> None:
     facts = jobs([[1.0], [1.0]], [1, 1], [100, 100])
 

@@ -21,20 +21,6 @@ from tests.controller.kit import started
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "monitoring"
-FUNCTIONS = {
-    "sum",
-    "by",
-    "on",
-    "and",
-    "or",
-    "rate",
-    "increase",
-    "count",
-    "min",
-    "max",
-    "vector",
-    "histogram_quantile",
-}
 OF_PROMETHEUS = {"up": {"job", "instance"}}  # and of every target's samples
 EVERYWHERE = {"job", "instance"}
 

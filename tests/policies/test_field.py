@@ -108,6 +108,23 @@ def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
     assert homes_of(decide("allox", snapshot([V, K], [patient, slow], rates=RATES))) == {1: "v", 2: "k"}
 
 
+def test_allox_leaves_no_class_that_was_not_measured_on_a_newer_model_beside_idle_gpus_of_that() -> None:
+    here = {("even", "K80"): 1.0}
+    for rates in ({}, here):
+        assert homes_of(decide("allox", snapshot([K, V], [sized(1, 1e4)], rates=rates))) == {1: "v"}
+    assert homes_of(
+        decide("allox", snapshot([K, V], [sized(1, 1e4)], rates={**here, ("even", "V100"): 0.9}))
+    ) == {1: "k"}
+
+
+@pytest.mark.parametrize("name", ["sjf", "sjf-bsbf", "sjf-ffs"])
+def test_who_was_measured_on_an_old_model_only_starts_on_a_newer_one_that_is_idle(name: str) -> None:
+    rates = {("even", "K80"): 1.0}
+    assert homes_of(decide(name, snapshot([K, V], [sized(1, 1e4)], rates=rates))) == {1: "v"}
+    slower = {**rates, ("even", "V100"): 0.9}
+    assert homes_of(decide(name, snapshot([K, V], [sized(1, 1e4)], rates=slower))) == {1: "k"}
+
+
 def test_allox_gives_what_a_gang_found_no_room_on_to_the_next_gang() -> None:
     """Of four GPUs that are left over no three are on one server."""
     hosts = [host("a", 3), host("b", 2)]

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from hs_core.model import Migrate, MoveReason
-from hs_core.names import HostName
-from hs_core.policy import JobFacts
+from hs_core.names import HostName, JobId
+from hs_core.policy import HostFacts, JobFacts
 
 from .asked import LONG_AGO, at, decide, moves, run, sweep, where  # noqa: TID252 — tests are no package on the path
-from .worlds import homes_of, host, job  # noqa: TID252 — tests are no package on the path
+from .worlds import Run, homes_of, host, job  # noqa: TID252 — tests are no package on the path
 
 AB = ("a", "b")
 
@@ -121,3 +121,58 @@ def test_small_jobs_do_not_crowd_beside_one_that_is_due_all_the_time() -> None:
     homes, _, gpus = run_of(jobs, G=35, A=35, B=10)
     assert homes == {"a+b": 1, "a": 4, "b": 5}
     assert sum(gpus.values()) == 800
+
+
+# --- GPUs that nobody asks for ------------------------------------------------------------------------------------------
+
+
+def rest(jobs: list[JobFacts], hosts: list[HostFacts], **tickets: int) -> Run:
+    """After 30 quanta, from which on nobody moves any more."""
+    world = run(hosts, jobs, tickets=tickets)
+    world.go(30)
+    moved = len(world.moved)
+    world.gpus.clear()
+    world.idle.clear()
+    world.go(60)
+    assert len(world.moved) == moved
+    return world
+
+
+def test_who_waits_beside_a_gang_over_both_its_servers_goes_to_an_empty_one() -> None:
+    """Of its two servers each is as full as the other, so neither is any better off without one of its small jobs."""
+    gang = at("a+b", job(1, "G", 8, nodes=2))
+    small = [*at("a", *sweep(2, 2, "A")), *at("b", *sweep(4, 2, "A"))]
+    world = rest([*gang, *small], ABC, G=200, A=100)
+    assert world.by_user() == {"G": 8 * 60, "A": 4 * 60}
+    assert sorted(job_id for _, job_id in world.moved) == [2, 3, 4, 5]
+
+
+def test_a_gang_over_several_servers_goes_where_it_need_not_wait() -> None:
+    """G's two have their turns together, so a and b are as full without one of them; c and d have room for one, beside jobs that run all the time."""
+    jobs = [
+        *at("a+b", job(1, "H", 8, nodes=2, **STAYS), job(2, "G", 4, nodes=2), job(3, "G", 4, nodes=2)),
+        *at("c", job(4, "C", 2, **STAYS)), *at("d", job(5, "C", 2, **STAYS)),
+    ]  # fmt: skip
+    assert sum(rest(jobs, [*ABC, host("d")]).idle.values()) == 0
+
+
+def test_whole_servers_are_left_to_gangs_while_others_have_room() -> None:
+    gang, stay = at("a+b", job(1, "G", 8, nodes=2, **STAYS)), at("c", *sweep(4, 2, "C", **STAYS))
+    jobs = [*gang, *at("a", job(2, "A")), *at("b", job(3, "A")), *stay]
+    verdict = decide([*ABC, host("d"), host("0")], jobs)
+    homes, text = homes_of(verdict), "GPUs idle on c that it can have"
+    packed = [job_id for job_id, reason in moves(verdict).items() if reason is MoveReason.PACKING]
+    assert [(homes[job_id], verdict.plan.moves[JobId(job_id)][1]) for job_id in packed] == [("c", text)]
+
+
+def test_nobody_moves_who_runs_nearly_all_the_time() -> None:
+    """The gang has one quantum of sixteen; with a little more the others go."""
+    hosts = [host(name, 8) for name in "abc"]
+    small = [*at("a", *sweep(2, 8, "A")), *at("b", *sweep(10, 8, "A"))]
+    for beside, go in ((7, 0), (6, 2)):
+        jobs = [
+            *at("a+b", job(1, "G", 16, nodes=2, **STAYS)),
+            *small,
+            *at("c", *sweep(20, beside, "C", **STAYS)),
+        ]
+        assert len(moves(decide(hosts, jobs, tickets={"G": 1, "A": 160, "C": 80}))) == go

@@ -144,3 +144,26 @@ def test_who_was_never_measured_is_joined_in_the_strategy_in_which_its_class_was
     assert [guest.job for guest in verdict.plan.turns[H].guests] == [2]
     assert given(verdict) == {2: "tp=2"}
     check(asked, verdict.plan, LAS.needs)
+
+
+@pytest.mark.parametrize(("left", "together"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)])
+def test_jobs_are_joined_in_other_strategies_only_where_the_budget_lets_both_of_a_pair_be_restarted(
+    left: int, together: int
+) -> None:
+    """Nobody knows how much memory they take: only as tp=2 they were seen to fit."""
+    run = [some(at, DP, memory_bytes=0) for at in (1, 2)]
+    wait = [
+        some(at, DP, name="d", memory_bytes=0, running=False, attained_gpu_s=500.0, strategies=(DP, TP))
+        for at in (3, 4)
+    ]
+    c, d = class_as("c", TP), class_as("d", TP)
+    asked = world(*run, *wait, gpus=4, left=left, dp=1.0, tp=1.0, pp=0.5)
+    asked = replace(
+        asked,
+        rates={**asked.rates, (class_as("d", DP), "V100"): 1.0, (d, "V100"): 1.0},
+        interference={(c, d, "V100"): 1.1, (d, c, "V100"): 1.1},
+    )
+    verdict = LAS.decide(asked, {})
+    check(asked, verdict.plan, LAS.needs)
+    assert len(verdict.plan.turns[H].guests) == together
+    assert given(verdict) == dict.fromkeys([*range(1, together + 1), *range(3, together + 3)], "tp=2")

@@ -52,6 +52,22 @@ def test_where_none_has_room_it_is_spread_over_the_fewest_that_have() -> None:
     assert "how much slower it is so was not measured" in verdict.how[JobId(10)]
 
 
+@pytest.mark.parametrize("name", ["tiresias", "pal", "hadar", "hadar-exact"])
+@pytest.mark.parametrize(("nodes", "gpus", "where"), [(1, (3, 3), "a+b"), (4, (4, 4), "a")])
+def test_one_that_finds_no_place_as_it_asks_is_laid_over_servers_that_there_are(
+    name: str, nodes: int, gpus: tuple[int, int], where: str
+) -> None:
+    """A GPU of each server is out of service; or there are fewer servers."""
+    policy = find(name)
+    hosts = [host("a", gpus[0]), host("b", gpus[1])]
+    asking = snapshot(hosts, [asked(nodes=nodes)])
+    verdict = policy.decide(asking, {})
+    check(asking, verdict.plan, policy.needs)
+    assert homes_of(verdict)[10] == where
+    first = some(1, gang=sum(gpus), nodes=2, spreads=())  # takes all of them
+    assert "on one server" not in policy.decide(snapshot(hosts, [first, asked()]), {}).why[JobId(10)]
+
+
 @pytest.mark.parametrize(("loose", "is_spread"), [(0.95, True), (0.85, False)])
 def test_who_was_measured_to_lose_by_it_waits_for_one_server(loose: float, *, is_spread: bool) -> None:
     verdict = TIRESIAS.decide(world(asked(), rates={ONE: 1.0, TWO: loose}), {})
@@ -146,3 +162,15 @@ def test_hadars_spread_it_where_no_server_has_room_and_keep_it_there_for_the_rou
 def test_other_policies_take_it_as_it_asks() -> None:
     for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las"):
         assert shape(find(name).decide(world(asked()), {})) is None, name
+
+
+@pytest.mark.parametrize("name", ["hadar", "hadar-exact"])
+def test_hadars_leave_no_gpus_of_several_models_beside_a_gang_over_as_many_servers(name: str) -> None:
+    """Whom the program gives two K80s finds them on servers of which the other one has but one left."""
+    hosts = [host("a", 2, "K80"), host("b", 2, "Q9"), host("c", 1, "K80")]
+    gangs = [some(at, gang=2, nodes=2, spreads=(), steps=1e4) for at in (1, 2)]
+    asking = snapshot(hosts, gangs, rates={("c", model): 1.0 for model in ("K80", "Q9")})
+    verdict = find(name).decide(asking, {})
+    check(asking, verdict.plan, find(name).needs)
+    assert verdict.plan.homes.keys() == {1, 2}
+    assert verdict.why == {}

@@ -58,8 +58,15 @@ def settle(
     standing: tuple[Trade, ...] = (),
     needs: Needs | None = None,
     models: tuple[str, ...] = NEWEST_FIRST,
+    *,
+    within: Mapping[UserName, float] | None = None,
 ) -> Outcome:
-    return Market(has, standing, needs or Needs(), rates).settle(models, 60.0)
+    """`within`: how far users' speed-ups may be off."""
+
+    def off(user: UserName, _fast: str, _slow: str) -> float:
+        return (within or {}).get(user, 0.0)
+
+    return Market(has, standing, needs or Needs(), rates, within=off).settle(models, 60.0)
 
 
 def given_by(user: UserName, outcome: Outcome) -> Fraction:
@@ -106,6 +113,17 @@ def test_the_price_is_the_second_bid(
     assert price_of(top, second, least) == (None if price is None else price * PRICE_UNIT)
 
 
+@pytest.mark.parametrize(
+    ("within", "price"), [(0.0, 5.0), (0.2, 5.0), (0.25, 5.0), (0.5, 6.25 / 1.5), (5.0, None)]
+)
+def test_noise_lowers_no_price_by_more_than_makes_the_receiver_sure_to_gain(
+    within: float, price: float | None
+) -> None:
+    paid = price_of(6.25, 5.0, 1.25, top_within=within)
+    assert paid == (None if price is None else pytest.approx(price * PRICE_UNIT, abs=1))
+    assert price_of(5.0, 5.0, 1.25, top_within=0.1) == 3.125 * PRICE_UNIT, "a tie is one as before"
+
+
 def test_two_users_split_the_surplus() -> None:
     has = {(A, "V100"): Fraction(2), (B, "K80"): Fraction(8)}
     outcome = settle(has, each({A: 2.0, B: 6.0}))
@@ -120,6 +138,57 @@ def test_profiles_that_lie_keep_nobody_else_from_trading() -> None:
     outcome = settle(base(V100=4, K80=20) | few, each({A: 1.25, B: 5.0, C: 6.25, **liars}))
     assert honest.trades
     assert outcome.trades == honest.trades
+
+
+@pytest.mark.parametrize(("within", "trades"), [(0.0, True), (0.05, True), (0.2, False)])
+def test_nobody_trades_for_a_gain_that_may_be_none(within: float, trades: bool) -> None:
+    has = base(V100=4, K80=20)
+    outcome = settle(has, each({A: 2.6, B: 3.0, C: 3.4}), within=dict.fromkeys((A, B, C), within))
+    assert bool(outcome.trades) is trades
+
+
+@pytest.mark.parametrize(("user", "speedup"), [("Y", 7.0), ("Z", 1.2)])
+def test_who_is_hardly_known_keeps_nobody_else_from_trading(user: str, speedup: float) -> None:
+    unknown = UserName(user)
+    has = base(V100=4, K80=20) | {(unknown, "V100"): Fraction(4), (unknown, "K80"): Fraction(20)}
+    rates = each({A: 1.25, B: 5.0, C: 6.25, unknown: speedup})
+    outcome = settle(has, rates, within={unknown: 100.0})
+    assert {(trade.giver, trade.taker) for trade in outcome.trades} == {(A, C)}
+
+
+@pytest.mark.parametrize("user", [A, C])
+def test_a_trade_is_taken_back_once_nobody_knows_what_it_is_worth_to_a_side(user: UserName) -> None:
+    """Its jobs were measured and have ended; those that it has now have nothing of the slow pool, or of the fast one, to be measured on."""
+    has = base(V100=4, K80=20)
+    first = settle(has, TABLE_3)
+    rates = {A: 1.25, B: 5.0, C: 6.25}
+    del rates[user]
+    after = settle(has, each(rates), first.trades)
+    assert not any(user in {trade.giver, trade.taker} for trade in after.trades)
+    assert {at: gpus for at, gpus in after.entitled.items() if at[0] == user} == {
+        (user, "V100"): 4,
+        (user, "K80"): 20,
+    }
+    assert f"the jobs that {user} has now" in after.news[0].why
+
+    def awaited(of: UserName, _fast: str, _slow: str) -> bool:
+        return of == user
+
+    soon = Market(has, first.trades, Needs(), each(rates), awaited=awaited).settle(NEWEST_FIRST, 60.0)
+    assert soon.trades == first.trades, "it will be known in a few quanta"
+
+
+def test_a_loss_that_may_be_none_takes_no_trade_back() -> None:
+    has = base(V100=4, K80=20)
+    first = settle(has, each({A: 2.0, B: 5.0, C: 6.25}))
+    assert {(trade.giver, trade.taker, trade.price) for trade in first.trades} == {(A, C, 5.0)}
+    doubt = dict.fromkeys((A, B, C), 0.06)
+    for now in ({A: 5.2, B: 5.0, C: 5.3}, {A: 2.0, B: 5.0, C: 4.8}):
+        assert settle(has, each(now), first.trades, within=doubt).trades == first.trades
+    for now in ({A: 5.4, B: 5.0, C: 5.3}, {A: 2.0, B: 4.0, C: 4.6}):
+        assert settle(has, each(now), first.trades, within=doubt).news[0].undone
+    lost = settle(has, each({A: 6.0, B: 5.0, C: 6.25}), first.trades, within=dict.fromkeys((A, B, C), 100.0))
+    assert lost.news[0].undone, "not every loss is borne, however little is known"
 
 
 def test_less_than_a_gpu_is_not_traded() -> None:

@@ -28,7 +28,7 @@ def settled(asked: Snapshot, before: Outcome | None = None) -> Outcome:
     world = look(asked)
     base = entitle_pools(world.pools, world.demand(), asked.tickets)
     standing = dump(before.trades) if before is not None else ()
-    return settle(world, base, speeds_of(asked.rates, world.models), standing)
+    return settle(world, base, speeds_of(asked, world.models), standing)
 
 
 def test_a_market_is_found_anew_until_it_is_at_rest_and_then_only_for_something_new() -> None:
@@ -53,6 +53,23 @@ def test_two_who_wait_for_a_third_bid_are_asked_again() -> None:
     assert not waits.news
     assert not waits.at_rest
     assert settled(replace(asked, now_s=15 * 60.0 + 1.0)).news, "its rate has not come in all that time"
+
+
+@pytest.mark.parametrize(
+    ("others", "gpu_types", "known"), [(2, (), True), (3, (), False), (9, ("V100",), True)]
+)
+def test_what_a_few_jobs_gain_tells_nothing_of_more_that_were_not_measured(
+    others: int, gpu_types: tuple[str, ...], known: bool
+) -> None:
+    """But of those that could not run on both anyway nothing has to be known."""
+    few = [job(at, "A", job_class="fast", host="v", movable=True) for at in (1, 2)]
+    more = [
+        job(at, "A", job_class="new", host="v", movable=True, gpu_types=gpu_types)
+        for at in range(3, 3 + others)
+    ]
+    world = look(snapshot(HOSTS, [*few, *more]))
+    bid = Bids(world, Speeds(RATES, ("V100", "K80")))(UserName("A"), "V100", "K80")
+    assert bid == (5.0 if known else None)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -160,7 +160,7 @@ def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(
     agents = tuple(world.agents.values())
     for rank, agent in enumerate(agents):
         agent.start()
-        agent.store(JobId(1), 4, Saved(epoch=0, step=12, rank=rank))
+        agent.disk.store(JobId(1), 4, Saved(epoch=0, step=12, rank=rank))
         agent._lent = frozenset({(JobId(1), 0, 4)} if lent else ())
         agent.awaits = lambda _: True  # its machine was told of the job
     changed = agents[::-1]
@@ -178,8 +178,8 @@ def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(
 def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():
     world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
     agent = next(iter(world.agents.values()))
-    agent.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
-    agent.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
+    agent.disk.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
+    agent.disk.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
     assert world.within_reach(JobId(1), 2, [agent.name]) == -1
 
 
@@ -188,8 +188,8 @@ def test_what_copies_fetched_to_begin_with_goes_when_their_incarnation_is_forgot
     world = World(an_experiment(a_job(1)))
     agent = next(iter(world.agents.values()))
     agent.start()
-    agent.store(JobId(1), 2, Saved(epoch=1, step=12, rank=0, copy=1))
-    agent.store(JobId(1), 3, Saved(epoch=2, step=20, rank=0, copy=0))
+    agent.disk.store(JobId(1), 2, Saved(epoch=1, step=12, rank=0, copy=1))
+    agent.disk.store(JobId(1), 3, Saved(epoch=2, step=20, rank=0, copy=0))
     agent._lent = frozenset({(JobId(1), 1, 2)})
     agent._perform(Forget(job=JobId(1), epoch=2))
     assert world.within_reach(JobId(1), 1, [agent.name]) == 12

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import fsum, inf, nan
 
+import numpy as np
 import pytest
 
 from hs_core.names import UserName
@@ -11,8 +12,9 @@ from hs_core.policies import POLICIES, find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.machines import World
 from hs_sim.machines.gang import Gang
-from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, SpeedChange, Workload
+from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Result, SimJob, SpeedChange, Workload
 from hs_sim.quanta import run_quanta
+from hs_sim.quanta.profile import ENOUGH, Measured
 
 QUANTUM_S = 60.0
 SETTLED = 20  # quanta after jobs come, and after speeds change: jobs move, a few in every quantum
@@ -143,6 +145,71 @@ def test_trades_follow_speeds_that_change_and_nobody_trains_less_than_its_own_sh
     assert {model for (_, model), gpus in result.samples[-1].entitled.items() if gpus} == {"V100", "K80"}
     for user in "abc":
         assert entitled(result, user, 220, 240) == pytest.approx(8.0, rel=0.01), "trades were taken back"
+
+
+@pytest.mark.parametrize("left", [0, 4])
+def test_who_traded_for_jobs_that_have_ended_has_its_own_share_for_those_that_came_instead(left: int) -> None:
+    """C's jobs gained most from V100s, so that it has no K80s; those that it has now, but for so many, never run on one, and gain little."""
+    asked = an_experiment({"a": 1.25, "b": 5.0, "c": 6.25}, 140, each=60)
+    jobs = [job for job in asked.workload.jobs if job.user != "c"]
+    mine = [job for job in asked.workload.jobs if job.user == "c"]
+    short = [replace(job, steps=round(SLOW * 6.25 * 240)) for job in mine[left:30]]
+    later = [replace(job, job_class="new", arrival_s=20 * QUANTUM_S) for job in mine[30:]]
+    ordered = sorted([*jobs, *mine[:left], *short, *later], key=lambda job: job.arrival_s)
+    numbered = tuple(replace(job, id=number) for number, job in enumerate(ordered, start=1))
+    rates = {**asked.workload.rates, ("new", "V100"): SLOW * 1.25, ("new", "K80"): SLOW}
+    workload = replace(asked.workload, jobs=numbered, rates=rates)
+    result = run_quanta(replace(asked, workload=workload))
+    assert any(trade["receives"] == "c" for trade in result.trades)
+    assert speed(result, "c", 140 - MOVED, 140) >= 0.95 * own(1.25)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_speed_that_has_changed_is_known_once_a_job_has_reported_it(known: bool) -> None:
+    true = np.array([10.0, 5.0])
+    measured = Measured([("c", "V100"), ("c", "K80")], true, 0.0, 0, known=known)
+    for _ in range(ENOUGH):
+        measured.report(np.array([0, 1]))
+    true[:] = (20.0, 2.0)
+    measured.changed()
+    if not known:
+        assert measured.report(np.array([1])), "a policy may want to know"
+        assert not measured.report(np.array([1]))
+        assert measured.rates() == {("c", "V100"): 10.0, ("c", "K80"): 2.0}
+        assert measured.report(np.array([0, 1]))
+    assert measured.rates() == {("c", "V100"): 20.0, ("c", "K80"): 2.0}
+
+
+# --- they are blurred ---------------------------------------------------------------------------------------------------
+
+
+def test_users_who_are_alike_make_no_trades_of_noise_and_nobody_moves_for_them() -> None:
+    asked = an_experiment({"a": 3.0, "b": 3.0, "c": 3.0}, 200)
+    calm, blurred = (run_quanta(replace(asked, noise=Noise(rate_cv=cv))) for cv in (0.0, 0.1))
+    assert blurred.trades == calm.trades == ()
+    assert sum(job.migrations for job in blurred.jobs) <= sum(job.migrations for job in calm.jobs) + 3
+
+
+def test_the_first_reports_on_a_model_count_alike() -> None:
+    """Of three the one in the middle: that is nearer to what is true than any one of them."""
+    found = []
+    for seed in range(300):
+        measured = Measured([("c", "V100")], np.array([10.0]), 0.1, seed)
+        for _ in range(ENOUGH):
+            measured.report(np.array([0]))
+        found.append(measured.rates()["c", "V100"] / 10.0 - 1.0)
+        assert measured.within()["c", "V100"] > 0
+    assert np.std(found) < 0.08
+
+
+def test_users_who_differ_by_more_than_the_noise_trade_once_and_gain() -> None:
+    asked = an_experiment({"a": 1.2, "b": 4.0, "c": 6.0}, 200)
+    result = run_quanta(replace(asked, noise=Noise(rate_cv=0.1)))
+    assert result.trades
+    assert not any(
+        trade["undone"] for trade in result.trades if float(str(trade["at"])) > SETTLED * QUANTUM_S
+    )
+    assert speed(result, "a", MOVED, 200) > 1.1 * own(1.2)
 
 
 # --- they are not true --------------------------------------------------------------------------------------------------

@@ -5,169 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from hs_client import compose, forms, job_words, jobfile, quantities, script, yamlfile
 from hs_client.api import Client, Submitted, new_key
-from hs_client.completing import files, folders
+from hs_client.completing import files
 from hs_client.errors import InvalidError, UnavailableError
 from hs_client.follow import wait_all
-from hs_client.jobfile import Path_
 from hs_client.layers import Layers
 from hs_client.verbs.common import connected, json_option, out, stay, warn
+from hs_client.verbs.flags import FLAGS, job_options
 
-
-def _count(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else text
-
-
-# flag's parameter -> (field, how its text is read)
-_FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
-    "name": (("name",), str),
-    "gpus": (("resources", "gpus"), _count),
-    "nodes": (("nodes",), int),
-    "gpu_type": (("resources", "gpu_type"), str),
-    "gpu_mem": (("resources", "gpu_memory"), str),
-    "gpu_mem_fixed": (("resources", "gpu_memory_fixed"), str),
-    "cpus": (("resources", "cpus"), int),
-    "mem": (("resources", "memory"), str),
-    "time": (("max_duration",), str),
-    "array": (("array",), str),
-    "after": (("after",), lambda words: [part for word in words for part in word.split(",")]),
-    "priority": (("priority",), int),
-    "chdir": (("workdir",), str),
-    "output": (("output",), str),
-    "torchrun": (("torchrun",), bool),
-    "migrate": (("placement", "migrate"), str),
-    "topology": (("placement", "topology"), str),
-    "suspend": (("suspend",), str),
-    "on_partition": (("on_partition",), str),
-    "retry": (("retry", "max"), int),
-    "job_class": (("class",), str),
-    "steps": (("steps",), int),
-    "accumulation": (("accumulation",), int),
-    "dataset": (("dataset", "name"), str),
-    "dataset_size": (("dataset", "size"), str),
-    "gpus_min": (("elastic", "gpus_min"), int),
-    "gpus_max": (("elastic", "gpus_max"), int),
-    "batch": (("elastic", "batch"), int),
-    "batch_max": (("elastic", "batch_max"), int),
-    "batch_per_gpu_max": (("elastic", "batch_per_gpu_max"), int),
-    "noise_scale": (("elastic", "noise_scale"), float),
-    "strategy": (("strategies",), list),
-}
 _WHAT_IS_RUN = {"file", "command"}
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def job_options(function: F) -> F:
-    """What a job asks for; the same for `submit`, `run` and `#HS` lines."""
-    options = [
-        click.option(
-            "-f",
-            "--file",
-            "file",
-            metavar="FILE",
-            shell_complete=files,
-            help="job file (docs/job-file.md); - reads standard input",
-        ),
-        click.option("-J", "--name", metavar="NAME", help="made from the command by default"),
-        click.option("-G", "--gpus", metavar="[MODEL:]N", help="GPUs per node, e.g. 4 or H100:4  [1]"),
-        click.option("-N", "--nodes", type=int, metavar="N", help="nodes  [1]"),
-        click.option("--gpu-type", metavar="MODELS", help="e.g. H100,A100, or any  [any]"),
-        click.option("--gpu-mem", metavar="SIZE", help="memory each GPU must have, e.g. 40G"),
-        click.option("-c", "--cpus", type=int, metavar="N", help="CPU cores"),
-        click.option(
-            "--mem",
-            metavar="SIZE",
-            help="host memory that each of its servers must have, and its processes can take, e.g. 64G",
-        ),
-        click.option(
-            "-t",
-            "--time",
-            metavar="TIME",
-            help="running time at most: 90m, 2h, 1d12h, HH:MM:SS; a number is minutes",
-        ),
-        click.option("-a", "--array", metavar="TASKS", help="0-15, or 0-15%4 for four at once"),
-        click.option(
-            "-d",
-            "--after",
-            metavar="JOB[:ok|any|fail]",
-            multiple=True,
-            help="wait for that job (12, 12_3, 12_all)  [ok]",
-        ),
-        click.option(
-            "-p", "--priority", type=int, metavar="N", help="among your own jobs; higher first  [0]"
-        ),
-        click.option("-e", "--env", metavar="K=V|K", multiple=True, help="set a variable, or hand yours on"),
-        click.option(
-            "-C", "--chdir", metavar="DIR", shell_complete=folders, help="folder to run in  [this one]"
-        ),
-        click.option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            shell_complete=files,
-            help="write the log there too; %x: job's name, %j: its number, %a: task's, %A: array's",
-        ),
-        click.option("--torchrun", is_flag=True, default=None, help="a process per GPU, through torchrun"),
-        click.option(
-            "--topology", metavar="auto|any", help="any: over as many servers as it fits on  [auto: --nodes]"
-        ),
-        click.option("--migrate", metavar="auto|same-type|never", help="where the job may be moved  [auto]"),
-        click.option(
-            "--suspend", metavar="auto|hook|transparent|none", help="how it may be suspended  [auto]"
-        ),
-        click.option(
-            "--on-partition", metavar="fence|continue", help="when its server is cut off  [continue]"
-        ),
-        click.option("--retry", type=int, metavar="N", help="restarts after a failure  [0]"),
-        click.option(
-            "--sweep", metavar="NAME=V,V…", multiple=True, help="a job for each value, put in place of {NAME}"
-        ),
-        click.option("--class", "job_class", metavar="NAME", help="jobs of one class perform alike"),
-        click.option("--steps", type=int, metavar="N", help="optimizer steps in all, as you expect them"),
-        click.option(
-            "--gpu-mem-fixed", metavar="SIZE", help="of --gpu-mem, what does not shrink with the batch  [all]"
-        ),
-        click.option(
-            "--accumulation", type=int, metavar="N", help="sub-batches the script can split a batch into  [1]"
-        ),
-        click.option(
-            "--dataset", metavar="NAME", help="the data it reads; servers that have it are preferred"
-        ),
-        click.option("--dataset-size", metavar="SIZE", help="of --dataset, e.g. 150G"),
-        click.option(
-            "--gpus-max", type=int, metavar="N", help="elastic: it may be restarted on up to so many GPUs"
-        ),
-        click.option("--gpus-min", type=int, metavar="N", help="elastic: and on so few  [1]"),
-        click.option("--batch", type=int, metavar="N", help="elastic: examples of a mini-batch"),
-        click.option("--batch-max", type=int, metavar="N", help="elastic: of one at most  [--batch]"),
-        click.option(
-            "--batch-per-gpu-max",
-            type=int,
-            metavar="N",
-            help="elastic: that fit into a GPU at once  [--batch over --gpus]",
-        ),
-        click.option(
-            "--noise-scale", type=float, metavar="N", help="elastic: gradient noise scale, in examples"
-        ),
-        click.option(
-            "--strategy",
-            metavar="dp=N,tp=N,pp=N",
-            multiple=True,
-            help="a parallelism strategy that the script can do; several: the scheduler may choose",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 _COMMAND = {"allow_interspersed_args": False}
 
 
@@ -316,12 +167,10 @@ def _parse_line(words: Sequence[str], where: str) -> dict[str, Any]:
 
 
 def _lay_flags(layers: Layers, flags: dict[str, Any], where: Callable[[str], str]) -> None:
-    for name, (field, read) in _FIELDS.items():
-        value = flags.get(name)
-        if value is None or value == ():
-            continue
-        shown = "--class" if name == "job_class" else "--" + name.replace("_", "-")
-        layers.put(field, read(value), where(shown))
+    for flag in FLAGS:
+        value = flags.get(flag.parameter)
+        if flag.field and value is not None and value != ():
+            layers.put(flag.field, flag.read(value), where(flag.shown))
     for word in flags.get("env", ()):
         key, equals, value = word.partition("=")
         layers.put(("env", key), value if equals else None, where("--env"))

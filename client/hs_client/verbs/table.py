@@ -17,7 +17,7 @@ VERBS = {
     "run": Verb("hs_client.verbs.submit:run", JOBS, "submit, follow the output, exit as the job did"),
     "queue": Verb("hs_client.verbs.jobs:queue", JOBS, "list jobs (also: ps)"),
     "show": Verb(
-        "hs_client.verbs.jobs:show", JOBS, "everything about a job: its story, its end, its log's tail"
+        "hs_client.verbs.show:show", JOBS, "everything about a job: its story, its end, its log's tail"
     ),
     "why": Verb("hs_client.verbs.jobs:why", JOBS, "why a job is where it is, and what comes next"),
     "logs": Verb("hs_client.verbs.jobs:logs", JOBS, "a job's output"),

@@ -61,67 +61,79 @@ def application(
     secure: bool,
 ) -> Starlette:
     session = Session(find, secure=secure)
-    scraping = asyncio.Semaphore(SCRAPES)
-
-    async def show_metrics(request: Request) -> Response:
-        session.check(request, METRICS)
-        async with scraping:
-            page, content_type = await metrics.exposition(loop, hub, request.headers.get("accept", ""))
-        return Response(page, headers={"content-type": content_type})
-
-    async def show_history(request: Request) -> Response:
-        session.check(request, "/hs.v1.HeteroShare/Shares")
-        users = request.query_params.getlist("user")
-        if len(users) > MOST:
-            raise HTTPException(400, f"user: {len(users)} of them; at most {MOST} were expected")
-        return JSONResponse(await history.told(map(UserName, users)))
-
-    async def preview(request: Request) -> Response:
-        session.check(request, "/hs.v1.HeteroShare/SetUser")
-        return JSONResponse(await previewed(loop, await read_json(request)))
-
-    async def show_page(request: Request) -> Response:
-        try:
-            known = session.caller(request) is not None
-        except StrangerError:
-            known = False
-        return _file(*PAGE[request.url.path]) if known else RedirectResponse("/login", 303)
-
-    async def show_file(request: Request) -> Response:
-        return _file(*FILES[request.url.path])
-
-    async def sign_in(request: Request) -> Response:
-        said = await read_json(request)
-        token = said.get("token") if isinstance(said, dict) else None
-        if not isinstance(token, str):
-            raise HTTPException(400, 'token: {"token": "hs_…"} was expected')
-        response = JSONResponse({})
-        caller = session.sign_in(token, response)
-        log.info("signed-in", who=caller.name)
-        return response
-
-    async def sign_out(request: Request) -> Response:
-        response = JSONResponse({})
-        if request.cookies.get(COOKIE):  # which comes with no request of another site's page
-            session.sign_out(response)
-        return response
-
+    pages = _Pages(loop, hub, session, history)
     app = Starlette(
         routes=[
-            Route(METRICS, show_metrics),
-            Route("/history", show_history),
-            Route("/preview", preview, methods=["POST"]),
+            Route(METRICS, pages.show_metrics),
+            Route("/history", pages.show_history),
+            Route("/preview", pages.preview, methods=["POST"]),
             Route("/api/{call}", Bridge(service, session).answer, methods=["POST"]),
-            Route("/login", sign_in, methods=["POST"]),
-            Route("/logout", sign_out, methods=["POST"]),
-            *(Route(path, show_page) for path in PAGE),
-            *(Route(path, show_file) for path in FILES),
+            Route("/login", pages.sign_in, methods=["POST"]),
+            Route("/logout", pages.sign_out, methods=["POST"]),
+            *(Route(path, pages.show_page) for path in PAGE),
+            *(Route(path, _show_public) for path in FILES),
         ],
         middleware=[Middleware(_Headers), Middleware(_Heard)],
         exception_handlers={HTTPException: _refused, Exception: _broken},
     )
     app.router.redirect_slashes = False
     return app
+
+
+class _Pages:
+    """What is answered beside the calls of the API (bridge.py)."""
+
+    def __init__(self, loop: Loop, hub: Hub, session: Session, history: History) -> None:
+        self._loop = loop
+        self._hub = hub
+        self._session = session
+        self._history = history
+        self._scraping = asyncio.Semaphore(SCRAPES)
+
+    async def show_metrics(self, request: Request) -> Response:
+        self._session.check(request, METRICS)
+        async with self._scraping:
+            accept = request.headers.get("accept", "")
+            page, content_type = await metrics.exposition(self._loop, self._hub, accept)
+        return Response(page, headers={"content-type": content_type})
+
+    async def show_history(self, request: Request) -> Response:
+        self._session.check(request, "/hs.v1.HeteroShare/Shares")
+        users = request.query_params.getlist("user")
+        if len(users) > MOST:
+            raise HTTPException(400, f"user: {len(users)} of them; at most {MOST} were expected")
+        return JSONResponse(await self._history.told(map(UserName, users)))
+
+    async def preview(self, request: Request) -> Response:
+        self._session.check(request, "/hs.v1.HeteroShare/SetUser")
+        return JSONResponse(await previewed(self._loop, await read_json(request)))
+
+    async def show_page(self, request: Request) -> Response:
+        try:
+            known = self._session.caller(request) is not None
+        except StrangerError:
+            known = False
+        return _file(*PAGE[request.url.path]) if known else RedirectResponse("/login", 303)
+
+    async def sign_in(self, request: Request) -> Response:
+        said = await read_json(request)
+        token = said.get("token") if isinstance(said, dict) else None
+        if not isinstance(token, str):
+            raise HTTPException(400, 'token: {"token": "hs_…"} was expected')
+        response = JSONResponse({})
+        caller = self._session.sign_in(token, response)
+        log.info("signed-in", who=caller.name)
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        response = JSONResponse({})
+        if request.cookies.get(COOKIE):  # which comes with no request of another site's page
+            self._session.sign_out(response)
+        return response
+
+
+async def _show_public(request: Request) -> Response:
+    return _file(*FILES[request.url.path])
 
 
 def _file(name: str, content_type: str) -> Response:

@@ -1,7 +1,7 @@
 """The rows and what is looked up in them: one place that changes a row, so that no index can lag behind."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from hs_core.cluster.admission import Dependency, dependency
@@ -188,11 +188,8 @@ class Book:
     def at(self, host: HostName) -> list[Job]:
         return [self.live[job] for job in sorted(self.at_host.get(host, ()))]
 
-    def live_rows(self) -> Iterator[Job]:
-        return (self.live[job] for job in sorted(self.live))
-
-    def hosts_sorted(self, names: Iterable[HostName] | None = None) -> list[Host]:
-        return [self.hosts[name] for name in sorted(self.hosts if names is None else names)]
+    def hosts_sorted(self) -> list[Host]:
+        return [self.hosts[name] for name in sorted(self.hosts)]
 
     def put_host(self, host: Host) -> None:
         self.hosts[host.name] = host

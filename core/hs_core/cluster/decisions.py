@@ -99,6 +99,7 @@ class Decisions(Requests):
             jobs=jobs,
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
+            rates_within=dict(self._rates.within),
             interference=dict(self._rates.interference),
             slowdowns=self._slowdowns.table(
                 self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version
@@ -315,13 +316,14 @@ class Decisions(Requests):
     def _tell_trade(self, news: TradeNews, now_s: float) -> None:
         trade = news.trade
         fast, slow = float(trade.fast_gpus), float(trade.slow_gpus)
-        amounts = f"{fast:g} {trade.fast} of {trade.giver} for {slow:g} {trade.slow} of {trade.taker}"
+        amounts = f"{fast:g} {trade.fast} of {trade.giver} for {slow:g} {trade.slow} of {trade.taker}, at {trade.price:.3g}"
         if news.undone:
             text = f"undone: {amounts}" + (f": {news.why}" if news.why else "")
         else:
+            gains, too = slow - trade.giver_speedup * fast, trade.taker_speedup * fast - slow
             text = (
-                f"{amounts}, at {trade.price:.3g}: a {trade.fast} is worth {trade.giver_speedup:.3g} {trade.slow} "
-                f"to {trade.giver}, {trade.taker_speedup:.3g} to {trade.taker}"
+                f"{amounts}: a {trade.fast} is worth {trade.giver_speedup:.3g} {trade.slow} to {trade.giver}, who gains {gains:.3g} {trade.slow}, "
+                f"and {trade.taker_speedup:.3g} to {trade.taker}, who gains {too:.3g}"
             )
         self._fact(
             now_s,

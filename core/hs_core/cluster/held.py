@@ -168,8 +168,7 @@ def ledger_of(rows: Collection[Job], *, began_s: float) -> Ledger:
         parts = row.gpu_s_by_model if row.state.ended else row.past_gpu_s_by_model
         for model, gpu_s in parts.items():
             totals[row.user, model] = totals.get((row.user, model), 0.0) + gpu_s
-    users = [(user, model, gpu_s, began_s) for (user, model), gpu_s in totals.items()]
-    ledger = Ledger.load({"charges": [], "users": users}, began_s=began_s, window_s=_WINDOW_S)
+    ledger = Ledger(began_s, _WINDOW_S, totals)
     for row in running:
         for model, gpu_s in row.now_gpu_s_by_model.items():
             ledger.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=began_s)

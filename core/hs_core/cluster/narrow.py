@@ -7,8 +7,13 @@ from hs_core.model import Host
 from hs_core.names import HostName
 
 
+def is_narrow(server_bytes: int, job_bytes: int) -> bool:
+    """All of the server's own memory would not be what the job may take of it. 0: the one is not known, the other asks for none."""
+    return 0 < server_bytes < job_bytes
+
+
 class Narrow:
-    """By what their agents said when they came; of who said nothing nothing is assumed."""
+    """All that are: by what their agents said when they came."""
 
     def __init__(self) -> None:
         self._servers: list[tuple[int, HostName]] = []  # by memory
@@ -26,7 +31,7 @@ class Narrow:
         return True
 
     def below(self, memory_bytes: int) -> frozenset[HostName]:
-        """Those that have less: the very same answer to all who ask for about as much."""
+        """Those that are narrow for such a job: the very same answer to all who ask for about as much."""
         count = bisect_left(self._sizes, memory_bytes)
         found = self._below.get(count)
         if found is None:

@@ -13,6 +13,7 @@ from hs_core.speeds import GpuSpeeds
 from hs_core.strategy import Strategy, class_as
 
 ENOUGH = 3  # samples, before a policy sees the rate
+QUANTA_A_SAMPLE = 0.5  # once all that are kept are there: they are of several quanta then, whoever has a turn
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
 
 
@@ -47,11 +48,14 @@ class Rates:
     ) -> None:
         """`dumped`, `gpus`: as `dump` and `gpus.dump` said."""
         # A turn of a second or two, as demonstrations have them, is measured as well.
-        self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
+        self._profile = Profile.load(
+            dumped, settle_s=min(SETTLE_S, quantum_s / 4), every_s=QUANTA_A_SAMPLE * quantum_s
+        )
         self._most = most_classes
         self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
         self._turns: dict[JobId, dict[str, tuple[_Turn, float]]] = {}  # by copy, and seconds run before
         self._known: dict[tuple[str, str], float] = {}
+        self._within: dict[tuple[str, str], float] = {}  # of these, but for 0
         self._outdated: set[tuple[str, str]] = set()  # of those: measured again since they were shown
         self.interference: dict[tuple[str, str, str], float] = {}
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
@@ -140,20 +144,34 @@ class Rates:
     @property
     def known(self) -> Mapping[tuple[str, str], float]:
         """(class, model) → mini-batches a second."""
-        for key in self._outdated:
-            self._show_plain(*key)
-        self._outdated.clear()
+        self._show_outdated()
         return self._known
+
+    @property
+    def within(self) -> Mapping[tuple[str, str], float]:
+        """(class, model) → how far from the known rate the true one may be, as a part of it; left out: it is the same."""
+        self._show_outdated()
+        return self._within
 
     @property
     def count(self) -> int:
         """How much is known."""
         return len(self._known) + len(self.interference) + self._shapes
 
+    def _show_outdated(self) -> None:
+        for key in self._outdated:
+            self._show_plain(*key)
+        self._outdated.clear()
+
     def _show_plain(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
-        if rate is not None and rate.samples >= ENOUGH:
-            self._known[job_class, model] = rate.steps_per_s
+        if rate is None or rate.samples < ENOUGH:
+            return
+        self._known[job_class, model] = rate.steps_per_s
+        if rate.within:
+            self._within[job_class, model] = rate.within
+        else:
+            self._within.pop((job_class, model), None)
 
     def _show(self, job_class: str, model: str) -> None:
         self._show_plain(job_class, model)
@@ -172,7 +190,7 @@ class Rates:
         self._profile.forget(job_class)
         self.gpus.forget(job_class)
         self._outdated = {key for key in self._outdated if key[0] != job_class}
-        for known in (self._known, self.speeds):
+        for known in (self._known, self._within, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]
         self._shapes = sum(map(len, self.speeds.values()))

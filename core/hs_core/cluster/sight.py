@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from fractions import Fraction
 
-from hs_core.cluster import admission, copies, reports
-from hs_core.cluster.admission import Fits
+from hs_core.cluster import copies, reports
 from hs_core.cluster.book import Book
+from hs_core.cluster.fits import Fits, could_hold
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
@@ -269,8 +269,7 @@ class Sight:
             for name, host in self._book.hosts.items()
             if name in self._connected and host.schedulable and not self._unable.why(row.user, [name])
         ]
-        kinds = admission.kinds(others, healthy_only=True, by_memory=row.spec.memory_bytes > 0)
-        return admission.misfit(row.laid, kinds, healthy_only=True, mixed=self.fits.mixed) is None
+        return could_hold(row.laid, others, mixed=self.fits.mixed)
 
     def _may_leave_checkpointed(self, row: Job) -> bool:
         reachable = all(self._book.hosts[name].peer for name in row.hosts)

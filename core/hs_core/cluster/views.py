@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from hs_core.cluster import admission, copies, reports
+from hs_core.cluster.fits import could_hold
 from hs_core.cluster.held import Held, ledger_of
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -298,22 +299,12 @@ class Views(Held):
         able = self._connected.difference(self._unable.of_all, self._unable.barring(row.user))
         if len(able) == len(self._book.hosts):
             return ()
-        spec = row.spec
         here = [self._book.hosts[name] for name in able]
-        by_memory, mixed = spec.memory_bytes > 0, self.policy.needs.mixed
-        kinds = admission.kinds(here, healthy_only=True, by_memory=by_memory)
-        if admission.misfit(spec, kinds, healthy_only=True, mixed=mixed) is None:
+        if could_hold(row.spec, here, mixed=self.policy.needs.mixed):
             return ()
         gone = [host for host in self._book.hosts_sorted() if host.name not in able]
-        single = replace(spec, nodes=1)
-        return tuple(
-            host.name
-            for host in gone
-            if admission.misfit(
-                single, admission.kinds([host], healthy_only=True, by_memory=by_memory), healthy_only=True
-            )
-            is None
-        )
+        single = replace(row.spec, nodes=1)
+        return tuple(host.name for host in gone if could_hold(single, [host]))
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since; else nothing."""

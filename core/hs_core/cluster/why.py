@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hs_core.cluster import gpus_out, reports
-from hs_core.cluster.admission import CONDITION_WORDS, Misfit
+from hs_core.cluster.admission import CONDITION_WORDS
+from hs_core.cluster.fits import Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import CANNOT_START, FOR_GPU_MEMORY, FOR_MEMORY, LAUNCH_FAILED, UNSTOPPED, Exit, Phase

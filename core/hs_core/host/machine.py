@@ -383,9 +383,6 @@ class HostMachine:
         """What happened here, newest last."""
         return tuple(self._board.facts)
 
-    def story_of(self, job: JobId) -> tuple[Fact, ...]:
-        return tuple(fact for fact in self._board.facts if fact.job == job)
-
     def check(self) -> None:
         """Every invariant."""
         self._check(self._board.jobs.values(), ())

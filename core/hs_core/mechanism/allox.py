@@ -18,6 +18,9 @@ Ints = NDArray[np.int64]
 
 ROOM = 1.5  # seats for a job to begin with; more are added where the certificate asks
 SLACK = 1e-9  # relative: costs closer than this are equal
+LONGEST_S = 1e9
+"""Seconds on its fastest type that a job counts as taking, and that a device is waited for, at most: beside larger costs (`--steps` without end) those of all
+others are the same to a solver that counts in whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class Queues:
 def allox(left_s: Floats, devices: Ints, free_in_s: Floats | None = None) -> Queues:
     """`left_s`: J x T, seconds that the rest of the job takes on that type; infinite: it can't run there. `devices`: T, of each type.
 
-    `free_in_s`: T, seconds until the type's devices are free; none given: now. Devices that are busy are types of their own.
+    `free_in_s`: T, seconds until the type's devices are free; none given: now. Devices that are busy are types of their own. What takes longer
+    than `LONGEST_S` counts as that long, also in the sums.
     """
     jobs, types = left_s.shape if left_s.ndim == 2 else (0, -1)
     if devices.shape != (types,) or (devices < 0).any():
@@ -51,11 +55,16 @@ def allox(left_s: Floats, devices: Ints, free_in_s: Floats | None = None) -> Que
     on, place = np.full(jobs, -1), np.full(jobs, -1)
     total = bound = 0.0
     if runs.any():
-        on[runs], place[runs], total, bound = _seats(
-            np.where(devices > 0, left_s, np.inf)[runs], devices, wait_s
-        )
+        able_s = _countable(np.where(devices > 0, left_s, np.inf)[runs])
+        on[runs], place[runs], total, bound = _seats(able_s, devices, np.minimum(wait_s, LONGEST_S))
     device, first = _lay_out(on, place, types)
     return Queues(on=on, place=place, device=device, first=first, total_s=total, bound_s=bound)
+
+
+def _countable(left_s: Floats) -> Floats:
+    """Jobs that are too long are shortened on all types alike."""
+    longest: Floats = np.maximum(1.0, left_s.min(axis=1, keepdims=True) / LONGEST_S)
+    return left_s / longest
 
 
 def _seats(left_s: Floats, devices: Ints, wait_s: Floats) -> tuple[Ints, Ints, float, float]:

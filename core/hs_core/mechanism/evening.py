@@ -161,8 +161,8 @@ class Evening:
         return self.least(sum([one.job.gang * self._pool.per_gpu.get(one.job.user, 0.0) for one in changes]))
 
     def harmless(self, steps: Sequence[Step]) -> bool:
-        """No server, and none with which it shares gangs, is fuller by it, now or later."""
-        return round(self._squares.together(steps), 9) <= 0.0 and self._lasting.harmless(steps)
+        """No server on which somebody waits, and none with which it shares gangs, is fuller by it, now or later."""
+        return round(self._squares.waited(steps), 9) <= 0.0 and self._lasting.harmless(steps)
 
     def least(self, tickets: float) -> float:
         """Squares that a move of so many tickets has to save."""
@@ -187,7 +187,7 @@ class Evening:
         for change in changes:
             at, to = change.source, change.target
             if change.packs or load[to] >= load[at]:
-                reason, text = MoveReason.PACKING, f"GPUs idle beside gangs on {names[to]} that it can have"
+                reason, text = MoveReason.PACKING, f"GPUs idle {self._which(change)} that it can have"
             else:
                 reason = MoveReason.BALANCE
                 text = f"{names[at]} carries {load[at]:.2f} tickets per GPU and {names[to]} {load[to]:.2f}"
@@ -205,6 +205,11 @@ class Evening:
                 self._narrows.pop(server, None)
                 self._load[server] = self._time_of(server)
             self._least = min(self._load)
+
+    def _which(self, change: _Change) -> str:
+        pool, at = self._pool, change.target
+        unasked = int(pool.gpus[at] - pool.asked[at]) >= change.job.per_node
+        return f"on {pool.names[at]}" if unasked else f"beside gangs on {pool.names[at]}"
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang; and so on."""
@@ -239,8 +244,10 @@ class Evening:
             if home := gang_homes.best(source, targets):
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
-        if self._gangs_shared and (fill := Filling(self, self._mover, pool).best(waits)):
-            yield (_Change(0.0, fill.cost, fill.target, fill.source, fill.job, packs=True),)
+        if fill := Filling(self, self._mover, pool, gang_homes).best(waits, gangs_shared=self._gangs_shared):
+            yield (
+                _Change(0.0, fill.cost, fill.target, fill.source, fill.job, packs=True, besides=fill.besides),
+            )
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers that have parts of gangs."""

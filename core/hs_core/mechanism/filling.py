@@ -1,38 +1,87 @@
-"""Idle GPUs for jobs that wait on another server, in a pool whose servers share gangs (Gandiva_fair, 3.3), where `mechanism.evening` has no use for the move.
+"""Idle GPUs for jobs that wait on another server (Gandiva_fair, 3.3), where `mechanism.evening` has no use for the move.
 
-A gang over several servers and a job that is due all the time make up a server's `time_load` between them: who else lives there adds nothing to it, and
-it is no less when they are gone. The measure says nothing of what they would gain, which is counted here: GPUs that are used instead of idle whenever
-no gang over several servers has its turn.
+A gang and a job that is due all the time make up a server's `time_load` between them: who else lives there adds nothing to it, and it is no less when
+they are gone. And a server that shares a gang is as full as the fullest of these, whoever leaves another one. The measure says nothing of what those
+who go would gain, which is counted here: GPUs that nobody asks for, where whoever comes runs all the time and nobody waits for it; and in a pool whose
+servers share gangs GPUs that are used instead of idle whenever no gang over several servers has its turn.
 """
 
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.floor import shape_of
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:
     from hs_core.mechanism.evening import Cost, Evening
+    from hs_core.mechanism.gang_homes import GangHomes, Swap
     from hs_core.mechanism.loads import Pool
     from hs_core.mechanism.moves import Mover
 
+Ints = NDArray[np.int64]
+
 
 class Fill(NamedTuple):
-    lost: float  # GPUs, negative: of those that idled
+    lost: float  # GPUs, negative: of those that idled, or that are due to the job
     cost: "Cost"
     target: int
     source: int
     job: JobFacts
+    besides: tuple["Swap", ...] = ()  # of a gang that leaves several servers
 
 
 class Filling:
     """Of the servers of a pool."""
 
-    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool") -> None:
-        self._evening, self._mover, self._pool = evening, mover, pool
+    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool", gang_homes: "GangHomes") -> None:
+        self._evening, self._mover, self._pool, self._gang_homes = evening, mover, pool, gang_homes
 
-    def best(self, waits: Sequence[int]) -> Fill | None:
+    def best(self, waits: Sequence[int], *, gangs_shared: bool) -> Fill | None:
         """From the first of these servers, on which jobs wait, that has somebody for the idle GPUs of another."""
+        return self._unasked(waits) or (self._beside_gangs(waits) if gangs_shared else None)
+
+    # --- GPUs that nobody asks for ----------------------------------------------------------------------------------
+
+    def _unasked(self, waits: Sequence[int]) -> Fill | None:
+        """Where all run at once, also with who comes."""
+        room = np.where(self._pool.accepts, self._pool.gpus - self._pool.asked, 0)
+        if room.max() <= 0:
+            return None
+        for source in waits[: self._mover.limits.servers_seen]:
+            if found := min(self._to_room(source, room), default=None):
+                return found
+        return None
+
+    def _to_room(self, source: int, room: Ints) -> Iterator[Fill]:
+        evening, limits, urgent = self._evening, self._mover.limits, self._evening.urgent(source)
+        may_go = self._mover.may_go
+        for job in (*evening.one_of_each(source), *self._gang_homes.one_of_each(source)):
+            home = [self._pool.index[name] for name in self._mover.world.homes[job.id]]
+            weight = self._pool.per_gpu.get(job.user, 0.0)
+            load = max(map(evening.load, home))
+            if (weight > 0 and weight >= (1.0 - limits.load_gap) * load) or not may_go(job, urgent=urgent):
+                continue
+            full = [at for at in home if self._pool.asked[at] > self._pool.gpus[at]]
+            swaps = list(zip(full, self._rooms(job, home, room), strict=False))
+            if len(swaps) == len(full) and evening.harmless([(job, left, taken) for left, taken in swaps]):
+                (left, taken), *besides = swaps
+                yield Fill(-weight * job.gang, self._mover.cost_of(job), taken, left, job, tuple(besides))
+
+    def _rooms(self, job: JobFacts, home: Sequence[int], room: Ints) -> list[int]:
+        """Servers that have room for one node of it, those with the least first: what is whole is left to gangs."""
+        fits = (room >= job.per_node) & self._pool.fits(shape_of(job))
+        fits[home] = False
+        some = np.flatnonzero(fits)
+        found: list[int] = some[np.argsort(room[some], kind="stable")].tolist()
+        return found
+
+    # --- GPUs that idle whenever no gang has its turn ---------------------------------------------------------------
+
+    def _beside_gangs(self, waits: Sequence[int]) -> Fill | None:
         targets = self._targets()
         if not targets:
             return None

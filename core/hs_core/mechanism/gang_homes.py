@@ -36,10 +36,10 @@ class GangHomes:
 
     def best(self, source: int, targets: Sequence[int]) -> OtherHome | None:
         """Of one of the gangs with a part there."""
-        homes = (self._for(job, targets) for job in self._one_of_each(source))
+        homes = (self._for(job, targets) for job in self.one_of_each(source))
         return min((home for home in homes if home is not None), default=None)
 
-    def _one_of_each(self, at: int) -> list[JobFacts]:
+    def one_of_each(self, at: int) -> list[JobFacts]:
         """Gangs with a part there that could go: one of each kind, the cheapest."""
         found: dict[tuple[UserName, int, Home], JobFacts] = {}
         urgent, homes, cost_of = self._evening.urgent(at), self._mover.world.homes, self._mover.cost_of

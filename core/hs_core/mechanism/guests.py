@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
@@ -47,6 +48,7 @@ class Round:
         self._hosts = {host.name: host for host in snapshot.hosts}
         self._jobs = {job.id: job for job in snapshot.jobs}
         self._models = models_of(snapshot.hosts)
+        self._estimates = estimated(snapshot, self._models)
         self._beside: dict[JobId, Beside] = {}
         for number, beside in memory.get("guests", {}).items():
             if (kept := self._kept(JobId(int(number)), beside)) is not None:
@@ -131,12 +133,11 @@ class Round:
         )
 
     def _start(self, job: JobFacts) -> bool:
-        """On free GPUs of the fastest model that has them; those not measured newest first."""
+        """On free GPUs of the fastest model that has them, as far as is known (`Estimates.fastest`)."""
         slots = self._slots
         if self._has_gpus(job) or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
             return slots.offer(job)
-        rates = self.snapshot.rates
-        found = sorted(self._models, key=lambda model: -rates.get((job.job_class, model), 0.0))
+        found = self._estimates.fastest(job.job_class, tuple(self._models))
         started = any(slots.start(job, model) for model in found) or (
             slots.has_home(job) and slots.offer(job)
         )

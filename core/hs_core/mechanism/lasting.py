@@ -28,4 +28,4 @@ class Lasting:
 
     def harmless(self, steps: Sequence[Step]) -> bool:
         """Nothing is lost, as servers share gangs."""
-        return self._alike or round(self._squares.together(steps), 9) <= 0.0
+        return self._alike or round(self._squares.waited(steps), 9) <= 0.0

@@ -56,7 +56,7 @@ class Layouts:
                 or not (self._slots.has_turn(one) and self._slots.has_turn(other))
             ):
                 continue
-            found = packer.pair(one, other, self._host(one))
+            found = packer.joined.get(guest) or packer.pair(one, other, self._host(one))
             if found is not None:
                 self._give(one, found.placed, f"beside job {guest} both get most done so")
                 self._give(other, found.waiting, f"beside job {partner} both get most done so")

@@ -62,9 +62,33 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
                 why[job.id] = "other jobs gain more from each GPU that it could have in this round"
     for job in jobs:
         slots.offer(job)
-    verdict = slots.verdict({}, why, mixed=True)
+    if market is not None:
+        _offer_what_is_left(market, slots)
+    verdict = slots.verdict({}, why, mixed=True, spreads=True)
     kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way, snapshot.reserved.keys())}
     return replace(verdict, memory=kept)
+
+
+def _offer_what_is_left(market: Market, slots: Slots) -> None:
+    """GPUs on servers of several models to gangs over as many, by arrival."""
+    for at, job in enumerate(market.jobs):
+        if not slots.runs(job) and (home := _of_what_is_left(market, slots, at)):
+            slots.take(job, home, f"nobody else has use for these GPUs of {', '.join(home)} in this round")
+
+
+def _of_what_is_left(market: Market, slots: Slots, at: int) -> Home:
+    """Fast servers first, of these the fullest; () if there are too few."""
+    job, rates = market.jobs[at], market.facts.rates[at]
+    if job.nodes == 1 or market.fixed[at] or (job.started and not slots.moves_left):
+        return ()
+    able = [
+        (-float(rates[kind]), slots.free(host.name), host.name)
+        for host, kind in zip(market.hosts, market.kind.tolist(), strict=True)
+        if rates[kind] > 0 and slots.free(host.name) >= job.per_node
+    ]
+    if len(able) < job.nodes:
+        return ()
+    return _ranked(job.hosts, [name for *_, name in sorted(able)[: job.nodes]])
 
 
 def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:

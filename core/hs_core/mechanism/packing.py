@@ -49,6 +49,8 @@ class Packer:
         self._choices = choices
         self._hosts: Mapping[HostName, HostFacts] = {host.name: host for host in snapshot.hosts}
         self._barring = frozenset[HostName]().union(*{job.barred for job in snapshot.jobs})
+        self._promised = 0  # restarts of jobs that were joined, in the budget of moves
+        self.joined: dict[JobId, Pair] = {}  # by guest: strategies that both are to have
 
     def pack(self, order: Sequence[JobFacts], before: Mapping[JobId, JobId]) -> dict[JobId, JobId]:
         """`order`: of priority; `before`: pairs of the round before, guest → partner. The pairs of this one."""
@@ -90,16 +92,26 @@ class Packer:
         found = self.pair(placed, waiting, host)
         return found.weight if found else 0.0
 
-    def pair(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> Pair | None:
-        """With the best strategies for both; None: they do not fit."""
-        memory = host.gpu_memory_bytes
+    def pair(
+        self, placed: JobFacts, waiting: JobFacts, host: HostFacts, *, leaves: bool = False
+    ) -> Pair | None:
+        """With the best strategies for both that the budget of moves allows; None: they do not fit. `leaves`: who waits moves there."""
+        memory, left = host.gpu_memory_bytes, self._slots.moves_left - self._promised
 
         def slowed(one: str, other: str) -> tuple[float, float] | None:
             as_these = replace(placed, job_class=one), replace(waiting, job_class=other)
             return ratios(self._snapshot, *as_these, host.model, memory)
 
+        def may_be(one: Choice, other: Choice) -> bool:
+            moves = self._restarts(placed, one) + (leaves or self._restarts(waiting, other))
+            return not moves or moves <= left
+
         model = host.model
-        return best_pair(self._choices(placed, model), self._choices(waiting, model), slowed)
+        return best_pair(self._choices(placed, model), self._choices(waiting, model), slowed, may_be)
+
+    def _restarts(self, job: JobFacts, choice: Choice) -> bool:
+        """For that choice alone: who moves is started anew all the same."""
+        return choice.restarts and job.started and not self._slots.moves(job)
 
     def _join(
         self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId], least: float = 1.0
@@ -116,10 +128,16 @@ class Packer:
             return
         if moves and not all(slots.may_go(guest, host) for host in hosts):
             return
-        if min(self._weight(partner, guest, host) for host in hosts) <= least:
+        leaves = moves and guest.started
+        found = [self.pair(partner, guest, host, leaves=leaves) for host in hosts]
+        pair = min(found, key=lambda pair: pair.weight if pair else 0.0)
+        if pair is None or pair.weight <= least:
             return
+        promised = self._restarts(partner, pair.placed) + (not leaves and self._restarts(guest, pair.waiting))
         text = f"in this round it shares the GPUs of job {partner.id} on {', '.join(home)}"
         if slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
+            self._promised += promised
+            self.joined[guest.id] = pair
             pairs[guest.id] = partner.id
 
     # --- the matching ---------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def prices(jobs: Jobs, capacity: Ints, utility: Utility, round_s: float) -> Pric
     """Equations 6, 7 for the jobs at hand; `capacity` (H, R).
 
     U_max: the largest worth per worker of a job that runs at full speed from its arrival to its end. U_min: a quarter of the smallest
-    worth, of a job that ends when all would have ended one after another on their slowest types, per worker and round of its longest
+    worth, of a job that ends when all have run one after another on their slowest types from now on, per worker and round of its longest
     run, scaled by eta, at least 1 and at least all GPUs over that run. Jobs that can't run on a type have no say in its price.
     """
     can = jobs.rates > 0
@@ -109,11 +109,11 @@ def prices(jobs: Jobs, capacity: Ints, utility: Utility, round_s: float) -> Pric
     fastest = np.where(runs, gang.max(axis=1), 1.0)
     slowest = np.where(runs, np.where(can, gang, np.inf).min(axis=1), 1.0)
     shortest_s, longest_s = jobs.iterations / fastest, jobs.iterations / slowest
-    horizon_s = float(jobs.age_s.max()) + float(longest_s[runs].sum())
+    latest_s = jobs.age_s + float(longest_s[runs].sum())  # T - a: of each job since its own arrival
     gpu_rounds = longest_s / round_s * jobs.workers
     eta = max(1.0, float((capacity.sum() / gpu_rounds[runs]).max()))
     high = utility(shortest_s[:, None])[:, 0] / jobs.workers
-    low = utility(np.full((len(can), 1), horizon_s))[:, 0] / gpu_rounds / (4 * eta)
+    low = utility(latest_s[:, None])[:, 0] / gpu_rounds / (4 * eta)
     most = np.where(can, high[:, None], 0.0).max(axis=0)
     least = np.where(can, low[:, None], np.inf).min(axis=0)
     used = most > 0

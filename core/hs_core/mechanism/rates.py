@@ -1,24 +1,43 @@
 """Speeds of job classes on pools, as ratios that can be compared between users."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum, inf
+from math import fsum, hypot, inf
+from typing import NamedTuple
 
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
 from hs_core.newest import Newest
+from hs_core.policy import Snapshot
 
 _Classes = Mapping[str, int]
 """Of a user's jobs, and the GPUs that they ask for."""
-_Found = dict[tuple[str, str], tuple[float | None, Sequence[tuple[float, int]]]]
-"""(fast, slow) → a user's speed-up, and those of its classes with the GPUs that they ask for, if they are several: the largest first."""
+
+
+class _Bid(NamedTuple):
+    speedup: float | None  # of a user
+    steps: Sequence[tuple[float, int]]  # of its classes, if they are several, with the GPUs that they ask for
+    within: float  # how far off it may be, as a part of it
+    known: int  # GPUs that its classes ask for which have been measured on both
+    unknown: int  # and the others
+
+
+_Found = dict[tuple[str, str], _Bid]
+"""By (fast, slow)."""
 
 
 class Speeds:
     """How many times as fast a class is on a pool as on the slowest where it was measured and makes any progress."""
 
-    def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
+    def __init__(
+        self,
+        rates: Mapping[tuple[str, str], float],
+        models: Iterable[str],
+        within: Mapping[tuple[str, str], float] | None = None,
+    ) -> None:
+        """`rates`, `within`: as in a snapshot."""
         known = set(models)
         self._rates = rates
+        self._within = within or {}
         slowest: dict[str, float] = {}
         for (job_class, model), rate in rates.items():
             if model in known and 0 < rate < slowest.get(job_class, inf):
@@ -33,6 +52,10 @@ class Speeds:
         """Mini-batches a second."""
         return self._rates.get((job_class, model))
 
+    def within(self, job_class: str, model: str) -> float:
+        """How far from its rate the true one may be, as a part of it."""
+        return self._within.get((job_class, model), 0.0)
+
     def bids(self, user: UserName, classes: "_Classes") -> "_Found":
         """The user's that have been found so far, with those classes: as long as rates stay so do they."""
         kept = self._bids.get(user)
@@ -44,25 +67,32 @@ class Speeds:
         return all((job_class, model) in self._rates for model in models)
 
 
-_Asked = tuple[Mapping[tuple[str, str], float], tuple[str, ...]]
+_Asked = tuple[Mapping[tuple[str, str], float], tuple[str, ...], Mapping[tuple[str, str], float]]
 _speeds: Newest[_Asked, Speeds] = Newest(lambda asked: Speeds(*asked))
 
 
-def speeds_of(rates: Mapping[tuple[str, str], float], models: Sequence[str]) -> Speeds:
+def speeds_of(snapshot: Snapshot, models: Sequence[str]) -> Speeds:
     """Worked out anew where they are not those of the decision before."""
-    return _speeds((rates, tuple(models)))
+    return _speeds((snapshot.rates, tuple(models), snapshot.rates_within))
 
 
 AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then
 
 
 class Bids:
-    """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for."""
+    """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for.
+
+    None is known where other classes, which could run on both, ask for more GPUs than these: what a few jobs gain tells nothing of them, and who
+    has traded all of a slow pool away would never have them measured there.
+    """
 
     def __init__(self, world: World, speeds: Speeds) -> None:
         self._world = world
         self._speeds = speeds
         self._found: dict[UserName, _Found] = {}
+        self._demands: dict[UserName, list[tuple[tuple[str, ...], int]]] = {}
+        for (user, models), gpus in world.demands.items():
+            self._demands.setdefault(user, []).append((models, gpus))
         self.classes: dict[UserName, dict[str, int]] = {}  # of each user's jobs, and the GPUs they ask for
         for (user, job_class, _), gpus in world.kind_gpus.items():
             mine = self.classes.setdefault(user, {})
@@ -72,13 +102,26 @@ class Bids:
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
-        return self._of(user, fast, slow)[0]
+        bid = self._of(user, fast, slow)
+        if bid.unknown > bid.known and bid.unknown - self._to_one(user, fast, slow) > bid.known:
+            return None
+        return bid.speedup
+
+    def _to_one(self, user: UserName, fast: str, slow: str) -> int:
+        """GPUs that jobs ask for which cannot run on both."""
+        return sum(
+            gpus for models, gpus in self._demands.get(user, ()) if fast not in models or slow not in models
+        )
 
     def steps(self, user: UserName, fast: str, slow: str) -> Sequence[tuple[float, int]]:
         """As `trade.Steps` has it."""
-        return self._of(user, fast, slow)[1]
+        return self._of(user, fast, slow).steps
 
-    def _of(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
+    def within(self, user: UserName, fast: str, slow: str) -> float:
+        """As `trade.Within` has it."""
+        return self._of(user, fast, slow).within
+
+    def _of(self, user: UserName, fast: str, slow: str) -> _Bid:
         found = self._found.get(user)
         if found is None:
             found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
@@ -87,19 +130,24 @@ class Bids:
             found[at] = self._find(user, fast, slow)
         return found[at]
 
-    def _find(self, user: UserName, fast: str, slow: str) -> tuple[float | None, Sequence[tuple[float, int]]]:
-        steps = list[tuple[float, int]]()
+    def _find(self, user: UserName, fast: str, slow: str) -> _Bid:
+        steps, off = list[tuple[float, int]](), list[float]()
+        speeds, unknown = self._speeds, 0
         for job_class, gpus in self.classes.get(user, {}).items():
-            over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
-            if over is not None and under is not None and under > 0 and gpus > 0:
+            over, under = speeds.rate(job_class, fast), speeds.rate(job_class, slow)
+            if over is None or under is None:
+                unknown += gpus
+            elif under > 0 and gpus > 0:
                 steps.append((over / under, gpus))
+                within = hypot(speeds.within(job_class, fast), speeds.within(job_class, slow))
+                off.append(gpus * (over / under) * within)
         if not steps:
-            return None, ()
-        total = sum(gpus for _, gpus in steps)
-        mean = (
-            fsum(gpus * speedup for speedup, gpus in steps) / total
-        )  # the same in whatever order classes come
-        return mean, sorted(steps, reverse=True) if len(steps) > 1 else ()
+            return _Bid(None, (), 0.0, 0, unknown)
+        # The same in whatever order classes come.
+        worth, known = fsum(gpus * speedup for speedup, gpus in steps), sum(gpus for _, gpus in steps)
+        within = fsum(off) / worth if worth else 0.0
+        several = sorted(steps, reverse=True) if len(steps) > 1 else ()
+        return _Bid(worth / known, several, within, known, unknown)
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""

@@ -81,12 +81,20 @@ class Seats:
         """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`), or where it is going."""
         found = self._choices.get(job.id)
         if found is None:
-            able = self._slots.pools_for(job)
+            able = self._pools_for(job)
             found = self._estimates.fastest(job.job_class, able)
             if (here := self._first_here(job)) in found:
                 found = (here, *(model for model in found if model != here))
             self._choices[job.id] = found
         return found
+
+    def _pools_for(self, job: JobFacts) -> tuple[str, ...]:
+        """As it asks, or over any number of servers where it may be laid so."""
+        if not (self._spreads and job.spreads):
+            return self._slots.pools_for(job)
+        laid = (replace(job, nodes=nodes) for nodes in job.spreads)
+        found = {model for form in laid for model in self._slots.pools_for(form)}
+        return tuple(model for model in self.models if model in found)
 
     def _first_here(self, job: JobFacts) -> str | None:
         """The model of its home, where it comes up for the first time, or has come up and is being measured: it is not sent to one that was before it is known which is faster.
@@ -270,7 +278,7 @@ class Seats:
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
         if layouts is not None:
             layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
-        return self._slots.verdict(memory, why)
+        return self._slots.verdict(memory, why, spreads=self._spreads)
 
     def _renamed(self) -> dict[JobId, Home]:
         """Homes of the chosen that can leave theirs; those that cannot have their GPUs afterwards."""

@@ -104,6 +104,10 @@ class Slots:
         """Started jobs that leave their servers."""
         return len(self._moves)
 
+    def moves(self, job: JobFacts) -> bool:
+        """It leaves its servers, or is started anew there."""
+        return job.id in self._moves
+
     @property
     def gpus_left(self) -> int:
         return sum(self._free.values())
@@ -350,8 +354,10 @@ class Slots:
         self._in_turn.add(job.id)
         return True
 
-    def verdict(self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False) -> Verdict:
-        """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models."""
+    def verdict(
+        self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False, spreads: bool = False
+    ) -> Verdict:
+        """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models; `spreads`: and as many as jobs let them be."""
         asked = self._snapshot
         if self._laid:
             asked = replace(asked, jobs=tuple(self._laid.get(job.id, job) for job in asked.jobs))
@@ -366,7 +372,7 @@ class Slots:
                 shapes=self._shapes,
             ),
             memory=memory,
-            why=Later(lambda: self._whys(why, mixed=mixed)),
+            why=Later(lambda: self._whys(why, mixed=mixed, spreads=spreads)),
             how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
@@ -378,28 +384,38 @@ class Slots:
         guests = sorted(self._guests[name], key=lambda guest: guest.job)
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
-    def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
+    def _whys(self, why: Mapping[JobId, str], *, mixed: bool, spreads: bool) -> dict[JobId, str]:
         return {
-            job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.has_turn(job)
+            job.id: self._why(job, why, mixed=mixed, spreads=spreads)
+            for job in self._snapshot.jobs
+            if not self.has_turn(job)
         }
 
-    def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
+    def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool, spreads: bool) -> str:
         home = self._homes.get(job.id)
         if job.going is not None and self.goes(job):
             return f"it is on its way to {', '.join(job.going.hosts)}"
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
-            like = _like(job)
-            if like not in self._nowhere:
-                self._nowhere[like] = why_nowhere(job, self._snapshot.hosts, mixed=mixed)
-            return self._nowhere[like] or why.get(job.id, "waiting for free GPUs")
+            obstacle = self._obstacle(job, mixed=mixed, over=job.spreads if spreads else ())
+            return obstacle or why.get(job.id, "waiting for free GPUs")
         if away := [name for name in home if not self._hosts[name].connected]:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):
             short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
             return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
         return why.get(job.id, f"waiting for its turn on {home[0]}")
+
+    def _obstacle(self, job: JobFacts, *, mixed: bool, over: tuple[int, ...]) -> str:
+        """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
+        like = *_like(job), over
+        found = self._nowhere.get(like)
+        if found is None:
+            hosts = self._snapshot.hosts
+            laid = any(not why_nowhere(replace(job, nodes=nodes), hosts, mixed=mixed) for nodes in over)
+            found = self._nowhere[like] = "" if laid else why_nowhere(job, hosts, mixed=mixed)
+        return found
 
 
 @lru_cache(maxsize=4096)

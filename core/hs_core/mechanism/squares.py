@@ -5,7 +5,7 @@ only. Server by server it looked best to crowd all small jobs on one of two serv
 gangs are shared a server is looked at in two ways: apart, and together, as full as the fullest of those with which it shares one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import time_load, weighed
@@ -31,9 +31,16 @@ class Squares:
 
     def together(self, steps: Sequence[Step]) -> float:
         """The same, each server as full as the fullest of those with which it shares a gang."""
+        return self._together(steps, _Servers.load)
+
+    def waited(self, steps: Sequence[Step]) -> float:
+        """The same, those on which all run at once as if they were empty: there nobody waits for anybody."""
+        return self._together(steps, _Servers.waited)
+
+    def _together(self, steps: Sequence[Step], load: Callable[["_Servers", int], float]) -> float:
         before, after, touched = _Servers(self, ()), _Servers(self, steps), _touched(steps)
         some = touched.union(*map(before.beside, touched))  # no others later: a gang takes its servers along
-        return self._more({at: (before.fullest(at), after.fullest(at)) for at in some})
+        return self._more({at: (before.fullest(at, load), after.fullest(at, load)) for at in some})
 
     def _more(self, loads: Mapping[int, tuple[float, float]]) -> float:
         width = self.pool.width
@@ -72,8 +79,13 @@ class _Servers:
         """Servers with which it shares gangs."""
         return {other for job in self.jobs(at) if job.nodes > 1 for other in self._home(job)} - {at}
 
-    def fullest(self, at: int) -> float:
-        return max(map(self.load, (at, *self.beside(at))))
+    def fullest(self, at: int, load: Callable[["_Servers", int], float]) -> float:
+        return max([load(self, one) for one in (at, *self.beside(at))])
+
+    def waited(self, at: int) -> float:
+        """Its load; nothing where all run at once."""
+        asked = sum([job.per_node for job in self.jobs(at)])
+        return self.load(at) if asked > self._of.pool.gpus[at] else 0.0
 
     def load(self, at: int) -> float:
         found = self._loads.get(at)

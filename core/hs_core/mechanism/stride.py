@@ -51,7 +51,6 @@ SORT_UP_TO = (
     12  # jobs: above, putting the few that ran back in place beats sorting all (benchmarks/stride.py)
 )
 DEBT = 3  # strides that who fills gaps may be ahead of who was the last
-HORIZON = 1_000  # quanta that `quanta_until` looks ahead
 
 
 def exact(tickets: float) -> Fraction:
@@ -100,7 +99,6 @@ class StrideQueue(Generic[K]):
         self._mask = 1
         self._smallest = 1
         self._largest = 0
-        self._free_seen = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -194,7 +192,6 @@ class StrideQueue(Generic[K]):
     def pick(self, free: int, forced: Sequence[K] = ()) -> list[K]:
         """The jobs of the next quantum, by counting: forced ones first, then the walk. Charges them."""
         self._settle()
-        self._free_seen = free
         if forced or self._largest > free:
             return self._pick_some(free, forced)
         gangs, strides, keys, mask, smallest = (
@@ -365,29 +362,6 @@ class StrideQueue(Generic[K]):
         before = Fraction(self._virtual, self._scale)
         return before + Fraction(self._handed) / self._total if self._handed and self._total else before
 
-    def quanta_until(self, job: K, free: int | None = None) -> int | None:
-        """Quanta the job waits if nothing changes: 0, it is in the next one; None: never, or not within a thousand.
-
-        `free`: GPUs the walk starts with; None: as in the last `pick`, else those that all jobs together could use.
-        """
-        self._settle()
-        rank = self._rank_of(job)
-        left_at_start = free if free is not None else self._free_seen or sum(self._gangs)
-        if self._gangs[rank] > left_at_start:
-            return None
-        keys = list(self._sorted)
-        for waited in range(HORIZON):
-            left = left_at_start
-            for index, key in enumerate(keys):
-                at = key & self._mask
-                if self._gangs[at] <= left:
-                    if at == rank:
-                        return waited
-                    left -= self._gangs[at]
-                    keys[index] = key + self._strides[at]
-            keys.sort()
-        return None
-
     # --- across a crash -----------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
@@ -397,7 +371,6 @@ class StrideQueue(Generic[K]):
             "scale": self._scale,
             "virtual": self._virtual,
             "handed": str(self._handed),
-            "free": self._free_seen,
             "jobs": [
                 [e.job, e.gang, str(e.tickets), list(e.order), e.kin, key >> self._bits]
                 for e, key in zip(self._ranked, self._keys, strict=True)
@@ -414,7 +387,6 @@ class StrideQueue(Generic[K]):
         queue._lay_out(dumped["scale"], passes)
         queue._virtual = dumped["virtual"]
         queue._handed = _plain(Fraction(dumped["handed"]))
-        queue._free_seen = dumped["free"]
         return queue
 
     # --- settled and unsettled ----------------------------------------------------------------------------------

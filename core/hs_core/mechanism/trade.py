@@ -11,6 +11,8 @@ than its jobs can occupy: the paper's users have jobs without end. And whose cla
 speed-ups have its fast GPUs, as far as these go, so that the last of them may be worth more to it than its mean, and the next one less. It gives for the
 larger of the two and receives for the smaller, for as many GPUs at once as that holds for: at the mean it would lose by what it gives, and by the last and the
 next alone too, for its slower classes come to the fast GPUs once it has hardly any slow ones. What stands goes by the mean.
+And speed-ups are measured: reports differ, and how far a speed-up may be from the true one is known (`Within`). Both must gain more than that, or trades would be
+made of noise, and undone by it, and jobs would move to and fro for nothing. For the same reason a loss that may be none takes no trade back.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,7 +28,8 @@ from hs_core.names import UserName
 from hs_core.policy import Trade, TradeNews
 
 ZERO = Fraction(0)
-MARGIN = 0.01  # both must gain so much; less is noise of the profile and not worth a migration
+MARGIN = 0.01  # both must gain so much; less is not worth a migration
+BORNE = 0.1  # a loss above takes a trade back, however little is known of it
 PRICE_UNIT = 1000  # prices are whole thousandths, so that amounts stay simple fractions
 CHEAPEST, DEAREST = 0.1, 1e6  # prices outside are no prices but a profile that lies
 SLACK = 1e-9
@@ -57,6 +60,7 @@ class Side:
     fast_room: int | None = None  # that it could use besides; None: any number
     slow_room: int | None = None
     room: int | None = None  # over all pools
+    within: float = 0.0  # how far the true speed-up may be from what it bids and asks, as a part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,22 @@ class Deal:
     price: int  # in thousandths
 
 
-def price_of(top: float, second: float | None, least: float, margin: float = MARGIN) -> int | None:
-    """Thousandths of a slow GPU for one fast; None: no price lets both gain. `second` is None where only two are left."""
+def price_of(
+    top: float, second: float | None, least: float, margin: float = MARGIN,
+    *, top_within: float = 0.0, least_within: float = 0.0,
+) -> int | None:  # fmt: skip
+    """Thousandths of a slow GPU for one fast; None: no price lets both gain. `second` is None where only two are left.
+
+    Both must gain `margin`, and more than their speed-ups may be off (`top_within`, `least_within`). Where that leaves the receiver too little at the second price, it
+    pays the most that leaves it enough: who says now this and now that is not to have for half the price what others bid for.
+    """
+    asks, bids = 1 + max(margin, least_within), 1 + max(margin, top_within)
     if second is None or top <= second * (1 + margin):
         second = (top + least) / 2
-    if second <= least * (1 + margin) or top <= second * (1 + margin) or not CHEAPEST <= second <= DEAREST:
+    elif top <= second * bids:
+        second = top / bids * (1 - SLACK)
+    gain = second > least * asks and top > second * bids
+    if not gain or not CHEAPEST <= second <= DEAREST:
         return None
     return round(second * PRICE_UNIT)
 
@@ -101,12 +116,18 @@ def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[De
             top += 1
             continue
         second = _second(takers, top + 1, giver, gone)
-        price = price_of(taker.bid, second, giver.ask, margin)
-        if price is None and taker.bid > DEAREST:
-            top += 1  # two whose profiles lie would keep all others from trading
-            continue
+        price = price_of(
+            taker.bid, second, giver.ask, margin, top_within=taker.within, least_within=giver.within
+        )
         if price is None:
-            break
+            # Two whose profiles lie, or say little, would keep all others from trading.
+            if taker.bid > DEAREST or taker.within > max(margin, giver.within):
+                top += 1
+            elif giver.within > margin:
+                bottom += 1
+            else:
+                break
+            continue
         cost = price * thousandth
         given = giver.fast // unit
         if giver.slow_room is not None:
@@ -167,6 +188,16 @@ Awaited = Callable[[UserName, str, str], bool]
 """(user, fast, slow) → it is not measured yet and will be in a few quanta."""
 Steps = Callable[[UserName, str, str], Sequence[tuple[float, int]]]
 """(user, fast, slow) → (speed-up, GPUs asked for) of each of its classes, the largest first; empty: they are not several."""
+Within = Callable[[UserName, str, str], float]
+"""(user, fast, slow) → how far the true speed-up may be from the measured one, as a part of it."""
+
+
+def _never(_user: UserName, _fast: str, _slow: str) -> bool:
+    return False
+
+
+def _exactly(_user: UserName, _fast: str, _slow: str) -> float:
+    return 0.0
 
 
 class Market:
@@ -179,14 +210,16 @@ class Market:
         needs: Needs,
         speedups: Speedups,
         *,
-        awaited: Awaited | None = None,
+        awaited: Awaited = _never,
         steps: Steps | None = None,
+        within: Within = _exactly,
     ) -> None:
         self._given = base
         self._needs = needs
         self._speedups = speedups
         self._awaited = awaited
         self._steps = steps
+        self._within = within
         # Whole numbers throughout: all amounts over one common denominator.
         self._unit = lcm(PRICE_UNIT, *{gpus.denominator for gpus in base.values()})
         self._base = {at: self._whole(gpus) for at, gpus in base.items()}
@@ -212,7 +245,7 @@ class Market:
         for at, fast in enumerate(models):
             for slow in reversed(models[at + 1 :]):
                 self._trade(users, fast, slow, now_s, margin)
-        check_trades(self._base, self._has, self._trades, self._speedups)
+        check_trades(self._base, self._has, self._trades, self._speedups, self._borne)
         entitled = {
             at: self._given[at] if gpus == self._base.get(at) else Fraction(gpus, self._unit)
             for at, gpus in self._has.items()
@@ -224,18 +257,36 @@ class Market:
     # --- taking back ------------------------------------------------------------------------------------------------
 
     def _undo_losses(self) -> None:
-        """A new profile shows a loss, or that neither gains."""
+        """A new profile shows a loss, or that neither gains; or nobody knows any more: other jobs came in place of those that were measured."""
         for trade in reversed(list(self._trades)):
             giver = self._speedups(trade.giver, trade.fast, trade.slow)
             taker = self._speedups(trade.taker, trade.fast, trade.slow)
-            if giver is not None and giver > trade.price:
+            borne, taker_borne = self._borne(trade.giver, trade), self._borne(trade.taker, trade)
+            if giver is not None and giver > trade.price * (1 + borne):
                 self._undo(trade, f"{trade.giver}'s jobs are now {giver:.3g} times as fast on a {trade.fast}")
-            elif taker is not None and taker < trade.price:
+            elif taker is not None and taker < trade.price * (1 - taker_borne):
                 self._undo(
                     trade, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
                 )
             elif giver == taker == trade.price:
                 self._undo(trade, f"a {trade.fast} is now worth its price to both, so that neither gains")
+            elif (user := self._unknown(trade, giver, taker)) is not None:
+                self._undo(
+                    trade,
+                    f"nobody knows how many times as fast the jobs that {user} has now are on a {trade.fast}",
+                )
+
+    def _unknown(self, trade: Trade, giver: float | None, taker: float | None) -> UserName | None:
+        """Whose speed-up is not known, nor about to be. Of who has left the share is what no longer carries it."""
+        for user, speedup in ((trade.giver, giver), (trade.taker, taker)):
+            here = speedup is None and self._base_totals.get(user, 0) > 0
+            if here and not self._awaited(user, trade.fast, trade.slow):
+                return user
+        return None
+
+    def _borne(self, user: UserName, trade: Trade) -> float:
+        """The part of the price that the user may seem to lose, as it may be no loss."""
+        return min(BORNE, self._within(user, trade.fast, trade.slow))
 
     def _undo_uncarried(self) -> None:
         """Newest first, and no more of them than must be, until every balance is one that the users' own shares and jobs carry."""
@@ -339,8 +390,7 @@ class Market:
             else:
                 silent.append(user)
         # Two are not alone as long as a third's bid is about to come: their price would be none of the market's.
-        awaited = self._awaited
-        if awaited is not None and len(sides) == 2 and any(awaited(user, fast, slow) for user in silent):
+        if len(sides) == 2 and any(self._awaited(user, fast, slow) for user in silent):
             self._waits = True
             return
         for deal in auction(sides, self._unit, margin):
@@ -366,6 +416,7 @@ class Market:
         has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
         stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
         side = Side(user, speedup, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
+        side.within = self._within(user, fast, slow)
         if side.fast < unit and side.slow <= 0:
             return side  # it has nothing to give, and nothing to pay with
         if (limit := usable.get(at_fast)) is not None:
@@ -412,10 +463,19 @@ def _gpus(count: Fraction) -> str:
     return f"{float(count):.4g}"
 
 
+def _nothing(_user: UserName, _trade: Trade) -> float:
+    return 0.0
+
+
 def check_trades(
-    base: Mapping[At, int], after: Mapping[At, int], trades: Iterable[Trade], speedups: Speedups
+    base: Mapping[At, int],
+    after: Mapping[At, int],
+    trades: Iterable[Trade],
+    speedups: Speedups,
+    borne: Callable[[UserName, Trade], float] = _nothing,
 ) -> None:
-    """The law of trading: no GPU appears or is lost, nobody owes one, and nobody's throughput is below its base's."""
+    """The law of trading: no GPU appears or is lost, nobody owes one, and nobody's throughput is below its base's, but for what may be no loss: so large a
+    part of a price (`borne`)."""
     pools: dict[str, int] = {}
     for at, gpus in after.items():
         if gpus < 0:
@@ -432,6 +492,7 @@ def check_trades(
             if speedup is not None:
                 pair = (user, trade.fast, trade.slow)
                 worth = sign * (speedup * float(trade.fast_gpus) - float(trade.slow_gpus))
+                worth += borne(user, trade) * float(trade.slow_gpus)
                 gains[pair] = gains.get(pair, 0.0) + worth
     if losing := sorted(at for at, gain in gains.items() if gain < -SLACK):
         user, fast, slow = losing[0]

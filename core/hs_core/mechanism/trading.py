@@ -23,7 +23,13 @@ def settle(
     if at_rest and at_rest[0][0] == goes_by:
         return at_rest[0][1]
     market = trade.Market(
-        base, trade.load(standing), world.needs(), bids, awaited=bids.awaited, steps=bids.steps
+        base,
+        trade.load(standing),
+        world.needs(),
+        bids,
+        awaited=bids.awaited,
+        steps=bids.steps,
+        within=bids.within,
     )
     outcome = market.settle(world.models, world.snapshot.now_s)
     if outcome.at_rest:

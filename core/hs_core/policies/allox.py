@@ -24,6 +24,7 @@ from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 LEAST_SPEED = 1e-10  # Gavel's, of a job where it does not run
+NEWER = 1e-6  # of its time that a job is thought to lose on each older model: where nothing else tells, nobody is to be left on old GPUs beside idle new ones
 UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is, or is of a class that nobody measured
 
 
@@ -37,6 +38,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     left_s = np.divide(
         table.steps_left[:, None], table.speed, out=np.full(table.speed.shape, np.inf), where=table.speed > 0
     )
+    left_s *= 1.0 + NEWER * np.arange(len(table.models))
     found = allox(left_s[:, models], counts, free_in_s)
     why: dict[JobId, str] = {}
     for at, job in enumerate(table.jobs):

@@ -35,7 +35,7 @@ FEW_JOBS = 4_096  # up to so many, arrays are not worth it
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, many=len(snapshot.jobs) > FEW_JOBS)
-    speeds = speeds_of(snapshot.rates, world.models)
+    speeds = speeds_of(snapshot, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     # As `float` does, at half its cost: there is one for every user in every pool.

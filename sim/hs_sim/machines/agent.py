@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hs_core.datasets import after_use
 from hs_core.events import (
     Checkpoint,
     ControllerHeard,
@@ -33,15 +32,14 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine, HostOutcome
-from hs_core.model import Dataset, Gpu, Host, JobSpec
+from hs_core.model import Gpu, Host
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import LOST, Exit, JobReport, Tier
 from hs_core.wanted import Wanted, WantedJob
+from hs_sim.machines.disk import Disk
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
-from hs_sim.machines.truth import Saved, Shelf
-from hs_sim.model import Costs
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
@@ -50,7 +48,6 @@ RESTARTED = f"{LOST}: it was restarted"
 RELINK_S = 1.0
 PROCESS_BYTES = 1 << 30  # of its host's memory that each process has, where that is limited
 LOOK_S = 1.0  # between two looks at it
-KEPT = 2  # generations of a job's checkpoints on a server (`hs_job.checkpoint`)
 HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
 
 Key = tuple[JobId, int]
@@ -76,10 +73,9 @@ class Agent:
         self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
-        self.stores: dict[JobId, Shelf] = {}
+        self.disk = Disk(world.folders, world.experiment.cluster.dataset_cache_bytes)
         self.line: Line | None = None
         self.connected = False
-        self._datasets: tuple[Dataset, ...] = ()  # on its disk
         self._leases = Leases(self, self._clock)
         self._saved: str | None = None
         self._launching: dict[Key, Launch] = {}
@@ -173,8 +169,7 @@ class Agent:
         self.reboot()
         self._saved, self._saved_launching = None, ()
         self.parts.clear()
-        self.stores.clear()
-        self._datasets = ()
+        self.disk.wipe()
         self._newest = (-1, -1)
 
     def pause(self, seconds: float) -> None:
@@ -291,39 +286,22 @@ class Agent:
         self.parts[key] = part
         self._leases.write(key)
         costs = self._world.costs
-        gang.launch(part, command.generation, costs.start_s + self._fetch_data_s(wanted.spec, costs))
-
-    def _fetch_data_s(self, spec: JobSpec, costs: Costs) -> float:
-        """What its script waits for its data set, where nobody has read it here."""
-        if not spec.dataset:
-            return 0.0
-        missing = all(data.name != spec.dataset for data in self._datasets)
-        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
-        cache_bytes = self._world.experiment.cluster.dataset_cache_bytes
-        self._datasets = after_use(self._datasets, data, cache_bytes)
-        return data.bytes / costs.network_bytes_per_s if missing else 0.0
+        data_s = self.disk.missing_bytes(wanted.spec) / costs.network_bytes_per_s
+        gang.launch(part, command.generation, costs.start_s + data_s)
 
     def _forget(self, key: Key) -> None:
         part = self.parts.get(key)
         if part is not None and part.way is Way.GONE:
             del self.parts[key]
-        self._forget_copies(key)
+        self.disk.forget_copies(*key)
         self._forget_checkpoints()
-
-    def _forget_copies(self, key: Key) -> None:
-        """What copies of that incarnation wrote, or fetched to begin with: they have folders of their own (`hs_agent.launch`)."""
-        job, epoch = key
-        shelf = self.stores.get(job, {})
-        for at in [at for at, saved in shelf.items() if saved.copy >= 0 and saved.epoch == epoch]:
-            del shelf[at]
 
     def _forget_checkpoints(self) -> None:
         """Of jobs that are neither wanted nor here, and that are not lent."""
         assert self.machine is not None
         kept = self._wanted | {job for job, _, _ in self._lent} | {job for job, _ in self.parts}
         kept |= self.machine.jobs
-        for job in [job for job in self.stores if job not in kept]:
-            del self.stores[job]
+        self.disk.keep_only(kept)
 
     # --- what processes say -----------------------------------------------------------------------------------------
 
@@ -376,22 +354,6 @@ class Agent:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def store(self, job: JobId, generation: int, saved: Saved) -> None:
-        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
-        self.shelf(job)[generation, saved.rank] = saved
-
-    def shelf(self, job: JobId) -> Shelf:
-        """What lies here of it, or in the folder that its user named, which all servers see."""
-        shared = self._world.folders.get(job)
-        return self.stores.setdefault(job, {}) if shared is None else shared
-
-    def prune(self, job: JobId, newest: int) -> None:
-        """Who writes a generation keeps so many, as `hs_job` does."""
-        there = self.shelf(job)
-        before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
-        for key in [key for key in there if key[0] in before]:
-            del there[key]
-
     def awaits(self, wanted: WantedJob) -> bool:
         """That incarnation is still to be here: for who is not, nothing is fetched any more."""
         assert self.machine is not None
@@ -401,17 +363,13 @@ class Agent:
         """To whoever is to go on from it."""
         return (job, epoch, generation) in self._lent
 
-    def stored(self, job: JobId, generation: int, rank: int) -> Saved | None:
-        shelf = self._world.folders.get(job) or self.stores.get(job, {})
-        return shelf.get((generation, rank))
-
     def checkpoint_step(self, job: JobId, generation: int, rank: int) -> int:
         if generation < 0:
             return 0
-        held = self.stored(job, generation, rank)
+        held = self.disk.stored(job, generation, rank)
         if held is None:
             self._world.broken(
-                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self.shelf(job)}"
+                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self.disk.shelf(job)}"
             )
         return held.step
 
@@ -495,7 +453,7 @@ class Agent:
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._lent = frozenset((lend.job, lend.epoch, lend.generation) for lend in wanted.lends)
         self.post(WantedChanged(now_s=self.now_s(), wanted=wanted, late_s=late_s))
-        if self.stores and self.up:
+        if self.disk.stores and self.up:
             self._forget_checkpoints()
 
     def keepalive(self, line: Line, sent_s: float) -> None:

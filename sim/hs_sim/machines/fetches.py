@@ -40,7 +40,7 @@ class Fetches:
             for lender in lenders
         )
         held = [
-            lender.stored(wanted.job, generation, rank)
+            lender.disk.stored(wanted.job, generation, rank)
             for lender, (_, generation, rank) in zip(lenders, needed, strict=True)
         ]
         if not reached or None in held or agent.disk_full:
@@ -61,7 +61,7 @@ class Fetches:
     def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """In the folder that its user named, which servers see whether those that wrote there are up or not. Those before it write there no more."""
         self._world.claim(wanted.job, wanted.epoch)
-        shelf = agent.shelf(wanted.job)
+        shelf = agent.disk.shelf(wanted.job)
         newest = max(
             (
                 number
@@ -77,7 +77,7 @@ class Fetches:
         if newest < 0:
             return False
         found = shelf[newest, source.rank]
-        agent.store(wanted.job, newest, found._replace(rank=wanted.node_rank))
+        agent.disk.store(wanted.job, newest, found._replace(rank=wanted.node_rank))
         self._tell(agent, wanted, newest, found.step)
         return True
 
@@ -112,12 +112,11 @@ class Fetches:
         source = wanted.source
         if source is None or not agent.up or agent.life != life or not agent.awaits(wanted):
             return
-        if not self._lent(
-            agent, wanted, source
-        ):  # asked now: the lender may hear of it a moment after this host
+        # Asked now: the lender may hear of it a moment after this host.
+        if not self._lent(agent, wanted, source):
             self._again(agent, wanted, tries, "it is not lent there", hopeless=True)
             return
-        agent.store(wanted.job, source.generation, got)
+        agent.disk.store(wanted.job, source.generation, got)
         self._tell(agent, wanted, source.generation, got.step)
 
     @staticmethod

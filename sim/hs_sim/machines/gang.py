@@ -440,12 +440,12 @@ class Gang:
         self.generation = 1 + max(self.generation, self.world.newest_in_folder(self.key[0]))
         self.done = float(self.step)
         for part in self._in_order():
-            part.agent.store(
+            part.agent.disk.store(
                 self.key[0], self.generation, Saved(self.key[1], self.step, part.rank, self.copy)
             )
             # Copies have folders of their own. Where a part cannot be reached nothing would be written, so nothing is lost by it here.
             if self.copy < 0 and self.linked:
-                part.agent.prune(self.key[0], self.generation)
+                part.agent.disk.prune(self.key[0], self.generation)
 
     # --- going
 

@@ -280,7 +280,7 @@ class World:
         alike = found is not None and spans(found.spec)
         parts: dict[tuple[int, int, int], set[int | HostName]] = {}  # by step, who wrote it, generation
         for name in connected:
-            for (generation, _), saved in self.agents[name].stores.get(job, {}).items():
+            for (generation, _), saved in self.agents[name].disk.stores.get(job, {}).items():
                 whole = (saved.step, saved.epoch, generation)
                 parts.setdefault(whole, set()).add(name if alike else saved.rank)
         for (generation, rank), saved in self.folders.get(job, {}).items():

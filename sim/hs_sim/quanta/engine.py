@@ -284,6 +284,7 @@ class _Run(Running):
             jobs=facts,
             tickets={user: fleet.tickets[user] for user in fleet.users_here()},
             rates=self._measured.rates(),
+            rates_within=self._measured.within(),
             interference=self._pairs.known(),
             speeds=self._measured_shapes.known(),
             slowdowns=self._gpus.known() if self._policy.needs.by_gpu else {},

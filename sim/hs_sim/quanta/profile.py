@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hs_core.profile import KEEP
+from hs_core.profile import KEEP, SURE
 from hs_sim.quanta.rows import Floats, Ints
 
 ENOUGH = 3  # reports of a class on a model before a policy is told of the rate
@@ -21,18 +21,22 @@ class Measured:
         self._true = true
         self._cv = cv
         self._dice = np.random.default_rng((seed, 0x5EED))
-        self._ring: Floats = np.zeros((len(keys), KEEP if cv else 1))
-        self._reports: Ints = np.full(len(keys), ENOUGH if known else 0, dtype=np.int64)
+        self._ring: Floats = np.full((len(keys), KEEP if cv else 1), np.inf)  # inf: no report yet
+        self._reports: Ints = np.full(len(keys), KEEP if known else 0, dtype=np.int64)
         if known and cv:
             noise = self._dice.standard_normal(self._ring.shape)
             self._ring = true[:, None] * np.maximum(0.05, 1.0 + cv * noise)
+        self._told: Floats = true.copy()  # where nothing blurs it: what was true at the last report
+        self._changed = False  # since then, of some
         self.settled = known and not cv  # reports tell nothing new
         self._known: dict[tuple[str, str], float] = {}
+        self._within: dict[tuple[str, str], float] = {}
         self._stale = True
 
     def report(self, pairs: Ints) -> bool:
         """Of every job that is in its turn, its pair. True if a policy may want to know."""
-        if self.settled or not (self._cv or (self._reports[pairs] < ENOUGH).any()):
+        changed = self._changed and bool((self._told[pairs] != self._true[pairs]).any())
+        if self.settled or not (self._cv or changed or (self._reports[pairs] < ENOUGH).any()):
             return False
         counts = np.bincount(pairs, minlength=len(self._keys))
         seen = np.flatnonzero(counts)
@@ -40,12 +44,11 @@ class Measured:
         if self._cv:
             noise = self._dice.standard_normal(seen.size) / np.sqrt(counts[seen])
             sample = self._true[seen] * np.maximum(0.05, 1.0 + self._cv * noise)
-            fresh = self._reports[seen] == 0
-            self._ring[seen[fresh]] = sample[fresh, None]
             self._ring[seen, self._reports[seen] % KEEP] = sample
             self._stale = True
+        self._told[seen] = self._true[seen]
         self._reports[seen] += 1
-        news = bool((self._reports[seen] >= ENOUGH).sum() > before.sum())
+        news = changed or bool((self._reports[seen] >= ENOUGH).sum() > before.sum())
         self._stale |= news
         return news
 
@@ -55,13 +58,40 @@ class Measured:
             self.report(np.array([pair]))
 
     def changed(self) -> None:
-        """What is true: where nothing blurs it, a report is enough to know."""
-        self._stale = True
+        """What is true: where nothing blurs it, a report is enough to know. Policies that know all know it at once."""
+        self._changed = True
+        if self.settled:
+            self._told[:] = self._true
+            self._stale = True
 
     def rates(self) -> Mapping[tuple[str, str], float]:
-        if self._stale:
-            self._stale = False
-            known = np.flatnonzero(self._reports >= ENOUGH)
-            values = np.median(self._ring, axis=1) if self._cv else self._true
-            self._known = {self._keys[pair]: float(values[pair]) for pair in known.tolist()}
+        self._look()
         return self._known
+
+    def within(self) -> Mapping[tuple[str, str], float]:
+        """How far from these the true ones may be, as parts of them."""
+        self._look()
+        return self._within
+
+    def _look(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        known = np.flatnonzero(self._reports >= ENOUGH)
+        keys = [self._keys[pair] for pair in known.tolist()]
+        if not self._cv:
+            self._known = dict(zip(keys, self._told[known].tolist(), strict=True))
+            return
+        values, within = _medians(self._ring[known], self._reports[known])
+        self._known = dict(zip(keys, values.tolist(), strict=True))
+        self._within = dict(zip(keys, within.tolist(), strict=True))
+
+
+def _medians(ring: Floats, reports: Ints) -> tuple[Floats, Floats]:
+    """Of the reports in each row, and how far the true ones may be from them: as `hs_core.profile` has them."""
+    ring, rows = np.sort(ring, axis=1), np.arange(len(ring))
+    count = np.minimum(reports, ring.shape[1])
+    middle = (ring[rows, (count - 1) // 2] + ring[rows, count // 2]) / 2
+    aside = (count - 1) // 4
+    spread = ring[rows, count - 1 - aside] - ring[rows, aside]
+    return middle, SURE * spread / (np.where(middle > 0, middle, 1.0) * np.sqrt(count))

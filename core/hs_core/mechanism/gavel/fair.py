@@ -1,7 +1,7 @@
 """Max-min fairness over time, in one LP or filled to the brim, flat or by entities (Gavel, OSDI'20, 4.1 to 4.3)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -13,6 +13,7 @@ from hs_core.mechanism.gavel.question import Allocation, Bools, Floats, Ints, Qu
 from hs_core.solve import Entries, Method
 
 TIGHT = 1e-7  # a part of the price above this is one
+USUAL = 1e-4, 1e4  # between which solvers take the largest time that a class asks for as it is
 LIGHT = 1e-7  # of the largest weight, or time; a lighter one rises when heavier ones can't any more: to solvers it is nothing beside them
 
 
@@ -53,15 +54,31 @@ def least_rate(
 
 def raise_least(program: Program, demand: Floats, *, method: Method | None = None) -> Found:
     """Maximizes t (`extra[0]`): a job of each class gets `t * demand` steps/s. Prices are of the classes; those that demand something share 1."""
-    return program.solve(_only_last(program), _at_least(program, tellable(program, demand)), method=method)
+    demand = tellable(program, demand)
+    most = float(_time(program, demand).max(initial=0.0))
+    # In other units a solver takes another one of several optima: so only where it would refuse these.
+    unit = 1.0 if USUAL[0] <= most <= USUAL[1] or not most else most
+    found = program.solve(_only_last(program), _at_least(program, demand / unit), method=method)
+    return replace(found, extra=found.extra / unit)
 
 
 def tellable(program: Program, demand: Floats) -> Floats:
     """Steps/s that classes ask for, but what is next to no time beside the largest is `LIGHT` of that: solvers refuse numbers so far apart."""
-    fastest = np.zeros(len(demand))
-    np.maximum.at(fastest, program.of, program.speed)
-    time = np.divide(demand, fastest, out=np.zeros(len(demand)), where=fastest > 0)
-    return np.where(demand > 0, np.maximum(demand, LIGHT * time.max(initial=0.0) * fastest), demand)
+    most = float(_time(program, demand).max(initial=0.0))
+    return np.where(demand > 0, np.maximum(demand, LIGHT * most * _fastest(program, demand)), demand)
+
+
+def _time(program: Program, demand: Floats) -> Floats:
+    """The part of the time in which each class would have to run where it is fastest."""
+    fastest = _fastest(program, demand)
+    time: Floats = np.divide(demand, fastest, out=np.zeros(len(demand)), where=fastest > 0)
+    return time
+
+
+def _fastest(program: Program, demand: Floats) -> Floats:
+    found = np.zeros(len(demand))
+    np.maximum.at(found, program.of, program.speed)
+    return found
 
 
 def _only_last(program: Program) -> Floats:

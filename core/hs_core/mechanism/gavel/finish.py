@@ -62,7 +62,7 @@ def finish_time_fair(
     if not len(program.of) or not runs.any():
         return program.allocation(np.zeros(len(program.of)), value=0.0, lps=0)
     share = isolated_speed(question)[at]
-    guess, low, high, lps = search.worst(share), search.floor, np.inf, 0
+    guess, low, high, lps = max(search.worst(share), search.floor), search.floor, np.inf, 0
     best = np.zeros(len(program.of))
     centred = method is Method.CENTRE
     for _ in range(MOST_LPS - centred):

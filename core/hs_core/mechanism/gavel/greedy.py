@@ -86,13 +86,6 @@ def together(question: Question, one: int, other: int, on: int) -> float:
     return float(mine / question.speed[one, on] + yours / question.speed[other, on])
 
 
-def shortest_first(question: Question, steps_left: Floats) -> Ints:
-    """Positions of jobs by the time that the rest takes on their fastest type; of equals the earlier. Who can run nowhere is last."""
-    fastest = np.where(question.can, question.speed, 0.0).max(axis=1, initial=0.0)
-    left_s = np.divide(steps_left, fastest, out=np.full(len(fastest), np.inf), where=fastest > 0)
-    return np.argsort(left_s, kind="stable")
-
-
 def gandiva(question: Question, dice: Random, together_now: Sequence[tuple[int, int]] = ()) -> Allocation:
     """Gandiva's packing (OSDI'18) as Gavel has it: shares as if isolated while all fit; else random pairs of equal gangs, which are kept
     (`together_now`: positions) as long as they are worth it, and equal time for pairs and singles.

@@ -39,12 +39,17 @@ Slowed = Callable[[str, str], tuple[float, float] | None]
 """How many times as long jobs of two classes take beside each other; None: they do not fit."""
 
 
-def best_pair(placed: Sequence[Choice], waiting: Sequence[Choice], slowed: Slowed) -> Pair | None:
-    """The best choice for both (figure 7), where that is worth the restarts; None: they do not fit in any. Of equal ones the first."""
+def best_pair(
+    placed: Sequence[Choice],
+    waiting: Sequence[Choice],
+    slowed: Slowed,
+    may_be: Callable[[Choice, Choice], bool] = lambda _one, _other: True,
+) -> Pair | None:
+    """The best choice for both (figure 7) of those that `may_be`, where that is worth the restarts; None: they do not fit in any. Of equal ones the first."""
     best, found = 0.0, None
     for one in placed:
         for other in waiting:
-            times = slowed(one.job_class, other.job_class)
+            times = slowed(one.job_class, other.job_class) if may_be(one, other) else None
             if times is None:
                 continue
             weight = one.part / times[0] + other.part / times[1]
