@@ -74,6 +74,10 @@ def heard(
     return Unheard(was, now, _newer(row, now))
 
 
+def _with_that(rounds: tuple[Job, ...], was: Job, now: Job) -> tuple[Job, ...]:
+    return tuple(now if one is was else one for one in rounds)
+
+
 def _of_epoch(rounds: Iterable[Job], epoch: int) -> Job | None:
     return next((was for was in rounds if was.epoch == epoch), None)
 
@@ -109,10 +113,6 @@ def accounted(row: Job, said: Unheard) -> Job:
     was, now = said.was, said.now
     if was is None:
         return row
-    rounds = {
-        name: tuple(now if one is was else one for one in getattr(row, name))
-        for name in ("given_up", "left_behind")
-    }
     before, after = was.report, now.report
     assert after is not None
     by_model = dict(row.past_gpu_s_by_model)
@@ -132,7 +132,8 @@ def accounted(row: Job, said: Unheard) -> Job:
         past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
         past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
         past_switches=row.past_switches + Switches.of(after) - Switches.of(before),
-        **rounds,
+        given_up=_with_that(row.given_up, was, now),
+        left_behind=_with_that(row.left_behind, was, now),
     )
 
 
