@@ -373,8 +373,14 @@ class Needs:
         return self.profiles if asked.batches is None else asked.batches
 
 
+def _no_trades(_memory: Memory) -> tuple[Trade, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     name: str
     needs: Needs
     decide: Callable[[Snapshot, Memory], Verdict]
+    trades: Callable[[Memory], tuple[Trade, ...]] = _no_trades
+    """Those that stand, by what it remembers: a controller that takes office is told of no others."""

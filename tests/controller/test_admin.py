@@ -347,9 +347,9 @@ def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Co
     )
     shown = views.trade(trade)
     assert (shown.gives, shown.receives, shown.price, shown.undone) == ("ann", "bob", 3.0, 0.0)
-    from hs_core.cluster.decisions import _trade_data
+    from hs_core.cluster.trade_facts import trade_data
 
-    fact = Fact(now_s=9.0, kind="trade-undone", text="…", data={**_trade_data(trade), "why": "bob left"})
+    fact = Fact(now_s=9.0, kind="trade-undone", text="…", data={**trade_data(trade), "why": "bob left"})
     undone = views.undone_trade(Event(seq=1, fact=fact))
     assert (undone.undone, undone.why_undone) == (9.0, "bob left")
     undone.ClearField("undone")

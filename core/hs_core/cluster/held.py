@@ -24,7 +24,7 @@ from hs_core.failures import Failure
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import GpuId, HostName, JobId, UserName
-from hs_core.policy import Policy, Trade, Trial
+from hs_core.policy import Policy, Trial
 from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted
 
@@ -68,7 +68,7 @@ class Held:
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
         self._base: Mapping[tuple[UserName, str], Fraction] = {}
-        self._trades: tuple[Trade, ...] = ()
+        self._trades = self.policy.trades(state.memory)
         self._flights: dict[
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
