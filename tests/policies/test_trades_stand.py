@@ -79,3 +79,28 @@ def test_a_controller_that_takes_office_knows_the_trades_that_stand(at: World) -
     assert at.machine.trades() == standing
     at.do("policy las")
     assert [fact.kind for fact in told(at)] == ["trade-undone"]
+
+
+def test_no_trade_is_taken_back_as_servers_come_back_to_a_controller_that_was_restarted(at: World) -> None:
+    standing, entitled = at.machine.trades(), at.machine.entitled()
+    at.now_s = 30.0
+    at.do("restart")
+    for line in ("tick", "host n1 V100:4", "host n2 K80:4", "tick"):
+        at.do(line)
+        assert not told(at), line
+        assert at.machine.trades() == standing
+        assert at.machine.entitled() == entitled
+
+
+def test_a_server_that_does_not_come_back_after_a_restart_counts_as_away_once_it_had_time_for_it(
+    at: World,
+) -> None:
+    at.now_s = 30.0
+    at.do("restart")
+    at.do("host n1 V100:4")
+    assert at.wake_s is not None
+    assert at.wake_s <= 30.0 + at.settings.lease_s
+    assert at.machine.trades()
+    at.now_s = 30.0 + at.settings.lease_s
+    at.do("tick")
+    assert [fact.kind for fact in told(at)] == ["trade-undone"]

@@ -80,6 +80,8 @@ class Decisions(Requests):
             times.append(self._edges.at_s)
         if self._backup.awaits:
             times.append(self._backup.until_s)
+        if self._expected:
+            times.append(self._expects[1])
         if self._stale and self._decided_s is not None and self._question is None:
             times.append(self._decided_s + self._settle_s())
         if not times:

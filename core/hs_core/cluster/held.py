@@ -52,6 +52,11 @@ class Held:
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
+        self._expected: set[HostName] = set()  # those of which nothing was heard in this term …
+        self._expects: tuple[float, float] = (
+            0.0,
+            0.0,
+        )  # … from when until when they are taken to be on their way
         self._spared: dict[HostName, float] = {}  # of these: not given up until then
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}
@@ -78,7 +83,14 @@ class Held:
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()
-        self._sight = Sight(self._book, self._connected, self._fenced, self._grounded, self._unable)
+        self._sight = Sight(
+            self._book,
+            self._connected,
+            self._fenced,
+            self._grounded,
+            self._unable,
+            expected=self._expected,
+        )
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

@@ -35,6 +35,7 @@ class Hosts(Moves):
         self._book.touch(host.name)
         if self._away is not None:
             self._away.pop(host.name, None)
+        self._expected.discard(host.name)
         self._spared.pop(host.name, None)
         self._fenced.discard(host.name)
         self._sent.pop(host.name, None)
@@ -216,7 +217,12 @@ class Hosts(Moves):
         """A new term has heard of nobody: its own beginning is all that time away can be counted from."""
         if self._away is None:
             self._away = {name: now_s for name in self._book.hosts if name not in self._connected}
+            self._expected.update(self._away)
+            self._expects = (now_s, now_s + self.settings.lease_s)
             self._backup.begins(now_s, self.settings.lease_s)
+        elif self._expected and not self._expects[0] <= now_s < self._expects[1]:
+            self._expected.clear()
+            self._stale = True
 
     def _tend_backup(self, now_s: float) -> None:
         if not self._backup.awaits:
