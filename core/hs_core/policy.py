@@ -112,7 +112,7 @@ class HostFacts:
     gpus: int  # healthy ones
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
-    expected: bool = False  # not connected, as a controller has just taken office and has not heard of it yet
+    expected: bool = False  # not connected, for a moment only: it has left, or a controller taken office, less than a lease ago
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
     starts: bool = (
         True  # False: it could not start a job lately, and takes no new ones; who has a process there stays

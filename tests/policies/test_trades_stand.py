@@ -104,3 +104,17 @@ def test_a_server_that_does_not_come_back_after_a_restart_counts_as_away_once_it
     at.now_s = 30.0 + at.settings.lease_s
     at.do("tick")
     assert [fact.kind for fact in told(at)] == ["trade-undone"]
+
+
+def test_no_trade_is_taken_back_for_a_server_that_is_away_for_a_moment(at: World) -> None:
+    standing, entitled = at.machine.trades(), at.machine.entitled()
+    for line in ("@30", "leave n1", "@31", "tick", "host n1 V100:4"):
+        at.do(line)
+        assert line[0] == "@" or not told(at), line
+        assert at.machine.trades() == standing
+        assert at.machine.entitled() == entitled
+    at.do("@40")
+    at.do("leave n1")
+    at.now_s += at.settings.lease_s
+    at.do("tick")
+    assert [fact.kind for fact in told(at)] == ["trade-undone"]

@@ -137,7 +137,7 @@ class Admin(Hosts):
     def _host_removed(self, event: HostRemoved) -> None:
         host = self._known_host(event.host)
         name, now_s = host.name, event.now_s
-        self._expected.discard(name)
+        self._expected.pop(name, None)
         there = self._book.at(name)
         if name in self._connected and (host.drain is None or there):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"

@@ -52,11 +52,8 @@ class Held:
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
-        self._expected: set[HostName] = set()  # those of which nothing was heard in this term …
-        self._expects: tuple[float, float] = (
-            0.0,
-            0.0,
-        )  # … from when until when they are taken to be on their way
+        self._expected: dict[HostName, tuple[float, float]] = {}
+        """Of these: from when until when they are taken to be on their way back."""
         self._spared: dict[HostName, float] = {}  # of these: not given up until then
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}
