@@ -80,9 +80,9 @@ class TradeLaws:
 
     def _adds_up(
         self,
-        base: Mapping[At, Fraction] | Mapping[At, float],
+        base: Mapping[At, Fraction | float],
         standing: Iterable[Trade],
-        entitled: Mapping[At, Fraction] | Mapping[At, float],
+        entitled: Mapping[At, Fraction | float],
         *,
         slack: float,
     ) -> None:
@@ -95,8 +95,9 @@ class TradeLaws:
                 ):
                     due[user, model] = due.get((user, model), 0) + gpus
         for at in sorted({*due, *entitled}):
-            has, should = entitled.get(at, 0), due.get(at, 0)
-            right = has >= 0 and abs(has - should) <= slack
+            has: Fraction | float = entitled.get(at, Fraction(0))
+            should: Fraction | float = due.get(at, Fraction(0))
+            right = has >= 0 and abs(float(has - should)) <= slack
             self._must(
                 right, f"{at[0]} is entitled to {has} {at[1]}, where its share and trades come to {should}"
             )
