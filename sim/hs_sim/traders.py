@@ -20,7 +20,7 @@ CHANGES_S = 120.0  # by when speeds have changed
 
 
 def with_traders(experiment: Experiment) -> Experiment:
-    """The same seed with pools, classes and jobs so unlike that users trade. Half of these know all speeds, the others measure them first."""
+    """The same seed with pools, classes and jobs so unlike that users trade. More than half of these know all speeds, the others measure them first."""
     dice = roll(experiment.seed, "traders")
     pools = _pools(dice)
     rates = _rates(dice, pools)
