@@ -137,7 +137,6 @@ class Admin(Hosts):
     def _host_removed(self, event: HostRemoved) -> None:
         host = self._known_host(event.host)
         name, now_s = host.name, event.now_s
-        self._expected.pop(name, None)
         there = self._book.at(name)
         if name in self._connected and (host.drain is None or there):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"
@@ -153,6 +152,7 @@ class Admin(Hosts):
         self._connected.discard(name)
         assert self._away is not None
         self._away.pop(name, None)
+        self._expected.pop(name, None)
         self._spared.pop(name, None)
         self._fenced.discard(name)
         self._unable.of_all.forget(name)
