@@ -237,6 +237,11 @@ def test_what_once_broke_in_trouble_holds(seed: int):
     assert run_seed(seed) is None
 
 
+def test_a_server_that_was_rebooted_begins_its_quanta_anew():
+    """By the clock of the boot before its next one was two minutes away, and a job stood beside idle GPUs until then."""
+    assert run_seed(5214, thinks=True) is None
+
+
 def test_who_wrote_on_while_cut_off_goes_on_from_that_and_does_not_fail_for_what_is_gone():
     assert run_seed(12125, deeds=True) is None
 
