@@ -51,6 +51,7 @@ BESIDE = 4  # with `with_cuts` links are all that goes wrong, but for one seed i
 FOLDERS = 10  # likewise with users who name folders for their checkpoints, which all servers see
 THINKS_S = (0.0, 0.0, 0.02, 0.7, 4.0, 14.0)  # how long decisions take; 0: the controller waits for them
 UNTRADED = 3  # in two of so many that are none of these, users trade
+TRADERS_JOBS = 3  # times as many jobs as elsewhere, each of them moved for no reason so much more seldom: the policy has to keep up
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
@@ -168,6 +169,7 @@ def _trading(case: Case) -> Case:
         case,
         experiment=experiment,
         trades=True,
+        moving=case.moving / TRADERS_JOBS,
         plan=_plan(dice, names, (*MOMENTS, *[TRADE] * 5)) if case.plan.crashes else case.plan,
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.05),
         specs={job.id: _spec(dice, job) for job in jobs},
@@ -408,7 +410,7 @@ def with_cuts(case: Case) -> Case:
         specs=specs,
         fence_after_s=dice.choice([5.0, 12.0, 20.0]),
         plan=FaultPlan(faults=tuple(faults)),
-        moving=dice.choice([0.1, 0.3]),
+        moving=dice.choice([0.1, 0.3]) / (TRADERS_JOBS if case.trades else 1),
     )
 
 
