@@ -32,7 +32,7 @@ from hs_controller.store import Store
 from hs_controller.thinker import Thinker
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Fact, HostJoined, PolicyAnswered, QuantumEnded, UserSet
+from hs_core.events import ClusterEvent, HostJoined, PolicyAnswered, QuantumEnded, UserSet
 from hs_core.failures import Failure
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
@@ -200,15 +200,11 @@ class Loop:
 
     def _put_config_policy(self) -> None:
         """Another one than before, by what the configuration says, is a deed like any other."""
-        old = self.mind.replaced
-        if not old:
+        if not self.mind.replaced:
             return
 
-        def make(now_s: float, machine: ClusterMachine) -> Sequence[Kept]:
-            by = "the configuration"
-            text = f"{by} puts the policy {machine.policy.name} in place of {old}"
-            fact = Fact(now_s=now_s, kind="policy-set", text=text, data={"by": by, "old": old}, deed=True)
-            return [Kept(now_s=now_s, facts=(fact,))]
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
+            return [Kept(now_s=now_s, facts=tuple(self.mind.put_in_office(now_s)))]
 
         self._put(self._asked, _Item(make))
 
@@ -312,7 +308,7 @@ class Loop:
                 draft.meta["config_users"] = self._config_users
                 draft.weighty, self._config_users = True, None
             if self.mind.replaced:
-                draft.meta |= self.mind.office()
+                draft.meta |= self.mind.meta()
                 self.mind.replaced = ""
             try:
                 await self._write(draft)

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from hs_controller.tables import COUNTED_BEFORE, usage_doc, usage_from
 from hs_controller.usage import Ledger
 from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
+from hs_core.cluster.trade_facts import all_taken_back
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import (
     ClusterEvent,
@@ -30,7 +31,7 @@ from hs_core.events import (
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
-from hs_core.policy import Policy, Profiling
+from hs_core.policy import Memory, Policy, Profiling
 from hs_core.question import Question
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
@@ -136,6 +137,14 @@ class Mind:
         meters: Meters,
         grant_key: str = "",
     ) -> None:
+        saved = loaded.meta.get("policy")
+        in_office = _in_office(saved, policy)
+        self.replaced = (  # the policy in whose place the configuration puts another; empty: none
+            str(saved["name"]) if saved and saved["name"] != in_office.name else ""
+        )
+        self._memory: Memory = loaded.meta.get("memory", {})  # as it is in the journal
+        before = POLICIES.get(self.replaced)
+        self._taken_back = before.trades(self._memory) if before is not None else ()
         state = State(
             jobs={job.id: job for job in (*loaded.ended, *loaded.jobs)},
             users={user.name: user for user in loaded.users},
@@ -143,7 +152,7 @@ class Mind:
             next_job_id=JobId(int(loaded.meta.get("next_job_id", 1))),
             term=loaded.term,
             quantum=int(loaded.meta.get("quantum", 0)),
-            memory=loaded.meta.get("memory", {}),
+            memory={} if self.replaced else self._memory,
             budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
             profile=loaded.meta.get("profile", []),
             gpu_speeds=loaded.meta.get("gpu_speeds", []),
@@ -154,13 +163,7 @@ class Mind:
         self._asking_s = 0.0  # that the question took that the policy is at
         self._meters = meters
         self._configured = policy.name
-        saved = loaded.meta.get("policy")
-        in_office = _in_office(saved, policy)
-        self.replaced = (  # the policy in whose place the configuration puts another; empty: none
-            str(saved["name"]) if saved and saved["name"] != in_office.name else ""
-        )
         self.machine = ClusterMachine(in_office, settings_of(config, grant_key), state, self.watched.dress)
-        self._memory = self.machine.memory  # as it is in the journal
         self._profile_s = now_s  # when it was last written
         self._profile_dirty = False
         self.machine.begin_term(loaded.term)
@@ -218,7 +221,7 @@ class Mind:
         for host in touched.hosts:
             _note(host, self.machine.host(host), draft.hosts, draft.gone_hosts)
         if touched.meta:
-            draft.meta.update(self._meta())
+            draft.meta.update(self.meta())
         self._note_facts(outcome.facts, draft)
         return outcome
 
@@ -307,16 +310,20 @@ class Mind:
         found = (self.machine.find(report.job) for report in event.reports)
         return {row.id: row for row in found if row is not None}
 
-    def office(self) -> dict[str, Any]:
-        return {"policy": {"name": self.machine.policy.name, "configured": self._configured}}
+    def put_in_office(self, now_s: float) -> Iterator[Fact]:
+        """What is to be said of the policy that the configuration puts in the place of another."""
+        old, by, name = self.replaced, "the configuration", self.machine.policy.name
+        yield from all_taken_back(self._taken_back, by, name, now_s)
+        text = f"{by} puts the policy {name} in place of {old}"
+        yield Fact(now_s=now_s, kind="policy-set", text=text, data={"by": by, "old": old}, deed=True)
 
-    def _meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, Any]:
         machine = self.machine
         meta: dict[str, Any] = {
             "next_job_id": machine.next_job_id,
             "quantum": machine.quantum,
             "budget": machine.budget,
-            **self.office(),
+            "policy": {"name": machine.policy.name, "configured": self._configured},
             "restored": machine.restored,
         }
         if machine.memory is not self._memory:  # it may be large

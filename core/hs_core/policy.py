@@ -112,6 +112,7 @@ class HostFacts:
     gpus: int  # healthy ones
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
+    expected: bool = False  # not connected, for a moment only: it has left, or a controller taken office, less than a lease ago
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
     starts: bool = (
         True  # False: it could not start a job lately, and takes no new ones; who has a process there stays
@@ -375,8 +376,14 @@ class Needs:
         return self.profiles if asked.batches is None else asked.batches
 
 
+def _no_trades(_memory: Memory) -> tuple[Trade, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     name: str
     needs: Needs
     decide: Callable[[Snapshot, Memory], Verdict]
+    trades: Callable[[Memory], tuple[Trade, ...]] = _no_trades
+    """Those that stand, by what it remembers: a controller that takes office is told of no others."""

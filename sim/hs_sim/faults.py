@@ -31,9 +31,11 @@ from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
-from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, Fault, FaultPlan, Kind
+from hs_sim.machines.trade_laws import TradeLaws
+from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, TRADE, Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
+from hs_sim.traders import with_traders
 
 QUANTUM_S = 10.0
 TROUBLE_S = 120.0  # nothing new goes wrong after
@@ -48,6 +50,8 @@ TIGHT = 13  # likewise with servers whose memory has room for few processes
 BESIDE = 4  # with `with_cuts` links are all that goes wrong, but for one seed in so many
 FOLDERS = 10  # likewise with users who name folders for their checkpoints, which all servers see
 THINKS_S = (0.0, 0.0, 0.02, 0.7, 4.0, 14.0)  # how long decisions take; 0: the controller waits for them
+UNTRADED = 3  # in two of so many that are none of these, users trade
+TRADERS_JOBS = 3  # times as many jobs as elsewhere, each of them moved for no reason so much more seldom: the policy has to keep up
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
@@ -56,6 +60,7 @@ NEXT_IN_OFFICE = (
     *("gandiva-fair", "las", "fifo", "gang-lottery", "tiresias", "srtf", "pal", "hadar", "hadare", "pollux"),
     *("sjf-bsbf", "sjf-ffs", "fft", "tesserae-las", "gavel-max-min", "gavel-max-min-packed", "themis"),
 )
+BACK_IN_OFFICE = "gandiva-fair"
 GANGS = 0.25  # how likely a job spans two servers
 LEASE_S = 3.0
 # What elastic jobs take for a mini-batch on a V100, over several servers twice as long to synchronize; and what they allow, but for GPUs.
@@ -90,6 +95,7 @@ class Case:
     fence_after_s: float
     moving: float  # how likely a job is moved in a quantum, for no reason
     specs: dict[int, JobSpec]
+    trades: bool = False  # classes of jobs are so unlike that users may trade
     spare_processes: int | None = (
         None  # for which each server's memory has room besides one for each GPU; None: for any number
     )
@@ -149,7 +155,25 @@ def _case_of(seed: int) -> Case:
         return _uneven(case)
     if seed % TIGHT == 5:
         return replace(case, spare_processes=roll(seed, "tight").choice([0, 1, 2]))
-    return _mixing(case) if seed % MIXED == 1 else case
+    if seed % MIXED == 1:
+        return _mixing(case)
+    return _trading(case) if seed % UNTRADED != 2 else case
+
+
+def _trading(case: Case) -> Case:
+    """Trouble of that kind where users trade fast GPUs for slow ones."""
+    experiment = with_traders(case.experiment)
+    jobs, dice = experiment.workload.jobs, roll(experiment.seed, "trades")
+    names = [name for name, _ in servers(experiment.cluster)]
+    return replace(
+        case,
+        experiment=experiment,
+        trades=True,
+        moving=case.moving / TRADERS_JOBS,
+        plan=_plan(dice, names, (*MOMENTS, *[TRADE] * 5)) if case.plan.crashes else case.plan,
+        cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.05),
+        specs={job.id: _spec(dice, job) for job in jobs},
+    )
 
 
 def _uneven(case: Case) -> Case:
@@ -294,11 +318,11 @@ def _spec(dice: Random, job: SimJob) -> JobSpec:
     )
 
 
-def _plan(dice: Random, hosts: Sequence[HostName]) -> FaultPlan:
+def _plan(dice: Random, hosts: Sequence[HostName], moments: Sequence[str] = MOMENTS) -> FaultPlan:
     faults = []
     for _ in range(dice.randint(1, 5)):
         kind = dice.choice(MISHAPS)
-        moment = dice.choice(MOMENTS) if dice.random() < 0.5 else ""
+        moment = dice.choice(moments) if dice.random() < 0.5 else ""
         seconds = dice.choice([0.5, 3.0, 9.0, 15.0, 40.0])
         if kind is Kind.CLOCK_JUMP:
             seconds *= dice.choice([-1000.0, 1000.0])
@@ -316,11 +340,28 @@ def _plan(dice: Random, hosts: Sequence[HostName]) -> FaultPlan:
     return FaultPlan(faults=tuple(faults))
 
 
+def _deed_among_traders(dice: Random) -> Fault:
+    """Often at the moment at which they trade."""
+    kind = dice.choice([Kind.POLICY_SET, Kind.TICKETS_SET, Kind.USER_LEFT])
+    return Fault(
+        kind=kind,
+        at_s=dice.uniform(1.0, TROUBLE_S),
+        for_s=dice.choice([5.0, 20.0, 40.0]),
+        when=TRADE if dice.random() < 0.6 else "",
+        nth=dice.randint(1, 3),
+        after_s=dice.choice([0.0, 0.01, 4.0, 15.0]),
+        policy=dice.choice([BACK_IN_OFFICE, BACK_IN_OFFICE, *NEXT_IN_OFFICE]),
+    )
+
+
 def with_deeds(case: Case) -> Case:
-    """The same trouble, and people who drain, pause, cancel, and put other policies in office in the middle of it."""
+    """The same trouble, and people who drain, pause, cancel, and put other policies in office in the middle of it; among users who trade some leave for a while."""
     dice = roll(case.experiment.seed, "deeds")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
     deeds = [_deed(dice, hosts) for _ in range(dice.randint(1, 6))]
+    if case.trades:
+        dice = roll(case.experiment.seed, "deeds among traders")
+        deeds += [_deed_among_traders(dice) for _ in range(dice.randint(1, 4))]
     if any(spec.checkpoint_dir for spec in case.specs.values()):  # nor does anybody fork them later
         deeds = [d for d in deeds if d.kind is not Kind.POLICY_SET or not find(d.policy).needs.copies]
     policy = case.experiment.policy
@@ -369,7 +410,7 @@ def with_cuts(case: Case) -> Case:
         specs=specs,
         fence_after_s=dice.choice([5.0, 12.0, 20.0]),
         plan=FaultPlan(faults=tuple(faults)),
-        moving=dice.choice([0.1, 0.3]),
+        moving=dice.choice([0.1, 0.3]) / (TRADERS_JOBS if case.trades else 1),
     )
 
 
@@ -439,6 +480,7 @@ def run_seed(
     world.cannot_checkpoint = case.cannot_checkpoint
     laws = Laws(world)
     world.watch = laws
+    world.trade_laws = TradeLaws(world)
     world.horizon_s = UNTIL_S
     world.clock.at(TROUBLE_S + QUANTUM_S, world.trouble.forget)
     if case.spare_processes is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from hs_controller.rows import Event
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World
 from hs_core.events import Fact
+from hs_core.mechanism.trade import dump
 from hs_core.names import JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Trade, Verdict
@@ -332,6 +334,44 @@ def test_a_policy_that_the_configuration_changes_is_in_the_audit_once(config: Co
     assert asyncio.run(policies_set("las")) == [("policy-set", "the configuration")]
 
 
+def test_a_policy_that_the_configuration_changes_is_not_told_what_another_one_remembered(
+    config: Config,
+) -> None:
+    async def decided(policy: str) -> str:
+        async with started(config, find(policy)) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            return here.loop.mind.machine.failure
+
+    assert asyncio.run(decided("gandiva-fair")) == ""
+    assert asyncio.run(decided("las")) == ""
+    assert asyncio.run(decided("pal")) == ""
+
+
+def test_trades_of_a_policy_that_the_configuration_replaces_are_told_as_undone(config: Config) -> None:
+    """By a controller that died before it had decided anything, too."""
+    trade = Trade(
+        fast="V100", slow="K80", giver=UserName("alice"), taker=UserName("bob"), fast_gpus=Fraction(1),
+        slow_gpus=Fraction(2), price=2.0, giver_speedup=1.0, taker_speedup=3.0, since_s=1.0,
+    )  # fmt: skip
+    memory = {"quantum": 1, "moved": 1, "trades": dump([trade])}
+
+    async def story(policy: str) -> list[str]:
+        async with started(config, find(policy)) as here:
+            await here.client.submit(spec())
+            return [kind for kind, _ in await kinds(here) if kind.startswith("trade")]
+
+    assert asyncio.run(story("gandiva-fair")) == []
+    with sqlite3.connect(config.state_dir / "journal.db") as db:
+        db.execute("insert or replace into meta values ('memory', ?)", (json.dumps(memory),))
+    assert asyncio.run(story("las")) == ["trade-undone"]
+    with sqlite3.connect(config.state_dir / "journal.db") as db:
+        (left,) = db.execute("select value from meta where key = 'memory'").fetchone()
+    assert "trades" not in json.loads(left)
+    assert asyncio.run(story("las")) == ["trade-undone"]
+
+
 def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Config) -> None:
     trade = Trade(
         fast="V100",
@@ -347,9 +387,9 @@ def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Co
     )
     shown = views.trade(trade)
     assert (shown.gives, shown.receives, shown.price, shown.undone) == ("ann", "bob", 3.0, 0.0)
-    from hs_core.cluster.decisions import _trade_data
+    from hs_core.cluster.trade_facts import trade_data
 
-    fact = Fact(now_s=9.0, kind="trade-undone", text="…", data={**_trade_data(trade), "why": "bob left"})
+    fact = Fact(now_s=9.0, kind="trade-undone", text="…", data={**trade_data(trade), "why": "bob left"})
     undone = views.undone_trade(Event(seq=1, fact=fact))
     assert (undone.undone, undone.why_undone) == (9.0, "bob left")
     undone.ClearField("undone")

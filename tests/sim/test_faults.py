@@ -3,16 +3,20 @@
 import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from hs_core.cluster import State
 from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.mechanism.trade import Outcome
 from hs_core.model import Job, OnPartition, Stored
 from hs_core.names import HostName, JobId
+from hs_core.policies import gandiva_fair
 from hs_sim import faults
 from hs_sim.cli import main
 from hs_sim.faults import Failure, case_of, explore, run_seed
@@ -48,6 +52,13 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
+@pytest.fixture
+def untraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds stand for what they stood for when this was found: nobody traded."""
+    monkeypatch.setattr(faults, "_trading", lambda case: case)
+
+
+@pytest.mark.usefixtures("untraded")
 @pytest.mark.parametrize(
     "seed",
     [
@@ -198,6 +209,7 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
     assert run_seed(seed) is None
 
 
+@pytest.mark.usefixtures("untraded")
 @pytest.mark.parametrize(
     "seed",
     [
@@ -225,6 +237,11 @@ def test_what_once_broke_in_trouble_holds(seed: int):
     assert run_seed(seed) is None
 
 
+def test_a_server_that_was_rebooted_begins_its_quanta_anew():
+    """By the clock of the boot before its next one was two minutes away, and a job stood beside idle GPUs until then."""
+    assert run_seed(5214, thinks=True) is None
+
+
 def test_who_wrote_on_while_cut_off_goes_on_from_that_and_does_not_fail_for_what_is_gone():
     assert run_seed(12125, deeds=True) is None
 
@@ -244,6 +261,7 @@ def test_what_a_node_was_told_before_its_gang_stops_is_told_though_the_link_has_
     assert run_seed(26380, deeds=True) is None
 
 
+@pytest.mark.usefixtures("untraded")
 def test_gpus_do_not_idle_for_long_beside_one_that_cannot_be_moved_out_of_a_gangs_way():
     assert run_seed(24054, deeds=True) is None
 
@@ -258,6 +276,21 @@ def test_an_agent_that_slept_as_a_job_was_to_stop_has_no_longer_quanta_for_it(mo
     """Jobs stood for 100 s, ten quanta, beside a GPU that was idle."""
     under_gandiva_fair(monkeypatch, 39617)
     assert run_seed(39617) is None
+
+
+def test_users_trade_and_trades_are_taken_back_and_made_anew_in_the_middle_of_trouble():
+    told: list[dict[str, int]] = []
+    for seed in (348, 354, 360):
+        worlds: list[World] = []
+        assert run_seed(seed, worlds.append, deeds=True) is None
+        laws = worlds[0].trade_laws
+        assert laws is not None
+        told.append(laws.told)
+    assert all(each["trade"] >= 3 and each["trade-undone"] >= 3 for each in told)
+
+
+def test_many_seeds_draw_users_who_trade():
+    assert sum(case_of(seed).trades for seed in range(SEEDS)) > SEEDS / 5
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------
@@ -303,6 +336,38 @@ def test_orders_that_go_out_before_they_are_committed_are_found(monkeypatch):
 
     monkeypatch.setattr(Journal, "commit", late)
     assert found(first=350).what
+
+
+def first_among_traders(first: int) -> Failure:
+    seeds = [seed for seed in range(first, first + ENOUGH) if case_of(seed).trades]
+    failures = explore(seeds, enough=1)
+    assert failures, f"not found in {len(seeds)} seeds"
+    return failures[0]
+
+
+def test_a_controller_that_forgets_trades_is_found(monkeypatch):
+    begin = Journal.begin_term
+
+    def forgetful(self: Journal) -> State:
+        state = begin(self)
+        return replace(state, memory={name: kept for name, kept in state.memory.items() if name != "trades"})
+
+    monkeypatch.setattr(Journal, "begin_term", forgetful)
+    assert "what was told of trades comes to" in first_among_traders(121).what
+
+
+def test_a_trade_by_which_a_part_of_a_gpu_is_lost_is_found(monkeypatch):
+    load = gandiva_fair.trading.settle
+
+    def losing(*asked: Any) -> Outcome:
+        outcome = load(*asked)
+        if not outcome.trades:
+            return outcome
+        at = max(outcome.entitled)
+        return replace(outcome, entitled={**outcome.entitled, at: outcome.entitled[at] * Fraction(99, 100)})
+
+    monkeypatch.setattr(gandiva_fair.trading, "settle", losing)
+    assert "where its share and trades come to" in first_among_traders(13).what
 
 
 def test_a_host_that_obeys_an_old_order_is_found():

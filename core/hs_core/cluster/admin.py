@@ -8,6 +8,7 @@ from hs_core import policies
 from hs_core.cluster import reports
 from hs_core.cluster.gpus_out import gpus_text
 from hs_core.cluster.hosts import Hosts
+from hs_core.cluster.trade_facts import all_taken_back
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host
@@ -54,6 +55,9 @@ class Admin(Hosts):
         self._stale, self._decided_s = True, None  # it is asked at once
         if policy.name == old.name:
             return
+        self._event.facts += all_taken_back(self._trades, event.by, policy.name, event.now_s)
+        self._trades = ()
+        self._entitled, self._base = self._base or self._entitled, {}
         self.policy = self._dress(policy)
         self._memory = {}
         for row in [row for row in self._book.live.values() if row.accumulation > 1]:
@@ -152,6 +156,7 @@ class Admin(Hosts):
         self._connected.discard(name)
         assert self._away is not None
         self._away.pop(name, None)
+        self._expected.pop(name, None)
         self._spared.pop(name, None)
         self._fenced.discard(name)
         self._unable.of_all.forget(name)

@@ -10,6 +10,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
+from hs_core.cluster.trade_facts import trade_fact
 from hs_core.copier import copier
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Consult, Direct, GiveUp, PolicyAnswered, Wake
@@ -17,7 +18,7 @@ from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
+from hs_core.policy import Plan, Snapshot, Trial, Verdict
 from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted, WantedJob
 
@@ -79,6 +80,7 @@ class Decisions(Requests):
             times.append(self._edges.at_s)
         if self._backup.awaits:
             times.append(self._backup.until_s)
+        times += [until_s for _, until_s in self._expected.values()]
         if self._stale and self._decided_s is not None and self._question is None:
             times.append(self._decided_s + self._settle_s())
         if not times:
@@ -289,8 +291,7 @@ class Decisions(Requests):
         self._entitled = verdict.entitled
         self._base = verdict.base
         self._trades = verdict.trades
-        for news in verdict.news:
-            self._tell_trade(news, now_s)
+        self._event.facts += [trade_fact(news, now_s) for news in verdict.news]
 
     def _tell_trials(self, trials: Mapping[JobId, Trial], now_s: float) -> None:
         before, self._trials = self._trials, trials
@@ -312,26 +313,6 @@ class Decisions(Requests):
         if len(there) < 2:
             return False  # what lives there fits
         return sum(self._book.live[job].gpus for job in there) > len(self._book.hosts[name].healthy_gpus)
-
-    def _tell_trade(self, news: TradeNews, now_s: float) -> None:
-        trade = news.trade
-        fast, slow = float(trade.fast_gpus), float(trade.slow_gpus)
-        amounts = f"{fast:g} {trade.fast} of {trade.giver} for {slow:g} {trade.slow} of {trade.taker}, at {trade.price:.3g}"
-        if news.undone:
-            text = f"undone: {amounts}" + (f": {news.why}" if news.why else "")
-        else:
-            gains, too = slow - trade.giver_speedup * fast, trade.taker_speedup * fast - slow
-            text = (
-                f"{amounts}: a {trade.fast} is worth {trade.giver_speedup:.3g} {trade.slow} to {trade.giver}, who gains {gains:.3g} {trade.slow}, "
-                f"and {trade.taker_speedup:.3g} to {trade.taker}, who gains {too:.3g}"
-            )
-        self._fact(
-            now_s,
-            "trade-undone" if news.undone else "trade",
-            text,
-            user=trade.giver,
-            data={**_trade_data(trade), "why": news.why} if news.undone else _trade_data(trade),
-        )
 
     # --- what is ordered ------------------------------------------------------------------------------------------
 
@@ -425,18 +406,3 @@ class Decisions(Requests):
 
 
 _LOCAL = Turn()
-
-
-def _trade_data(trade: Trade) -> dict[str, str | int | float]:
-    return {
-        "at": trade.since_s,
-        "fast": trade.fast,
-        "slow": trade.slow,
-        "gives": trade.giver,
-        "receives": trade.taker,
-        "fast_gpus": float(trade.fast_gpus),
-        "slow_gpus": float(trade.slow_gpus),
-        "price": trade.price,
-        "giver_speedup": trade.giver_speedup,
-        "taker_speedup": trade.taker_speedup,
-    }

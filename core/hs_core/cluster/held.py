@@ -23,7 +23,7 @@ from hs_core.failures import Failure
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import GpuId, HostName, JobId, UserName
-from hs_core.policy import Policy, Trade, Trial
+from hs_core.policy import Policy, Trial
 from hs_core.question import Question
 from hs_core.wanted import Turn, Wanted
 
@@ -51,6 +51,8 @@ class Held:
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
+        self._expected: dict[HostName, tuple[float, float]] = {}
+        """Of these: from when until when they are taken to be on their way back."""
         self._spared: dict[HostName, float] = {}  # of these: not given up until then
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}
@@ -67,7 +69,7 @@ class Held:
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
         self._base: Mapping[tuple[UserName, str], Fraction] = {}
-        self._trades: tuple[Trade, ...] = ()
+        self._trades = self.policy.trades(state.memory)
         self._flights: dict[
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
@@ -76,7 +78,14 @@ class Held:
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()
-        self._sight = Sight(self._book, self._connected, self._fenced, self._grounded, self._unable)
+        self._sight = Sight(
+            self._book,
+            self._connected,
+            self._fenced,
+            self._grounded,
+            self._unable,
+            expected=self._expected,
+        )
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

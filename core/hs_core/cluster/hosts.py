@@ -35,6 +35,7 @@ class Hosts(Moves):
         self._book.touch(host.name)
         if self._away is not None:
             self._away.pop(host.name, None)
+        self._expected.pop(host.name, None)
         self._spared.pop(host.name, None)
         self._fenced.discard(host.name)
         self._sent.pop(host.name, None)
@@ -197,6 +198,7 @@ class Hosts(Moves):
         self._book.touch(name)
         assert self._away is not None
         self._away[name] = event.now_s
+        self._expected[name] = (event.now_s, event.now_s + self.settings.lease_s)
         self._sent.pop(name, None)
         self._clashes = {clash for clash in self._clashes if clash[0] != name}
         self._stale = True
@@ -216,7 +218,12 @@ class Hosts(Moves):
         """A new term has heard of nobody: its own beginning is all that time away can be counted from."""
         if self._away is None:
             self._away = {name: now_s for name in self._book.hosts if name not in self._connected}
+            self._expected |= dict.fromkeys(self._away, (now_s, now_s + self.settings.lease_s))
             self._backup.begins(now_s, self.settings.lease_s)
+        late = [name for name, (since_s, until_s) in self._expected.items() if not since_s <= now_s < until_s]
+        for name in late:
+            del self._expected[name]
+            self._stale = True
 
     def _tend_backup(self, now_s: float) -> None:
         if not self._backup.awaits:

@@ -45,12 +45,15 @@ class Sight:
         fenced: Collection[HostName],
         grounded: Grounded,
         unable: Unable,
+        *,
+        expected: Collection[HostName],
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
         self._narrow = Narrow()
         self._connected = connected
+        self._expected = expected
         self._fenced = fenced
         self.fits = Fits()
         self._copies = True
@@ -399,14 +402,17 @@ class Sight:
     def _host(self, host: Host) -> HostFacts:
         """Made again only where the server is another: there are thousands, and few change between two decisions."""
         connected, starts = host.name in self._connected, host.name not in self._unable.of_all
+        expected = host.name in self._expected
         known = self._hosts.get(host.name)
         if (
             known is None
             or known[0] is not host
             or known[1].connected is not connected
+            or known[1].expected is not expected
             or known[1].starts is not starts
         ):
-            known = self._hosts[host.name] = (host, _host_facts(host, connected=connected, starts=starts))
+            facts = _host_facts(host, connected=connected, expected=expected, starts=starts)
+            known = self._hosts[host.name] = (host, facts)
         return known[1]
 
 
@@ -423,7 +429,7 @@ def _declared(row: Job, started: bool) -> int:
     return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, row.accumulation)
 
 
-def _host_facts(host: Host, *, connected: bool, starts: bool) -> HostFacts:
+def _host_facts(host: Host, *, connected: bool, expected: bool, starts: bool) -> HostFacts:
     healthy = host.healthy_gpus
     return HostFacts(
         name=host.name,
@@ -431,6 +437,7 @@ def _host_facts(host: Host, *, connected: bool, starts: bool) -> HostFacts:
         gpus=len(healthy),
         gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
         connected=connected,
+        expected=expected,
         accepts=host.schedulable,
         starts=starts,
         indices=tuple(gpu.index for gpu in healthy),

@@ -237,7 +237,7 @@ class Census:
 
     def _usable(self, job: JobFacts, own: str) -> tuple[str, ...]:
         """Pools that it is demand for; one that cannot go elsewhere yet, already where it could be: else shares would waver as it starts."""
-        return (own,) if job.rooted else self.floor.usable_from(job, own)
+        return (own,) if job.rooted else self.floor.wanted_from(job, own)
 
 
 @dataclass(slots=True)

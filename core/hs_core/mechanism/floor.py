@@ -15,6 +15,8 @@ from hs_core.policy import HostFacts, JobFacts
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_Key = tuple[int, int, int, tuple[str, ...], frozenset[HostName]]
+"""Of a job, what decides which pools could take it."""
 
 
 class Shape(NamedTuple):
@@ -39,10 +41,16 @@ class _Rack:
     gpus: int
     memory_bytes: int
     takes_new: bool
+    expected: bool
 
 
 def _rack(host: HostFacts) -> _Rack:
-    return _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
+    return _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host), _is_expected(host))
+
+
+def _is_expected(host: HostFacts) -> bool:
+    """It will take new jobs once it has been heard of."""
+    return host.expected and host.accepts and host.starts
 
 
 class Servers:
@@ -89,33 +97,45 @@ class Floor:
             model: Servers(host for host in self.hosts.values() if host.model == model)
             for model in self.models
         }
-        self._usable: dict[tuple[int, int, int, tuple[str, ...], frozenset[HostName]], tuple[str, ...]] = {}
+        self._usable: dict[_Key, tuple[str, ...]] = {}
+        self._wanted: dict[_Key, tuple[str, ...]] | None = None  # None: the same
+        if any(map(_is_expected, self.closed)):
+            self._wanted = {}
 
     def pools(self, asked: Callable[[HostName], int]) -> list[tuple[str, int]]:
         """(model, GPUs that jobs can have), newest first. `asked`: GPUs that the jobs of a server ask for.
 
         One that takes no new jobs (drained, away, unable to start any) has as many as those that live there ask for. Were the others counted, users
-        with many jobs would be entitled to GPUs that nobody can have, and be paid with those of users with few.
+        with many jobs would be entitled to GPUs that nobody can have, and be paid with those of users with few. Of one that is expected all count: it
+        is back in a moment, and trades would be taken back for it.
         """
         sizes = dict(self._open)
         for host in self.closed:
-            sizes[host.model] += min(host.gpus, asked(host.name))
+            sizes[host.model] += host.gpus if _is_expected(host) else min(host.gpus, asked(host.name))
         return list(sizes.items())
 
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
+        return self._kept(self._usable, job, awaited=False)
+
+    def wanted(self, job: JobFacts) -> tuple[str, ...]:
+        """Pools that it is demand for: also those that could take it once all servers are there that are expected."""
+        return self.usable(job) if self._wanted is None else self._kept(self._wanted, job, awaited=True)
+
+    def _kept(self, known: dict[_Key, tuple[str, ...]], job: JobFacts, *, awaited: bool) -> tuple[str, ...]:
         key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types, job.barred)
-        found = self._usable.get(key)
+        found = known.get(key)
         if found is None:
-            found = self._usable[key] = self._find(shape_of(job))
+            found = known[key] = self._find(shape_of(job), awaited=awaited)
         return found
 
-    def _find(self, shape: Shape) -> tuple[str, ...]:
+    def _find(self, shape: Shape, *, awaited: bool) -> tuple[str, ...]:
         servers: dict[str, int] = {}
         barred = Counter(_rack(self.hosts[name]) for name in shape.barred if name in self.hosts)
         for rack, count in self.racks.items():
             fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
-            if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
+            takes = rack.takes_new or (awaited and rack.expected)
+            if takes and fits and (not shape.models or rack.model in shape.models):
                 servers[rack.model] = servers.get(rack.model, 0) + count - barred[rack]
         return tuple(model for model in self.models if servers.get(model, 0) >= shape.nodes)
 
@@ -130,7 +150,13 @@ class Floor:
 
     def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
         """The same with the pool where it lives."""
-        models = self.usable(job)
+        return self._with(self.usable(job), own)
+
+    def wanted_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
+        """The same of what it is demand for."""
+        return self._with(self.wanted(job), own)
+
+    def _with(self, models: tuple[str, ...], own: str) -> tuple[str, ...]:
         return models if own in models else tuple(m for m in self.models if m in models or m == own)
 
 

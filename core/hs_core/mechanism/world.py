@@ -84,10 +84,6 @@ class World:
         """Pools that could take the job, newest first."""
         return self.floor.usable(job)
 
-    def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
-        """The same with the pool where it lives."""
-        return self.floor.usable_from(job, own)
-
     def count(self, kinds: Iterable[tuple[Kind, Band]], both: Mapping[Kind, Band]) -> None:
         """Jobs that live where the census has counted them. `both`: what it has of kinds that are counted twice."""
         of_users, of_kinds, here = self.gpus, self.kind_gpus, self.kinds
@@ -247,12 +243,12 @@ def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | No
 def _look_at(world: World, job: JobFacts) -> None:
     if not job.hosts:
         world.new.append(job)
-        world.ask(job.user, world.usable(job), job.gang)
+        world.ask(job.user, world.floor.wanted(job), job.gang)
     elif (goes := _as_it_goes(world, job)) is not None:
         going, home = goes
         world.going[job.id] = home
         world.settle(going, home)
-        world.ask(job.user, world.usable_from(going, world.model(home)), going.gang)
+        world.ask(job.user, world.floor.wanted_from(going, world.model(home)), going.gang)
     else:
         world.ask(job.user, _seat(world, job), job.gang)
 
@@ -282,7 +278,7 @@ def _seat(world: World, job: JobFacts) -> tuple[str, ...]:
     if not known or (not job.started and job.movable and reached and not stays):
         del world.homes[job.id]
         world.new.append(job)
-        return world.usable(job)
+        return world.floor.wanted(job)
     model = there[0].model
     able = all(job.per_node <= host.gpus for host in there)
     if able:
@@ -290,11 +286,11 @@ def _seat(world: World, job: JobFacts) -> tuple[str, ...]:
     else:
         world.unable.add(job.id)
     fixed = job.rooted or (job.started and job.migrate is Migrate.NEVER)
-    if fixed or not reached:
+    if fixed or not all(host.connected or host.expected for host in there):
         return (model,) if able else ()
     # One that is just starting is demand wherever it could be, as it was before: else shares and trades would waver with every move.
     if job.movable and (not stays or not able):
         world.leavers.append(job)
     if job.started and job.migrate is Migrate.SAME_TYPE:
-        return (model,) if able or model in world.usable(job) else ()
-    return world.usable_from(job, model) if able else world.usable(job)
+        return (model,) if able or model in world.floor.wanted(job) else ()
+    return world.floor.wanted_from(job, model) if able else world.floor.wanted(job)

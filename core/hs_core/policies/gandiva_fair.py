@@ -25,7 +25,7 @@ from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import World, look
 from hs_core.names import HostName, JobId
-from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Trade, Verdict
 from hs_core.shares import entitle_pools
 from hs_core.wanted import Turn
 
@@ -210,8 +210,13 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
     return servers
 
 
+def _standing(memory: Memory) -> tuple[Trade, ...]:
+    return tuple(trade.load(memory.get("trades", ())))
+
+
 GANDIVA_FAIR = Policy(
     name="gandiva-fair",
     needs=Needs(every_quantum=True, fair=True, starts=False, ends=False, progress=False),
     decide=decide,
+    trades=_standing,
 )

@@ -78,6 +78,7 @@ class Agent:
         self.connected = False
         self._leases = Leases(self, self._clock)
         self._saved: str | None = None
+        self._saved_in_boot = self.boots
         self._launching: dict[Key, Launch] = {}
         self._saved_launching: tuple[Launch, ...] = ()
         self._events: deque[HostEvent] = deque()
@@ -102,7 +103,8 @@ class Agent:
         saved = json.loads(self._saved) if self._saved else None
         self.up = True
         self._ticking = False
-        self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s(), saved=saved)
+        rebooted = self._saved_in_boot != self.boots
+        self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s(), saved=saved, rebooted=rebooted)
         self._world.made(self)
         self._launching = {(m.wanted.job, m.wanted.epoch): m for m in self._saved_launching}
         self._handling = True
@@ -237,6 +239,7 @@ class Agent:
     def _save(self) -> None:
         assert self.machine is not None
         self._saved = json.dumps(self.machine.saved())
+        self._saved_in_boot = self.boots
         self._saved_launching = tuple(self._launching.values())
 
     def _perform(self, command: HostCommand) -> None:

@@ -5,11 +5,11 @@ As `hs_controller.loop`, `agents` and `links` do it; time and the wire are simul
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hs_core.cluster import ClusterMachine, Settings
+from hs_core.cluster import ClusterMachine, Outcome, Settings
 from hs_core.errors import RefusedError
 from hs_core.events import (
     ClusterEvent,
@@ -76,9 +76,9 @@ class Controller:
         self.welcome: Callable[[Line], None] = _nobody
         self.hung_up: Callable[[Line], None] = _nobody
         self.refused: Callable[[RefusedError], None] = _ignore
-        self.decided: Callable[[Iterable[JobId]], None] = _ignore  # of which jobs, right after each event
+        self.happened: Callable[[Outcome], None] = _ignore  # right after each event
         self.committed: Callable[[Draft], None] = _ignore
-        self.ruled: Callable[[Verdict], None] = _ignore
+        self.ruled: Callable[[Snapshot, Memory, Verdict], None] = _ignore
         self.alive = False
         self.life = 0
         self.wall_s = 0.0  # the time of day, ahead of the simulation's clock
@@ -108,7 +108,7 @@ class Controller:
             self.decisions += 1
             self.decision_s += took_s
             self.decision_s_max = max(self.decision_s_max, took_s)
-            self.ruled(verdict)
+            self.ruled(snapshot, memory, verdict)
             return verdict
 
         return replace(policy, decide=timed)
@@ -178,7 +178,7 @@ class Controller:
                     answers.append((answered, None))
                     continue
                 draft.take(self.machine, event, outcome)
-                self.decided(outcome.touched.jobs)
+                self.happened(outcome)
                 if key:
                     draft.answers[key] = outcome.answer
                 answers.append((answered, outcome.answer))
@@ -317,5 +317,5 @@ def _nobody(*_: Any) -> None:
     raise AssertionError("the controller was not wired")
 
 
-def _ignore(_: Any) -> None:
+def _ignore(*_: Any) -> None:
     pass

@@ -16,6 +16,7 @@ from hs_core.events import (
     JobsPaused,
     JobsUnpaused,
     PolicySet,
+    UserRemoved,
     UserSet,
 )
 from hs_core.names import HostName, JobId, UserName
@@ -118,6 +119,29 @@ class Deeds:
 
     def set_policy(self, name: str, done: Done) -> None:
         self._ask(lambda now_s: PolicySet(now_s=now_s, name=name, by=WHO), lambda _: done())
+
+    def leave(self, user: UserName, for_s: float, done: Done) -> None:
+        """All of its jobs are cancelled, until there are none and it can be removed. Whoever submits for it meanwhile asks again once it is back."""
+        world, until_s = self._world, self._clock.now_s + for_s
+
+        def back(_: bool) -> None:
+            tickets = world.experiment.workload.tickets[user]
+            self._clock.at(max(until_s, self._clock.now_s), self.set_tickets, user, tickets, done)
+
+        def removed(allowed: bool) -> None:
+            if allowed or world.controller.machine.user(user) is None or self._clock.now_s >= until_s:
+                back(allowed)
+            else:
+                self._clock.after(POLL_S, leave)
+
+        def leave() -> None:
+            jobs = [job for job in world.truth.jobs.values() if job.sim.user == user and job.id is not None]
+            left = [job for job in jobs if job.ended_s is None and not job.cancelled]
+            for job in left:
+                self.cancel(job, lambda: None)
+            self._ask(lambda now_s: UserRemoved(now_s=now_s, name=user, by=WHO), removed)
+
+        leave()
 
     def _for_a_while(self, take: Make, give_back: Make, for_s: float, done: Done) -> None:
         self._ask(take, lambda _: self._clock.after(for_s, self._ask, give_back, lambda _: done()))

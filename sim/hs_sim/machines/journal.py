@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hs_core.cluster import ClusterMachine, Outcome, State
-from hs_core.events import ClusterEvent, HostReported
+from hs_core.events import ClusterEvent, Fact, HostReported
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 
@@ -21,7 +21,7 @@ class Draft:
     users: dict[UserName, User | None] = field(default_factory=dict)
     hosts: dict[HostName, Host | None] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
-    last_s: float = 0.0  # of the newest fact
+    facts: list[Fact] = field(default_factory=list)
     answers: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
     rates: bool = False  # were measured
     weighty: bool = False  # committed before anything comes of it; else counters that agents repeat
@@ -36,8 +36,7 @@ class Draft:
             self.users[name] = machine.user(name)
         for host in touched.hosts:
             self.hosts[host] = machine.host(host)
-        if outcome.facts:
-            self.last_s = outcome.facts[-1].now_s
+        self.facts += outcome.facts
         if touched.meta:
             self.meta = {
                 "next_job_id": machine.next_job_id,
@@ -95,7 +94,8 @@ class Journal:
             _put(self.users, draft.users)
             _put(self.hosts, draft.hosts)
             self.answers.update(draft.answers)
-            self.last_s = max(self.last_s, draft.last_s)
+            if draft.facts:
+                self.last_s = max(self.last_s, draft.facts[-1].now_s)
             if draft.meta:
                 self.meta = draft.meta
 

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     JOB_CANCELLED = "job-cancelled"
     TICKETS_SET = "tickets-set"
     POLICY_SET = "policy-set"
+    USER_LEFT = "user-left"  # all of its jobs are cancelled, and it is removed; after a while it is back
 
 
 DEEDS = (
@@ -50,7 +51,7 @@ DEEDS = (
     Kind.TICKETS_SET,
     Kind.POLICY_SET,
 )
-MISHAPS = tuple(kind for kind in Kind if kind not in DEEDS)
+MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, Kind.USER_LEFT})
 
 
 ON_A_HOST = frozenset(Kind) - {
@@ -62,12 +63,13 @@ ON_A_HOST = frozenset(Kind) - {
     Kind.JOB_CANCELLED,
     Kind.TICKETS_SET,
     Kind.POLICY_SET,
+    Kind.USER_LEFT,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """At a time; or, with `when`, `after_s` behind the `nth` order of that kind ("Suspend", "Launch", "Fetch", …) from `at_s` on."""
+    """At a time; or, with `when`, `after_s` behind the `nth` order of that kind ("Suspend", "Launch", "Fetch", …), or trade, from `at_s` on."""
 
     kind: Kind
     at_s: float = 0.0
@@ -89,6 +91,8 @@ class FaultPlan:
         return bool(self.faults)
 
 
+TRADE = "Trade"
+"""What a fault may wait for besides an order: a trade was made, and is not committed yet."""
 _REMEMBER_S = 1.5  # an agent that is about to be killed keeps what it saves
 
 
@@ -129,13 +133,14 @@ class Trouble:
         if agent.up:
             agent.remember()
 
-    def ordered(self, words: tuple[str, ...], host: HostName) -> None:
-        """Orders went out on a host: is a fault waiting for one of them?"""
+    def ordered(self, words: tuple[str, ...], host: HostName | None) -> None:
+        """Orders went out on a host, or something happened that is about none: is a fault waiting for one of them?"""
         for waiting in list(self._waiting):
             fault, left = waiting
             assert isinstance(fault, Fault)
             assert isinstance(left, int)
-            if self._clock.now_s < fault.at_s or fault.host not in (None, host):
+            elsewhere = host is not None and fault.host not in (None, host)
+            if self._clock.now_s < fault.at_s or elsewhere:
                 continue
             seen = sum(word == fault.when for word in words)
             waiting[1] = left - seen
@@ -175,9 +180,12 @@ class Trouble:
                 self._clock.after(fault.for_s, self._no_repeats)
             case Kind.JOB_PAUSED | Kind.JOB_CANCELLED:
                 self._ask_of_a_job(fault)
-            case Kind.TICKETS_SET:
+            case Kind.TICKETS_SET | Kind.USER_LEFT:
                 user = world.dice.choice(sorted({job.sim.user for job in world.truth.jobs.values()}))
-                self._deeds.set_tickets(user, world.dice.choice([10.0, 100.0, 400.0]), self._over)
+                if kind is Kind.USER_LEFT:
+                    self._deeds.leave(user, fault.for_s, self._over)
+                else:
+                    self._deeds.set_tickets(user, world.dice.choice([10.0, 100.0, 400.0]), self._over)
             case Kind.POLICY_SET:
                 self._deeds.set_policy(fault.policy, self._over)
             case _:

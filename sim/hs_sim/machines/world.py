@@ -1,12 +1,12 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn
 
-from hs_core.cluster import Settings
+from hs_core.cluster import Outcome, Settings
 from hs_core.cluster.machine import as_it_is
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
@@ -15,7 +15,7 @@ from hs_core.host import HostConfig
 from hs_core.model import Gpu, JobSpec, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
-from hs_core.policy import Policy, Verdict
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.reports import Exit
 from hs_core.wanted import WantedJob
 from hs_sim.cluster import slowed_servers
@@ -31,7 +31,8 @@ from hs_sim.machines.network import DOWN, Line, Network
 from hs_sim.machines.samples import Samples
 from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
-from hs_sim.machines.trouble import FaultPlan, Trouble
+from hs_sim.machines.trade_laws import TradeLaws
+from hs_sim.machines.trouble import TRADE, FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Pool, Result, SimJob
 from hs_sim.trades import trade_row
@@ -76,6 +77,7 @@ class World:
         self.cannot_checkpoint: frozenset[int] = frozenset()
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
+        self.trade_laws: TradeLaws | None = None
         base = settings or Settings()
         self.controller = Controller(
             self.clock,
@@ -126,7 +128,7 @@ class World:
         controller.hung_up = lambda line: self.agents[line.host].hung_up(line)
         controller.refused = self._refused
         controller.committed = self._committed
-        controller.decided = self._decided
+        controller.happened = self._happened
         controller.ruled = self._ruled
 
     # --- running ----------------------------------------------------------------------------------------------------
@@ -356,10 +358,16 @@ class World:
 
     # --- what was decided, and committed ----------------------------------------------------------------------------
 
-    def _decided(self, touched: Iterable[JobId]) -> None:
+    def _happened(self, outcome: Outcome) -> None:
+        self._decided(outcome.touched.jobs)
+        if self.trade_laws is not None:
+            self.trade_laws.happened(outcome)
+        if any(fact.kind == "trade" for fact in outcome.facts):
+            self.trouble.ordered((TRADE,), None)
+
+    def _decided(self, touched: Collection[JobId]) -> None:
         """Of what is not committed yet: which incarnations begin, and from what they could."""
         machine, life = self.controller.machine, self.controller.life
-        touched = [*touched]
         if touched and not machine.jobs():
             self._samples.entitled({}, self.clock.now_s)  # no policy is asked before somebody comes
         for job in touched:
@@ -369,12 +377,16 @@ class World:
             if known.reach.get(row.epoch, (-1, 0))[0] != life:
                 known.reach[row.epoch] = (life, self.within_reach(job, row.nodes, machine.connected))
 
-    def _ruled(self, verdict: Verdict) -> None:
+    def _ruled(self, snapshot: Snapshot, memory: Memory, verdict: Verdict) -> None:
         now_s = self.clock.now_s
+        if self.trade_laws is not None:
+            self.trade_laws.ruled(snapshot, memory, verdict)
         self._samples.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(made, now_s) for made in verdict.news)
 
     def _committed(self, draft: Draft) -> None:
+        if self.trade_laws is not None:
+            self.trade_laws.committed(draft)
         steps: dict[JobId, int] = {}
         for row in draft.jobs.values():
             if (known := self.truth.by_id.get(row.id)) is not None:
