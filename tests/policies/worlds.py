@@ -168,8 +168,9 @@ def _seats_of(job: JobFacts, plan: Plan) -> tuple[tuple[int, ...], ...]:
     said = {
         name: seat.gpus for name in home for seat in plan.turns.get(name, Turn()).seats if seat.job == job.id
     }
-    if said:
-        return tuple(said[name] for name in home)
+    if said:  # of a server that is away nothing is said
+        known = {**dict(zip(job.hosts, job.gpus, strict=False)), **said}
+        return tuple(known[name] for name in home) if known.keys() >= set(home) else ()
     return job.gpus if home == job.hosts else ()
 
 
