@@ -7,11 +7,12 @@ comes to those that stand.
 import json
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from math import hypot
 from typing import TYPE_CHECKING
 
 from hs_core.cluster import Outcome
 from hs_core.events import Fact
-from hs_core.mechanism.trade import load
+from hs_core.mechanism.trade import BORNE, load
 from hs_core.names import UserName
 from hs_core.policy import Memory, Snapshot, Trade, Verdict
 from hs_sim.machines.journal import Draft
@@ -103,22 +104,35 @@ class TradeLaws:
             )
 
     def _nobody_loses(self, snapshot: Snapshot, standing: Iterable[Trade]) -> None:
-        """By its jobs' classes; where these are unlike, by the one by which it gains most."""
-        gets: dict[tuple[UserName, str, str], tuple[Fraction, Fraction]] = {}
+        """By its jobs' classes; where these are unlike, by the one by which it gains most. What may be no loss, as far as rates are known, is none."""
+        nothing = Fraction(0)
+        gets: dict[tuple[UserName, str, str], tuple[Fraction, Fraction, Fraction]] = {}
         for trade in standing:
             for user, sign in ((trade.giver, -1), (trade.taker, 1)):
                 pair = (user, trade.fast, trade.slow)
-                fast, slow = gets.get(pair, (Fraction(0), Fraction(0)))
-                gets[pair] = (fast + sign * trade.fast_gpus, slow - sign * trade.slow_gpus)
-        for (user, fast_model, slow_model), (fast, slow) in gets.items():
-            rates = snapshot.rates
-            speedups = [
-                rates[of, fast_model] / rates[of, slow_model]
+                fast, slow, price = gets.get(pair, (nothing, nothing, nothing))
+                gets[pair] = (
+                    fast + sign * trade.fast_gpus,
+                    slow - sign * trade.slow_gpus,
+                    price + trade.slow_gpus,
+                )
+        rates, within = snapshot.rates, snapshot.rates_within
+        for (user, fast_model, slow_model), (fast, slow, price) in gets.items():
+            known = [
+                ((of, fast_model), (of, slow_model))
                 for of in sorted({job.job_class for job in snapshot.jobs if job.user == user})
                 if (of, fast_model) in rates and (of, slow_model) in rates
             ]
-            gain = max((speedup * float(fast) + float(slow) for speedup in speedups), default=0.0)
-            self._must(gain >= -SLACK, f"{user} loses {-gain} {slow_model} by its trades of {fast_model}")
+            gain = max(
+                (rates[one] / rates[other] * float(fast) + float(slow) for one, other in known), default=0.0
+            )
+            off = max(
+                (hypot(within.get(one, 0.0), within.get(other, 0.0)) for one, other in known), default=0.0
+            )
+            borne = min(BORNE, off) * float(price)
+            self._must(
+                gain >= -borne - SLACK, f"{user} loses {-gain} {slow_model} by its trades of {fast_model}"
+            )
 
     def _must(self, holds: bool, what: str) -> None:
         if not holds:
