@@ -395,7 +395,7 @@ def test_a_controller_that_has_a_job_begin_afresh_though_a_checkpoint_is_within_
         return None if row.spec.on_partition is OnPartition.FENCE else newest(self, row, hosts)
 
     monkeypatch.setattr(Lives, "_newest_on", forgotten)
-    assert "was acknowledged as safe" in found(first=60).what
+    assert "was acknowledged as safe" in found(first=360).what
 
 
 def test_an_agent_that_acts_before_it_remembers_is_found(monkeypatch):
