@@ -542,10 +542,10 @@ def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config
         await controller.start()
         try:
             mind = controller.loop.mind
-            assert "memory" not in mind._meta(), "as it is in the journal"
+            assert "memory" not in mind.meta(), "as it is in the journal"
             mind.machine._memory = {"rounds": 1}
-            assert mind._meta()["memory"] == {"rounds": 1}
-            assert "memory" not in mind._meta()
+            assert mind.meta()["memory"] == {"rounds": 1}
+            assert "memory" not in mind.meta()
         finally:
             await controller.stop()
 
