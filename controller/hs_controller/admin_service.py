@@ -17,6 +17,7 @@ from hs_controller.sqlite import StoreError
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import (
+    TRADE_UNDONE,
     ClusterEvent,
     Fact,
     GpusDrained,
@@ -242,7 +243,7 @@ class AdminCalls(Calls):
         undone: tuple[Event, ...] = ()
         if request.all:
             undone = await self._loop.store.read(
-                lambda journal: journal.events(kind="trade-undone", limit=limit, newest=True)
+                lambda journal: journal.events(kind=TRADE_UNDONE, limit=limit, newest=True)
             )
         machine = await self._loop.settled()
         trades = [views.trade(trade) for trade in machine.trades()]

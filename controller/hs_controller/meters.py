@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 
 from hs_controller.rows import Event
-from hs_core.events import HostReported
+from hs_core.events import TRADE, TRADE_UNDONE, HostReported
 from hs_core.model import Job, MoveReason
 from hs_core.names import JobId
 from hs_core.reports import JobReport
@@ -99,9 +99,9 @@ class Meters:
                 fact.kind == "reshaped" and fact.data.get("from") != fact.data.get("to")
             ):
                 self._migrations.labels(reason=str(fact.data.get("reason", ""))).inc()
-            elif fact.kind == "trade":
+            elif fact.kind == TRADE:
                 self._trades.inc()
-            elif fact.kind == "trade-undone":
+            elif fact.kind == TRADE_UNDONE:
                 self._undone.inc()
 
     def decided(self, policy: str, *, cycle_s: float, decision_s: float) -> None:

@@ -218,7 +218,10 @@ class GiveUp:
 ClusterCommand = Direct | Wake | Consult | GiveUp
 
 
-TRADES = ("trade", "trade-undone")  # kinds of facts: `user` gives the fast GPUs, `data["receives"]` has them
+TRADES = TRADE, TRADE_UNDONE = (
+    "trade",
+    "trade-undone",
+)  # kinds of facts: `user` gives the fast GPUs, `data["receives"]` has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
 from hs_sim.machines.trade_laws import TradeLaws
-from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, TRADE, Fault, FaultPlan, Kind
+from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, TRADE_MOMENT, Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 from hs_sim.traders import with_traders
@@ -170,7 +170,7 @@ def _trading(case: Case) -> Case:
         experiment=experiment,
         trades=True,
         moving=case.moving / TRADERS_JOBS,
-        plan=_plan(dice, names, (*MOMENTS, *[TRADE] * 5)) if case.plan.crashes else case.plan,
+        plan=_plan(dice, names, (*MOMENTS, *[TRADE_MOMENT] * 5)) if case.plan.crashes else case.plan,
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.05),
         specs={job.id: _spec(dice, job) for job in jobs},
     )
@@ -347,7 +347,7 @@ def _deed_among_traders(dice: Random) -> Fault:
         kind=kind,
         at_s=dice.uniform(1.0, TROUBLE_S),
         for_s=dice.choice([5.0, 20.0, 40.0]),
-        when=TRADE if dice.random() < 0.6 else "",
+        when=TRADE_MOMENT if dice.random() < 0.6 else "",
         nth=dice.randint(1, 3),
         after_s=dice.choice([0.0, 0.01, 4.0, 15.0]),
         policy=dice.choice([BACK_IN_OFFICE, BACK_IN_OFFICE, *NEXT_IN_OFFICE]),

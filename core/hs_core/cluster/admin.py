@@ -154,11 +154,7 @@ class Admin(Hosts):
             )
         self._deed(now_s, "host-removed", f"{event.by} removed {name}", by=event.by, user=event.by, host=name)
         self._connected.discard(name)
-        assert self._away is not None
-        self._away.pop(name, None)
-        self._expected.pop(name, None)
-        self._spared.pop(name, None)
-        self._fenced.discard(name)
+        self._absent.forget(name)
         self._unable.of_all.forget(name)
         self._unbar(host=name)
         self._sent.pop(name, None)

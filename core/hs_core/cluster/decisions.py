@@ -80,7 +80,7 @@ class Decisions(Requests):
             times.append(self._edges.at_s)
         if self._backup.awaits:
             times.append(self._backup.until_s)
-        times += [until_s for _, until_s in self._expected.values()]
+        times += [until_s for _, until_s in self._absent.expected.values()]
         if self._stale and self._decided_s is not None and self._question is None:
             times.append(self._decided_s + self._settle_s())
         if not times:

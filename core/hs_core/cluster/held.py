@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 
 from hs_core.cluster import reports
+from hs_core.cluster.absent import Absent
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
@@ -50,11 +51,7 @@ class Held:
         self._seq = 0
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
-        self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
-        self._expected: dict[HostName, tuple[float, float]] = {}
-        """Of these: from when until when they are taken to be on their way back."""
-        self._spared: dict[HostName, float] = {}  # of these: not given up until then
-        self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
+        self._absent = Absent()
         self._sent: dict[HostName, Wanted] = {}
         self._told = Told()
         self._turns: Mapping[HostName, Turn] = {}  # of the quantum that is now
@@ -78,14 +75,7 @@ class Held:
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()
-        self._sight = Sight(
-            self._book,
-            self._connected,
-            self._fenced,
-            self._grounded,
-            self._unable,
-            expected=self._expected,
-        )
+        self._sight = Sight(self._book, self._connected, self._absent, self._grounded, self._unable)
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

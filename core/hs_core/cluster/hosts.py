@@ -33,11 +33,7 @@ class Hosts(Moves):
             self._event.hosts.add(host.name)
         self._connected.add(host.name)
         self._book.touch(host.name)
-        if self._away is not None:
-            self._away.pop(host.name, None)
-        self._expected.pop(host.name, None)
-        self._spared.pop(host.name, None)
-        self._fenced.discard(host.name)
+        self._absent.forget(host.name)
         self._sent.pop(host.name, None)
         self._told.forget(host.name)
         self._restless.add(host.name)
@@ -196,9 +192,7 @@ class Hosts(Moves):
             return
         self._connected.discard(name)
         self._book.touch(name)
-        assert self._away is not None
-        self._away[name] = event.now_s
-        self._expected[name] = (event.now_s, event.now_s + self.settings.lease_s)
+        self._absent.leaves(name, event.now_s, self.settings.lease_s)
         self._sent.pop(name, None)
         self._clashes = {clash for clash in self._clashes if clash[0] != name}
         self._stale = True
@@ -215,14 +209,11 @@ class Hosts(Moves):
     # --- given up ---------------------------------------------------------------------------------------------------
 
     def _watch_away(self, now_s: float) -> None:
-        """A new term has heard of nobody: its own beginning is all that time away can be counted from."""
-        if self._away is None:
-            self._away = {name: now_s for name in self._book.hosts if name not in self._connected}
-            self._expected |= dict.fromkeys(self._away, (now_s, now_s + self.settings.lease_s))
+        if self._absent.since_s is None:
+            unheard = (name for name in self._book.hosts if name not in self._connected)
+            self._absent.begin(unheard, now_s, self.settings.lease_s)
             self._backup.begins(now_s, self.settings.lease_s)
-        late = [name for name, (since_s, until_s) in self._expected.items() if not since_s <= now_s < until_s]
-        for name in late:
-            del self._expected[name]
+        if self._absent.expect_no_more(now_s):
             self._stale = True
 
     def _tend_backup(self, now_s: float) -> None:
@@ -232,32 +223,33 @@ class Hosts(Moves):
             self._event.meta = self._stale = True
 
     def _fence_deadlines(self) -> Iterator[float]:
-        if self.settings.fence_after_s > 0 and self._away:
-            for name, since_s in self._away.items():
-                if name not in self._fenced:
+        if self.settings.fence_after_s > 0 and self._absent.since_s:
+            for name, since_s in self._absent.since_s.items():
+                if name not in self._absent.fenced:
                     yield self._given_up_s(name, since_s)
 
     def _given_up_s(self, name: HostName, since_s: float) -> float:
         """When it is, if it is not back by then."""
         due_s = since_s + self.settings.fence_after_s + self.settings.lease_s
-        return max(due_s, self._spared.get(name, due_s))
+        return max(due_s, self._absent.spared_s.get(name, due_s))
 
     def _tend_fences(self, now_s: float) -> None:
-        if self.settings.fence_after_s <= 0 or not self._away:
+        away_s, spared_s, fenced = self._absent.since_s, self._absent.spared_s, self._absent.fenced
+        if self.settings.fence_after_s <= 0 or not away_s:
             return
-        for name, left_s in list(self._away.items()):
+        for name, left_s in list(away_s.items()):
             since_s = min(left_s, now_s)  # the clock was set back: counted anew, never too soon
-            self._away[name] = since_s
-            if name in self._spared:
-                self._spared[name] = min(self._spared[name], now_s + self.settings.lease_s)
+            away_s[name] = since_s
+            if name in spared_s:
+                spared_s[name] = min(spared_s[name], now_s + self.settings.lease_s)
             due_s = self._given_up_s(name, since_s)
-            if name in self._fenced or now_s < due_s:
+            if name in fenced or now_s < due_s:
                 continue
-            if now_s > due_s + LATE_S and name not in self._spared:
+            if now_s > due_s + LATE_S and name not in spared_s:
                 # The controller stood still when it was due, or the clock was set on: who is back by now is heard first.
-                self._spared[name] = now_s + self.settings.lease_s
+                spared_s[name] = now_s + self.settings.lease_s
             else:
-                self._fenced.add(name)
+                fenced.add(name)
                 self._fence(name, now_s - since_s, now_s)
 
     def _fence(self, name: HostName, away_s: float, now_s: float) -> None:

@@ -357,7 +357,7 @@ class Lives(Views):
         which = f"its checkpoint of step {stored.step}"
         if stored.in_folder:
             return f"it goes on from {which} if that is in {row.spec.checkpoint_dir}"
-        gone = [name for name in stored.servers if name in self._fenced]
+        gone = [name for name in stored.servers if name in self._absent.fenced]
         back = reports.back(replace(row, stored=stored), gone, beside=self._keepers(row))
         if row.spec.checkpoint_dir:
             return f"{which} is looked for in {row.spec.checkpoint_dir} unless {back} before it has a place"
@@ -383,7 +383,7 @@ class Lives(Views):
     def _keepers(self, row: Job) -> Collection[HostName]:
         """Servers from which it may have its checkpoint; who said `fence` does not wait for one that is cut off."""
         hosts = self._book.hosts.keys()
-        return hosts - self._fenced if row.spec.on_partition is OnPartition.FENCE else hosts
+        return hosts - self._absent.fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
     def _again(
         self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float | None = None

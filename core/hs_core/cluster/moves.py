@@ -203,7 +203,7 @@ class Moves(Lives):
 
     def _awaited(self, now_s: float) -> set[HostName]:
         """Servers that are away for so short a time that they may be back at once."""
-        away = self._away or {}
+        away = self._absent.since_s or {}
         return {name for name, since_s in away.items() if min(since_s, now_s) + self.settings.lease_s > now_s}
 
     def _abandon(self, row: Job, why: str, now_s: float) -> None:
@@ -264,8 +264,8 @@ class Moves(Lives):
                 # Where the clock was set back, the time begins anew.
                 yield min(row.move.since_s, now_s) + self.settings.move_deadline_s
         awaited = self._awaited(now_s) if self._book.forked else set()
-        if awaited and self._away:
-            yield max(min(self._away[name], now_s) for name in awaited) + self.settings.lease_s
+        if awaited and (away := self._absent.since_s):
+            yield max(min(away[name], now_s) for name in awaited) + self.settings.lease_s
 
 
 def _why_not_saved(row: Job) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 
 from hs_core.cluster import copies, reports
+from hs_core.cluster.absent import Absent
 from hs_core.cluster.book import Book
 from hs_core.cluster.fits import Fits, could_hold
 from hs_core.cluster.grounded import Grounded
@@ -42,19 +43,16 @@ class Sight:
         self,
         book: Book,
         connected: Collection[HostName],
-        fenced: Collection[HostName],
+        absent: Absent,
         grounded: Grounded,
         unable: Unable,
-        *,
-        expected: Collection[HostName],
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
         self._narrow = Narrow()
         self._connected = connected
-        self._expected = expected
-        self._fenced = fenced
+        self._absent = absent
         self.fits = Fits()
         self._copies = True
         self._awaited: Collection[HostName] = ()
@@ -297,7 +295,7 @@ class Sight:
 
     def out_of_reach(self, row: Job) -> bool:
         """It has no place yet, and asked not to wait for servers that are cut off: without theirs its checkpoint is none."""
-        stored, gone = row.stored, self._fenced
+        stored, gone = row.stored, self._absent.fenced
         if not gone or stored is None or stored.copies or row.hosts:
             return False
         left = self._book.hosts.keys() - gone
@@ -402,7 +400,7 @@ class Sight:
     def _host(self, host: Host) -> HostFacts:
         """Made again only where the server is another: there are thousands, and few change between two decisions."""
         connected, starts = host.name in self._connected, host.name not in self._unable.of_all
-        expected = host.name in self._expected
+        expected = host.name in self._absent.expected
         known = self._hosts.get(host.name)
         if (
             known is None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from hs_core.events import Fact
+from hs_core.events import TRADE, TRADE_UNDONE, Fact
 from hs_core.policy import Trade, TradeNews
 
 
@@ -20,7 +20,7 @@ def trade_fact(news: TradeNews, now_s: float) -> Fact:
         )
     return Fact(
         now_s=now_s,
-        kind="trade-undone" if news.undone else "trade",
+        kind=TRADE_UNDONE if news.undone else TRADE,
         text=text,
         user=trade.giver,
         data={**trade_data(trade), "why": news.why} if news.undone else trade_data(trade),
@@ -35,8 +35,13 @@ def all_taken_back(standing: Iterable[Trade], by: str, policy: str, now_s: float
 
 
 def trade_data(trade: Trade) -> dict[str, str | int | float]:
+    speedups = {"giver_speedup": trade.giver_speedup, "taker_speedup": trade.taker_speedup}
+    return {"at": trade.since_s, **terms(trade), **speedups}
+
+
+def terms(trade: Trade) -> dict[str, str | int | float]:
+    """Who gives what to whom, at which price: what everybody is told of it."""
     return {
-        "at": trade.since_s,
         "fast": trade.fast,
         "slow": trade.slow,
         "gives": trade.giver,
@@ -44,6 +49,4 @@ def trade_data(trade: Trade) -> dict[str, str | int | float]:
         "fast_gpus": float(trade.fast_gpus),
         "slow_gpus": float(trade.slow_gpus),
         "price": trade.price,
-        "giver_speedup": trade.giver_speedup,
-        "taker_speedup": trade.taker_speedup,
     }

@@ -11,7 +11,7 @@ from math import hypot
 from typing import TYPE_CHECKING
 
 from hs_core.cluster import Outcome
-from hs_core.events import Fact
+from hs_core.events import TRADE, TRADE_UNDONE, Fact
 from hs_core.mechanism.trade import BORNE, load
 from hs_core.names import UserName
 from hs_core.policy import Memory, Snapshot, Trade, Verdict
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
 SLACK = 1e-6  # of what is shown in floating point
-SIGNS = {"trade": 1, "trade-undone": -1}
+SIGNS = {TRADE: 1, TRADE_UNDONE: -1}
 
 At = tuple[UserName, str]
 """A user in a pool."""

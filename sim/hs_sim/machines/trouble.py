@@ -91,7 +91,7 @@ class FaultPlan:
         return bool(self.faults)
 
 
-TRADE = "Trade"
+TRADE_MOMENT = "Trade"
 """What a fault may wait for besides an order: a trade was made, and is not committed yet."""
 _REMEMBER_S = 1.5  # an agent that is about to be killed keeps what it saves
 

@@ -10,7 +10,7 @@ from hs_core.cluster import Outcome, Settings
 from hs_core.cluster.machine import as_it_is
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
-from hs_core.events import HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
+from hs_core.events import TRADE, HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
 from hs_core.host import HostConfig
 from hs_core.model import Gpu, JobSpec, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
@@ -32,7 +32,7 @@ from hs_sim.machines.samples import Samples
 from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trade_laws import TradeLaws
-from hs_sim.machines.trouble import TRADE, FaultPlan, Trouble
+from hs_sim.machines.trouble import TRADE_MOMENT, FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Pool, Result, SimJob
 from hs_sim.trades import trade_row
@@ -78,27 +78,9 @@ class World:
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
         self.trade_laws: TradeLaws | None = None
-        base = settings or Settings()
+        asked = _settings(settings or Settings(), experiment, self.timing)
         self.controller = Controller(
-            self.clock,
-            self.network,
-            self.timing,
-            office,
-            replace(
-                base,
-                profiling=experiment.profiling,
-                quantum_s=experiment.quantum_s,
-                seed=experiment.seed,
-                decides_apart=self.timing.decision_s > 0,
-                migrations_per_hour=min(experiment.migrations_per_hour, MANY),
-                settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
-                settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
-                max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
-                dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
-                max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
-            ),
-            flush=watched,
-            dress=dress,
+            self.clock, self.network, self.timing, office, asked, flush=watched, dress=dress
         )
         if experiment.known_rates:
             self.controller.journal.profile = known_speeds(experiment, office.needs)
@@ -362,8 +344,8 @@ class World:
         self._decided(outcome.touched.jobs)
         if self.trade_laws is not None:
             self.trade_laws.happened(outcome)
-        if any(fact.kind == "trade" for fact in outcome.facts):
-            self.trouble.ordered((TRADE,), None)
+        if any(fact.kind == TRADE for fact in outcome.facts):
+            self.trouble.ordered((TRADE_MOMENT,), None)
 
     def _decided(self, touched: Collection[JobId]) -> None:
         """Of what is not committed yet: which incarnations begin, and from what they could."""
@@ -451,6 +433,24 @@ class World:
             restarts=job.restarts,
             lost_gpu_s=job.lost_gpu_s,
         )
+
+
+def _settings(base: Settings, experiment: Experiment, timing: Timing) -> Settings:
+    """A controller's of that experiment: it takes in as many jobs as there are."""
+    jobs = len(experiment.workload.jobs)
+    return replace(
+        base,
+        profiling=experiment.profiling,
+        quantum_s=experiment.quantum_s,
+        seed=experiment.seed,
+        decides_apart=timing.decision_s > 0,
+        migrations_per_hour=min(experiment.migrations_per_hour, MANY),
+        settle_s=0.0 if timing == IDEAL else min(base.settle_s, experiment.quantum_s),
+        settle_s_per_job=0.0 if timing == IDEAL else base.settle_s_per_job,
+        max_jobs=max(base.max_jobs, jobs),
+        dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
+        max_jobs_per_user=max(base.max_jobs_per_user, jobs),
+    )
 
 
 def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]]]:
