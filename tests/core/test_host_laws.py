@@ -17,7 +17,7 @@ from hs_core.wanted import Turn
 
 COUNTERS = ("gpu_s", "run_s", "suspends", "resumes", "suspend_s", "resume_s", "lost_gpu_s")
 STARVED_QUANTA = 200
-EXAMPLES = int(os.environ.get("HOST_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("HOST_EXAMPLES", "200"))
 
 ways = st.builds(
     Ways,

@@ -13,7 +13,7 @@ from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World
 
 SEEDS = [
-    seed for seed in range(40) if seed != 10
+    seed for seed in range(24) if seed != 10
 ]  # that one has a gang for which only some policies have a place
 
 
@@ -54,4 +54,4 @@ def test_another_policy_takes_office_and_no_gpu_idles_beside_jobs_that_stand_the
         world.clock.at(change_s, change)
         world.run()
         laws.at_the_end()
-    assert changed >= 30
+    assert changed >= 18

