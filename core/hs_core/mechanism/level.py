@@ -66,9 +66,9 @@ class Level:
         """`part` of everybody who asks or asked for something."""
         if self._total <= self._gpus:
             return dict.fromkeys(self._asked, 1.0)
-        level, entitled = self._now(), self._entitled
+        level, entitled, left = self._now(), self._entitled, self._left()
         return {
-            user: max(has, min(asked, level * has)) / asked
+            user: (max(has, min(asked, level * has)) / asked if has > 0 else left)
             if asked > (has := entitled.get(user, 0.0))
             else 1.0
             for user, asked in self._asked.items()
@@ -90,6 +90,8 @@ class Level:
         asked, has, wants = asked[waits], has[waits], wants[waits]
         level = self._now()
         if level == inf:
+            none = waits[has <= 0]
+            found[none] = [self._left(gpus) for gpus in more[none].tolist()]
             return found
         line = level * has
         before, gets = np.where(line < asked, line, asked), np.where(line < wants, line, wants)
@@ -114,12 +116,19 @@ class Level:
                 asks[row] = wants
             level, _ = self._find(asks)
             return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
+        if has <= 0:
+            return self._left(more)
         level = self._now()
         before, gets = min(float(asked), level * has), min(float(wants), level * has)
         if gets > before:
             others = self._open + (has if asked <= level * has else 0.0)
             gets = min(gets, (level - (gets - before) / others) * has) if others > 0 else gets
         return max(has, gets) / wants
+
+    def _left(self, more: int = 0) -> float:
+        """Part of the time for those without a share, if they ask for so many GPUs more: where nobody else wants what is left."""
+        served = sum(self._asks)
+        return min(1.0, max(0, self._gpus - served) / max(1, self._total + more - served))
 
     def _now(self) -> float:
         if self._level is None:

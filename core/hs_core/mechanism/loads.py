@@ -251,9 +251,12 @@ class Board:
         entitled: Mapping[At, float],
         levels: dict[str, Level],
         factors: Mapping[At, Fraction],
+        mended: Mapping[At, Fraction] | None = None,
     ) -> None:
+        """`mended`: shares with amends made (`mechanism.amends`), where they are others."""
         self.world = world
         self.entitled = entitled
+        self._mended: Mapping[At, Fraction | float] = entitled if mended is None else mended
         self._levels = levels
         self._factors = {at: float(factor) for at, factor in factors.items()}
         self._pools: dict[str, Pool] = {}
@@ -292,7 +295,7 @@ class Board:
     def due(self, user: UserName, model: str, more: int = 0) -> float:
         """The same without what it lacks."""
         gpus = self.world.gpus.get((user, model), 0) + more
-        return min(1.0, self.entitled.get((user, model), 0.0) / gpus) if gpus > 0 else 0.0
+        return min(1.0, float(self._mended.get((user, model), 0.0)) / gpus) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""

@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
+from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Shares, Weighed, on_servers, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
+from hs_core.mechanism.level import Level
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
-from hs_core.mechanism.rates import speeds_of
+from hs_core.mechanism.rates import Speeds, speeds_of
 from hs_core.mechanism.reweighing import AtOnce, OneByOne, Scales
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
-from hs_core.mechanism.world import World, look
+from hs_core.mechanism.world import At, World, look
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Trade, Verdict
 from hs_core.shares import entitle_pools
@@ -38,21 +40,20 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     speeds = speeds_of(snapshot, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
-    # As `float` does, at half its cost: there is one for every user in every pool.
-    shares = {at: share.numerator / share.denominator for at, share in traded.entitled.items()}
-    levels = find_levels(world, shares)
+    shares = _floats(traded.entitled)
+    mended, levels = _levels(world, shares, traded.entitled, speeds)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
     if not again:
         lags = lags.observe(had_in_turn(world))
     factors = lags.factors()
-    board = Board(world, shares, levels, factors)
+    board = Board(world, shares, levels, factors, mended)
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
     if world.new or moved:
-        levels = find_levels(world, shares)
-    fits = fitted(world, levels, traded.entitled)
+        mended, levels = _levels(world, shares, traded.entitled, speeds)
+    fits = fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
     books: split.Books = memory.get("books", {})
@@ -72,7 +73,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     if played is not None and _are_settled(world, played, mover):
         decided = Decided(
             world=world,
-            shares=shares,
+            shares=shares if mended is traded.entitled else _floats(mended),
             lags=None if world.new or mover.done else lags,
             factors=factors,
             jobs=len(tickets),
@@ -96,6 +97,20 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         news=traded.news,
         sequel=sequel,
     )
+
+
+def _levels(
+    world: World, shares: Mapping[At, float], entitled: Shares, speeds: Speeds
+) -> tuple[Shares, dict[str, Level]]:
+    """Shares with amends made, and the levels of these."""
+    levels = find_levels(world, shares)
+    mended = amended(world, levels, entitled, speeds)
+    return mended, levels if mended is entitled else find_levels(world, _floats(mended))
+
+
+def _floats(shares: Shares) -> dict[At, float]:
+    """As `float` does, at half its cost: there is one for every user in every pool."""
+    return {at: share.numerator / share.denominator for at, share in shares.items()}
 
 
 def _limits(world: World, memory: Memory) -> Limits:

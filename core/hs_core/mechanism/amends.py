@@ -1,0 +1,133 @@
+"""What users cannot use of their shares where their jobs are, made good where they are: by those who have it instead.
+
+Entitlements are fractions of every pool, and jobs are whole: whose one job lives in one pool uses nothing of its shares in the others. The stride
+hands these to who is there, so that a user of a few jobs would train for a third of the time for which its tickets pay, as long as it lives, and
+others for more than theirs. So who has GPUs of others' shares gives as much of its own, worth as much to itself, in pools where those others' jobs
+wait. Nobody comes to less than its shares are worth to it by that, as far as rates tell.
+
+Departure: the paper leaves this to users having many jobs.
+"""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from hs_core.mechanism.job_weights import Shares
+from hs_core.mechanism.level import Level
+from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.world import At, World
+from hs_core.mechanism.worth import HOPE
+from hs_core.names import UserName
+
+STEPS = 64  # of a GPU: shares are multiples of its inverse, so that tickets stay simple fractions
+NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
+KEPT = 0.5  # of what it has in a pool stays with whoever gives: its jobs there must not starve
+TINY = 1e-9
+
+
+def amended(world: World, levels: Mapping[str, Level], entitled: Shares, speeds: Speeds) -> Shares:
+    """In GPUs, by user and pool: of pools in which somebody gives to others, what everybody is to have there. `levels`: of these shares and this world."""
+    models, asked = world.models, world.gpus
+    if len(models) < 2 or not any(share > asked.get(at, 0) for at, share in entitled.items()):
+        return entitled
+    books = _Books(world, levels, entitled, speeds)
+    touched = {model for model in models if books.even_out(model)}
+    if not touched:
+        return entitled
+    found = dict(entitled)
+    for at, has in books.has.items():
+        if at[1] in touched:
+            share = Fraction(round(has * STEPS), STEPS)
+            # Who runs all the time keeps what it could use if more of its jobs came.
+            found[at] = max(share, entitled.get(at, share)) if has >= asked[at] - TINY else share
+    return found
+
+
+class _Books:
+    """`has`: GPUs that users' jobs can expect, where they live. `_lacks`: of what its shares are worth to a user; negative: it has more."""
+
+    def __init__(self, world: World, levels: Mapping[str, Level], entitled: Shares, speeds: Speeds) -> None:
+        self._asked = world.gpus
+        parts = {model: level.parts() for model, level in levels.items()}
+        self.has: dict[At, float] = {
+            (user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()
+        }
+        self._worth = _worths(world, speeds)
+        self._lacks: dict[UserName, float] = {}
+        for user, worth in self._worth.items():
+            due = had = 0.0
+            for model, (one, is_known) in worth.items():
+                share, has = float(entitled.get((user, model), 0)), self.has.get((user, model), 0.0)
+                due += one * share
+                had += one * (has if is_known else min(has, share))
+            self._lacks[user] = due - had if abs(due - had) > NEAR * due else 0.0
+
+    def even_out(self, model: str) -> bool:
+        """In this pool, those who have more than their shares are worth give to those who have less and whose jobs wait here; False: nobody can."""
+        gets = dict(self._could_get(model))
+        gives = dict(self._could_give(model)) if gets else {}
+        wanted, offered = sum(gets.values()), sum(gives.values())
+        amount = min(wanted, offered)
+        if amount <= TINY:
+            return False
+        for parts, whole, sign in ((gets, wanted, 1), (gives, offered, -1)):
+            for user, most in parts.items():
+                gpus = sign * most * amount / whole
+                self.has[user, model] += gpus
+                self._lacks[user] -= gpus * self._worth[user][model][0]
+        return True
+
+    def _could_get(self, model: str) -> Iterator[tuple[UserName, float]]:
+        for user, lacks in self._lacks.items():
+            waits = self._asked.get((user, model), 0) - self.has.get((user, model), 0.0)
+            if lacks > 0 and waits > TINY:
+                one, _ = self._worth[user][model]
+                yield user, min(waits, lacks / one) if one > 0 else waits
+
+    def _could_give(self, model: str) -> Iterator[tuple[UserName, float]]:
+        for user, lacks in self._lacks.items():
+            has = self.has.get((user, model), 0.0)
+            one, is_known = self._worth[user][model]
+            if lacks < 0 and has > TINY and is_known and one > 0:
+                yield user, min(has * (1 - KEPT), -lacks / one)
+
+
+_Worth = Mapping[str, tuple[float, bool]]
+"""By model: a GPU's, and whether all of the user's classes that live there were measured there."""
+
+
+def _worths(world: World, speeds: Speeds) -> dict[UserName, _Worth]:
+    """Of all who have jobs somewhere: mean over what their jobs ask for."""
+    classes: dict[UserName, dict[str, int]] = {}
+    untold: set[At] = set()
+    for (user, job_class, model), gpus in sorted(world.kind_gpus.items()):
+        if gpus <= 0:
+            continue
+        mine = classes.setdefault(user, {})
+        mine[job_class] = mine.get(job_class, 0) + gpus
+        if speeds.get(job_class, model) is None:
+            untold.add((user, model))
+    by_class = {
+        job_class: _speeds(job_class, world.models, speeds) for mine in classes.values() for job_class in mine
+    }
+    found: dict[UserName, _Worth] = {}
+    for user, mine in classes.items():
+        whole = sum(mine.values())
+        found[user] = {
+            model: (
+                sum([gpus * by_class[job_class][at] for job_class, gpus in mine.items()]) / whole,
+                (user, model) not in untold,
+            )
+            for at, model in enumerate(world.models)
+        }
+    return found
+
+
+def _speeds(job_class: str, models: tuple[str, ...], speeds: Speeds) -> list[float]:
+    """Pools on which a class was not measured are as fast as the next newer one, or a little faster than the next older (as `Worth` has it)."""
+    known = [speeds.get(job_class, model) for model in models]
+    found: list[float] = []
+    for at, speed in enumerate(known):
+        newer = next((other for other in reversed(known[: at + 1]) if other is not None), None)
+        older = next((other for other in known[at:] if other is not None), 1 / HOPE)
+        found.append(HOPE * older if newer is None else newer if speed is None else speed)
+    return found

@@ -1,0 +1,141 @@
+"""Shares that users cannot use where their jobs are come back to them where they are."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import fsum
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.mechanism.amends import amended
+from hs_core.mechanism.job_weights import Shares
+from hs_core.mechanism.loads import find_levels
+from hs_core.mechanism.rates import speeds_of
+from hs_core.mechanism.world import World, look
+from hs_core.names import UserName
+from hs_core.shares import entitle_pools
+from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+from .worlds import having, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+HOSTS = [host("v1"), host("k1", model="K80")]
+ANN, BOB, CAT = map(UserName, ("ann", "bob", "cat"))
+Rates = Mapping[tuple[str, str], float]
+
+
+def lives(*users: tuple[str, int, str], rates: Rates, tickets: Mapping[str, int]) -> World:
+    """`users`: of each job whose it is, its GPUs and its server."""
+    jobs = [
+        job(at, user, gang, host=name, job_class=user) for at, (user, gang, name) in enumerate(users, start=1)
+    ]
+    return look(having(snapshot(HOSTS, jobs, tickets), jobs, rates=dict(rates)))
+
+
+def shared(world: World) -> tuple[Shares, Shares]:
+    entitled = entitle_pools(world.pools, world.demand(), world.snapshot.tickets)
+    levels = find_levels(world, {at: float(share) for at, share in entitled.items()})
+    return entitled, amended(world, levels, entitled, speeds_of(world.snapshot, world.models))
+
+
+def rated(**speedups: float) -> Rates:
+    return {(user, model): 10.0 * (s if model == "V100" else 1) for user, s in speedups.items() for model in ("V100", "K80")}  # fmt: skip
+
+
+FIVE = (("ann", 2, "v1"), ("bob", 2, "v1"), ("ann", 2, "k1"), ("bob", 2, "k1"), ("ann", 2, "k1"))
+
+
+@pytest.mark.parametrize(("ann", "bobs"), [(1.0, 2), (3.0, 2), (0.25, Fraction(3, 2))])
+def test_who_has_what_another_cannot_use_gives_as_much_where_the_other_waits(
+    ann: float, bobs: Fraction
+) -> None:
+    """Two thirds of a V100 that are bob's go to ann; that is what she gives of the K80s, or less where it is worth less to her."""
+    world = lives(*FIVE, rates=rated(ann=ann, bob=1.0), tickets={"ann": 100, "bob": 200})
+    entitled, found = shared(world)
+    assert entitled[BOB, "V100"], entitled[BOB, "K80"] == (Fraction(8, 3), Fraction(4, 3))
+    assert float(found[BOB, "K80"]) == pytest.approx(bobs, abs=1 / 64)
+    assert float(found[ANN, "K80"]) == pytest.approx(4 - bobs, abs=1 / 64)
+    assert found[ANN, "V100"] == entitled[ANN, "V100"]
+
+
+def test_nobody_gives_before_its_classes_are_measured_where_they_are() -> None:
+    known = rated(ann=1.0, bob=1.0)
+    for untold in (("ann", "V100"), ("ann", "K80")):
+        rates = {at: rate for at, rate in known.items() if at != untold}
+        entitled, found = shared(lives(*FIVE, rates=rates, tickets={"ann": 100, "bob": 200}))
+        assert found is entitled
+
+
+def test_where_jobs_are_in_proportion_to_shares_these_are_left_as_they_are() -> None:
+    jobs = [(user, 1, name) for user in ("ann", "bob") for name in ("v1", "k1") for _ in range(4)]
+    entitled, found = shared(lives(*jobs, rates=rated(ann=2.0, bob=1.0), tickets={"ann": 100, "bob": 100}))
+    assert found is entitled
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["ann", "bob", "cat"]), st.sampled_from([1, 2, 4]), st.sampled_from(["v1", "k1"])),
+        min_size=2, max_size=10,
+    ),
+    st.tuples(*[st.sampled_from([0.5, 1.0, 1.3, 2.0, 5.0])] * 3),
+    st.tuples(*[st.sampled_from([50, 100, 400])] * 3),
+)  # fmt: skip
+def test_nobody_comes_to_less_than_its_shares_are_worth_or_than_it_had(
+    jobs: list[tuple[str, int, str]], speedups: tuple[float, ...], tickets: tuple[int, ...]
+) -> None:
+    rates = rated(**dict(zip(("ann", "bob", "cat"), speedups, strict=True)))
+    world = lives(*jobs, rates=rates, tickets=dict(zip(("ann", "bob", "cat"), tickets, strict=True)))
+    entitled, found = shared(world)
+    before, after = (
+        {
+            model: {user: part * world.gpus.get((user, model), 0) for user, part in level.parts().items()}
+            for model, level in find_levels(world, {at: float(share) for at, share in has.items()}).items()
+        }
+        for has in (entitled, found)
+    )
+    slack = len(before) / 64  # GPUs that shares are rounded by
+    for model, gpus in world.pools:
+        assert fsum(after[model].values()) == pytest.approx(fsum(before[model].values()), abs=slack)
+        assert fsum(after[model].values()) <= gpus + slack
+    for user in world.snapshot.tickets:
+        worth = {model: rates[user, model] for model in before}
+        due = fsum(worth[model] * float(entitled.get((user, model), 0)) for model in worth)
+        had, has = (
+            fsum(worth[model] * where[model].get(user, 0.0) for model in worth) for where in (before, after)
+        )
+        assert has >= min(due, had) - slack * max(worth.values())
+
+
+def test_a_user_of_one_job_trains_for_as_long_as_its_tickets_pay_for() -> None:
+    """It is entitled to two GPUs in all, of which 0.57 are of the pool where its job lives; it had these alone, three tenths of the time."""
+    users = {ANN: (10, 2, 100.0), BOB: (20, 2, 200.0), CAT: (1, 2, 50.0)}
+    whose = [user for user, (count, _, _) in users.items() for _ in range(count)]
+    experiment = Experiment(
+        cluster=ClusterSpec(
+            pools=(
+                Pool(model="V100", servers=1, gpus_per_server=4),
+                Pool(model="P100", servers=3, gpus_per_server=4),
+                Pool(model="K80", servers=2, gpus_per_server=4),
+            )
+        ),
+        workload=Workload(
+            name="one job",
+            jobs=tuple(
+                SimJob(id=at, user=user, arrival_s=0.0, steps=10**9, job_class=user, gpus=2)
+                for at, user in enumerate(whose, start=1)
+            ),
+            tickets={user: has for user, (_, _, has) in users.items()},
+            rates={(user, model): 10.0 for user in users for model in ("V100", "P100", "K80")},
+        ),
+        until_s=120 * 60.0,
+        known_rates=True,
+    )
+    samples = run_quanta(experiment).samples[40:]
+    for user in users:
+        had, due = (
+            fsum(gpus for each in samples for (of, _), gpus in kind(each).items() if of == user)
+            for kind in (lambda each: each.gpus, lambda each: each.entitled)
+        )
+        assert had >= 0.95 * due
