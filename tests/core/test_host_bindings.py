@@ -319,3 +319,20 @@ def test_a_part_waits_for_its_gpu_until_that_has_cost_as_much_as_a_start() -> No
     sim.start_clock([Turn(gangs=(GANG, other))])
     sim.run(3.0)
     assert sim.running() == {GANG, other}
+
+
+def test_where_all_gpus_carry_alike_a_job_is_bound_beside_its_users_own() -> None:
+    """They divide one share: as it turns out that theirs is less, or as one of them ends, GPUs carry alike still. None can be moved."""
+    sim = HostSim(4)
+    for number, user in ((1, "ann"), (2, "bob"), (3, "ann")):
+        sim.job(number, 2, user=user, tickets=4 / 3, ways=Ways(**QUICK))
+        sim.send()
+        sim.run(0.5)
+    assert bound(sim) == {1: {0, 1}, 2: {2, 3}, 3: {0, 1}}
+    for number, tickets in ((1, 1.0), (2, 2.0), (3, 1.0)):
+        sim.change(JobId(number), tickets=tickets)
+    sim.send()
+    sim.quanta(40)
+    assert [sim.gpu_s(JobId(number)) / (2 * sim.gpu_s(JobId(2))) for number in (1, 2, 3)] == pytest.approx(
+        [0.25, 0.5, 0.25], abs=0.02
+    )

@@ -55,3 +55,11 @@ def test_what_everybody_gets_does_not_go_by_the_order_in_which_users_are_named()
     backwards = dict(reversed(entitled.items()))
     for gpus in range(1, 36):
         assert Level(gpus, backwards, asked).parts() == Level(gpus, entitled, asked).parts()
+
+
+def test_who_has_no_share_gets_what_those_who_have_one_leave() -> None:
+    level = Level(8, {USERS[0]: 5.0, USERS[1]: 3.0}, {USERS[0]: 4, USERS[1]: 2, USERS[2]: 3, USERS[3]: 1})
+    assert level.parts() == {USERS[0]: 1.0, USERS[1]: 1.0, USERS[2]: 0.5, USERS[3]: 0.5}
+    assert level.part(USERS[2], 4) == 0.25
+    level.ask(USERS[1], 2)
+    assert level.part(USERS[2]) == 0.0

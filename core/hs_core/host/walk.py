@@ -180,14 +180,17 @@ class Walk:
         if len(allowed) < count:
             return None
         gpu_rank: dict[GpuId, int] = {}
+        kin: dict[GpuId, int] = {}
         for other in self.holders.values():
             for gpu in other.gpus:
+                kin[gpu] = kin.get(gpu, 0) + (other.wanted.user == job.wanted.user)
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
         host, load = list(self.board.gpus), demand(self.board)
         tried = (
-            choose(count, some, host, load, gpu_rank) for some in (*apart(self.board, job, allowed), allowed)
+            choose(count, some, host, load, gpu_rank, kin=kin)
+            for some in (*apart(self.board, job, allowed), allowed)
         )
         return next((found for found in tried if found), None)
 
