@@ -35,6 +35,7 @@ BENCHMARKS = (
     "sim_machines",
     "crowded",
     "windows",
+    "pools",
     "gang_bindings",
 )
 LIMIT_S = 300

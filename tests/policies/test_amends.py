@@ -35,8 +35,9 @@ def lives(*users: tuple[str, int, str], rates: Rates, tickets: Mapping[str, int]
 
 def shared(world: World) -> tuple[Shares, Shares]:
     entitled = entitle_pools(world.pools, world.demand(), world.snapshot.tickets)
-    levels = find_levels(world, {at: float(share) for at, share in entitled.items()})
-    return entitled, amended(world, levels, entitled, speeds_of(world.snapshot, world.models))
+    shares = {at: float(share) for at, share in entitled.items()}
+    speeds = speeds_of(world.snapshot, world.models)
+    return entitled, amended(world, find_levels(world, shares), entitled, shares, speeds)
 
 
 def rated(**speedups: float) -> Rates:

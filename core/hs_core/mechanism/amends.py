@@ -8,8 +8,9 @@ wait. Nobody comes to less than its shares are worth to it by that, as far as ra
 Departure: the paper leaves this to users having many jobs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from math import fsum
 
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
@@ -23,14 +24,30 @@ NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
 KEPT = 0.5  # of what it has in a pool stays with whoever gives: its jobs there must not starve
 TINY = 1e-9
 
+_Worth = Mapping[str, tuple[float, bool]]
+"""By model: a GPU's, and whether all of the user's classes that live there were measured there."""
 
-def amended(world: World, levels: Mapping[str, Level], entitled: Shares, speeds: Speeds) -> Shares:
-    """In GPUs, by user and pool: of pools in which somebody gives to others, what everybody is to have there. `levels`: of these shares and this world."""
-    models, asked = world.models, world.gpus
-    if len(models) < 2 or not any(share > asked.get(at, 0) for at, share in entitled.items()):
+
+def amended(
+    world: World,
+    levels: Mapping[str, Level],
+    entitled: Shares,
+    shares: Mapping[At, float],
+    speeds: Speeds,
+) -> Shares:
+    """In GPUs, by user and pool: of pools in which somebody gives to others, what everybody is to have there.
+
+    `shares`: what users are entitled to, as floats; `levels`: of these and of the world as it is now.
+    """
+    asked = world.gpus
+    if len(world.models) < 2:
         return entitled
-    books = _Books(world, levels, entitled, speeds)
-    touched = {model for model in models if books.even_out(model)}
+    short = {user for (user, model), share in shares.items() if share > asked.get((user, model), 0)}
+    if not short:
+        return entitled
+    books = _Books(world, levels, shares, speeds)
+    books.enter(books.waiting(short))
+    touched = books.even_out() if books.lack else set[str]()
     if not touched:
         return entitled
     found = dict(entitled)
@@ -43,29 +60,53 @@ def amended(world: World, levels: Mapping[str, Level], entitled: Shares, speeds:
 
 
 class _Books:
-    """`has`: GPUs that users' jobs can expect, where they live. `_lacks`: of what its shares are worth to a user; negative: it has more."""
+    """Of users that were entered what they lack of what their shares are worth to them; negative: they have more."""
 
-    def __init__(self, world: World, levels: Mapping[str, Level], entitled: Shares, speeds: Speeds) -> None:
+    def __init__(
+        self, world: World, levels: Mapping[str, Level], shares: Mapping[At, float], speeds: Speeds
+    ) -> None:
+        self._world, self._shares, self._speeds = world, shares, speeds
         self._asked = world.gpus
         parts = {model: level.parts() for model, level in levels.items()}
-        self.has: dict[At, float] = {
-            (user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()
-        }
-        self._worth = _worths(world, speeds)
+        # GPUs that users' jobs can expect, where they live.
+        self.has = {(user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()}
+        self._worth: dict[UserName, _Worth] = {}
         self._lacks: dict[UserName, float] = {}
-        for user, worth in self._worth.items():
-            due = had = 0.0
-            for model, (one, is_known) in worth.items():
-                share, has = float(entitled.get((user, model), 0)), self.has.get((user, model), 0.0)
-                due += one * share
-                had += one * (has if is_known else min(has, share))
+
+    @property
+    def lack(self) -> bool:
+        """Somebody lacks something."""
+        return any(lacks > 0 for lacks in self._lacks.values())
+
+    def waiting(self, users: Iterable[UserName]) -> set[UserName]:
+        """Those of them whose jobs wait somewhere."""
+        models = self._world.models
+        return {user for user in users if any(self._waits((user, model)) > TINY for model in models)}
+
+    def _waits(self, at: At) -> float:
+        """GPUs that are asked for and not expected."""
+        return self._asked.get(at, 0) - self.has.get(at, 0.0)
+
+    def enter(self, users: Iterable[UserName]) -> None:
+        for user, worth in _worths(self._world, self._speeds, users).items():
+            pairs = [
+                (one, is_known, self._shares.get((user, model), 0.0), self.has.get((user, model), 0.0))
+                for model, (one, is_known) in worth.items()
+            ]
+            due = fsum([one * share for one, _, share, _ in pairs])
+            had = fsum([one * (has if is_known else min(has, share)) for one, is_known, share, has in pairs])
+            self._worth[user] = worth
             self._lacks[user] = due - had if abs(due - had) > NEAR * due else 0.0
 
-    def even_out(self, model: str) -> bool:
-        """In this pool, those who have more than their shares are worth give to those who have less and whose jobs wait here; False: nobody can."""
-        gets = dict(self._could_get(model))
-        gives = dict(self._could_give(model)) if gets else {}
-        wanted, offered = sum(gets.values()), sum(gives.values())
+    def even_out(self) -> set[str]:
+        """Pool by pool those who have more than their shares are worth give to those who have less and whose jobs wait there. Where somebody could."""
+        some = [model for model in self._world.models if any(True for _ in self._could_get(model))]
+        self.enter({user for user, model in self._asked if model in some and user not in self._worth})
+        return {model for model in some if self._hand_over(model)}
+
+    def _hand_over(self, model: str) -> bool:
+        gets, gives = dict(self._could_get(model)), dict(self._could_give(model))
+        wanted, offered = fsum(gets.values()), fsum(gives.values())
         amount = min(wanted, offered)
         if amount <= TINY:
             return False
@@ -78,8 +119,7 @@ class _Books:
 
     def _could_get(self, model: str) -> Iterator[tuple[UserName, float]]:
         for user, lacks in self._lacks.items():
-            waits = self._asked.get((user, model), 0) - self.has.get((user, model), 0.0)
-            if lacks > 0 and waits > TINY:
+            if lacks > 0 and (waits := self._waits((user, model))) > TINY:
                 one, _ = self._worth[user][model]
                 yield user, min(waits, lacks / one) if one > 0 else waits
 
@@ -91,33 +131,25 @@ class _Books:
                 yield user, min(has * (1 - KEPT), -lacks / one)
 
 
-_Worth = Mapping[str, tuple[float, bool]]
-"""By model: a GPU's, and whether all of the user's classes that live there were measured there."""
-
-
-def _worths(world: World, speeds: Speeds) -> dict[UserName, _Worth]:
-    """Of all who have jobs somewhere: mean over what their jobs ask for."""
+def _worths(world: World, speeds: Speeds, users: Iterable[UserName]) -> dict[UserName, _Worth]:
+    """Of those of them who have jobs somewhere: mean over what their jobs ask for."""
+    wanted = set(users)
     classes: dict[UserName, dict[str, int]] = {}
     untold: set[At] = set()
-    for (user, job_class, model), gpus in sorted(world.kind_gpus.items()):
-        if gpus <= 0:
+    for (user, job_class, model), gpus in world.kind_gpus.items() if wanted else ():
+        if user not in wanted or gpus <= 0:
             continue
         mine = classes.setdefault(user, {})
         mine[job_class] = mine.get(job_class, 0) + gpus
         if speeds.get(job_class, model) is None:
             untold.add((user, model))
-    by_class = {
-        job_class: _speeds(job_class, world.models, speeds) for mine in classes.values() for job_class in mine
-    }
+    models = world.models
     found: dict[UserName, _Worth] = {}
     for user, mine in classes.items():
-        whole = sum(mine.values())
+        whole, rows = sum(mine.values()), [(gpus, _speeds(one, models, speeds)) for one, gpus in mine.items()]
         found[user] = {
-            model: (
-                sum([gpus * by_class[job_class][at] for job_class, gpus in mine.items()]) / whole,
-                (user, model) not in untold,
-            )
-            for at, model in enumerate(world.models)
+            model: (fsum([gpus * row[at] for gpus, row in rows]) / whole, (user, model) not in untold)
+            for at, model in enumerate(models)
         }
     return found
 

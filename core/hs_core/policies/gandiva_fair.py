@@ -104,7 +104,7 @@ def _levels(
 ) -> tuple[Shares, dict[str, Level]]:
     """Shares with amends made, and the levels of these."""
     levels = find_levels(world, shares)
-    mended = amended(world, levels, entitled, speeds)
+    mended = amended(world, levels, entitled, shares, speeds)
     return mended, levels if mended is entitled else find_levels(world, _floats(mended))
 
 
