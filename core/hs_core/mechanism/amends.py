@@ -21,7 +21,7 @@ from hs_core.names import UserName
 
 STEPS = 64  # of a GPU: shares are multiples of its inverse, so that tickets stay simple fractions
 NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
-KEPT = 0.5  # of what it has in a pool stays with whoever gives: its jobs there must not starve
+KEPT = 0.25  # of what it has in a pool stays with whoever gives: its jobs there must not starve
 TINY = 1e-9
 
 _Worth = Mapping[str, tuple[float, bool]]
