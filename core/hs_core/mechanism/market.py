@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.estimates import Estimates, estimated
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Seats
 from hs_core.mechanism.placing import Home, by_arrival, models_of, takes_new
@@ -95,7 +95,6 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     """Of jobs by arrival. `settled`: who has started stays where it is."""
     hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
     models = models_of(snapshot.hosts)
-    estimates = estimated(snapshot, models)
     jobs = tuple(job for job in several if not slots.runs(job) and slots.reachable(job))
     kind_of = _kinds(hosts, jobs)
     # At the same speed and price the oldest.
@@ -105,11 +104,11 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     kind = np.array([kinds.index(of) for of in kind_of], dtype=np.int64)
     capacity = np.zeros((len(hosts), len(kinds)), dtype=np.int64)
     capacity[np.arange(len(hosts)), kind] = [slots.free(host.name) for host in hosts]
-    speed = _speed(estimates, models, slots, jobs, hosts, kinds)
+    speed = _speed(snapshot, slots, jobs, hosts, kinds)
     held = _held(slots, jobs, hosts, kind)
     fixed = np.array([_stuck(job, slots, settled=settled) for job in jobs], dtype=np.bool_)
     best = speed.max(axis=1, keepdims=True)
-    left = steps_left(jobs, best[:, 0].tolist(), estimates)
+    left = steps_left(jobs, best[:, 0].tolist(), estimated(snapshot, models))
     unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
     speed, left, done = (
         speed / unit,
@@ -154,14 +153,15 @@ def _laid(
 
 
 def _speed(
-    estimates: Estimates,
-    models: Sequence[str],
+    snapshot: Snapshot,
     slots: Slots,
     jobs: Sequence[JobFacts],
     hosts: Sequence[HostFacts],
     kinds: Sequence[_Kind],
 ) -> NDArray[np.float64]:
     """(J, R) of whole gangs; 0: not there."""
+    models = models_of(snapshot.hosts)
+    estimates = estimated(snapshot, models)
     example = dict(zip(_kinds(hosts, jobs), hosts, strict=True))
     known: dict[tuple[Any, ...], NDArray[np.float64]] = {}
     here = {host.name: host.model for host in hosts}
