@@ -130,6 +130,18 @@ def test_what_can_never_run_here_is_refused(wishes: dict[str, Any], words: str) 
     assert words in str(refused)
 
 
+def test_who_leaves_the_number_of_servers_open_is_told_as_what_the_job_would_be_taken() -> None:
+    """It has to fit as it asks: policies that do not choose lay it so."""
+    at = world("host n2 V100:4")
+    anywhere = a_spec(gpus=8, topology=Topology.ANY)
+    assert str(refusal(at, anywhere)) == (
+        "gpus: the job asks for 8 GPUs on one server; the largest has 4; with topology any, too, it has to fit as it asks, and it would with nodes 2 and gpus 4"
+    )
+    submit(at, replace(anywhere, nodes=2, gpus=4))
+    assert str(refusal(at, replace(anywhere, gpus=7))).endswith("the largest has 4")
+    assert str(refusal(at, replace(anywhere, topology=Topology.AUTO))).endswith("the largest has 4")
+
+
 def test_one_bad_job_refuses_the_request_and_is_named() -> None:
     at = world()
     refused = refusal(at, a_spec(), a_spec(gpus=0), a_spec())

@@ -41,5 +41,15 @@ def test_a_class_that_was_measured_nowhere_goes_where_others_are_faster_and_else
     assert Estimates({}, MODELS).fastest("mine", MODELS) == MODELS
 
 
+def test_a_newer_model_is_a_little_faster_where_nothing_tells_and_only_there() -> None:
+    """Programs see speeds, and have no order of models: at equal speeds they would leave jobs on old GPUs beside idle new ones."""
+    v100, p100, k80 = Estimates({("mine", "K80"): 4.0}, MODELS).speeds("mine")
+    assert k80 == 4.0
+    assert 1.0 < v100 / p100 < 1.02
+    assert 1.0 < p100 / k80 < 1.02
+    alike = {("other", "V100"): 10.0, ("other", "P100"): 10.0, ("other", "K80"): 10.0, ("mine", "K80"): 4.0}
+    assert Estimates(alike, MODELS).speeds("mine") == (4.0, 4.0, 4.0)
+
+
 def test_where_it_was_measured_not_to_run_it_does_not_go() -> None:
     assert Estimates({**OF_ANOTHER, ("mine", "V100"): 0.0}, MODELS).fastest("mine", MODELS) == ("P100", "K80")

@@ -165,6 +165,21 @@ def test_the_cost_is_the_papers_sum() -> None:
     assert found[1].tolist() == [10.0, np.inf]  # too large for the second type's memory
 
 
+def test_a_job_shorter_than_a_round_does_no_more_in_it_than_it_has() -> None:
+    """Its time alone is as short as it is: of two such jobs the shorter one still costs less."""
+    short, shorter = np.array([40.0, 20.0]), np.array([400.0, 5.0])
+    found = round_costs(
+        jobs(
+            rates=np.array([short, shorter]),
+            work=np.full(2, 10.0),
+            age=np.full(2, 5.0),
+            owed=np.full(2, 0.25),
+        )
+    )
+    assert found[0].tolist() == pytest.approx([5 + 2 / 4 - 0.25 * 10, 5 + 2 / 2 + 0.5 - 0.25 * 10])
+    assert found[1].tolist() == pytest.approx([5 + 1 / 40 - 0.25 * 10, 5 / 2 + 2 - 0.25 * 5])
+
+
 def test_who_is_behind_is_owed_more_and_who_is_ahead_less() -> None:
     facts = jobs()
     fair = fair_rounds(facts.rates, facts.work, facts.gpus, np.array([2, 4]))

@@ -8,7 +8,7 @@ from hs_core.cluster.admin import Admin
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserRemoved, UserSet
-from hs_core.model import Job, JobSpec, JobState, User
+from hs_core.model import Job, JobSpec, JobState, Topology, User
 from hs_core.names import JobId, UserName
 from hs_core.words import counted, listed
 
@@ -45,7 +45,22 @@ class Requests(Admin):
         if self._book.hosts:
             misfit = self._sight.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
             if misfit is not None:
-                raise RefusedError(f"{misfit.field}: the job {misfit.text}", Kind.IMPOSSIBLE)
+                otherwise = self._fitting_otherwise(spec)
+                raise RefusedError(f"{misfit.field}: the job {misfit.text}{otherwise}", Kind.IMPOSSIBLE)
+
+    def _fitting_otherwise(self, spec: JobSpec) -> str:
+        """As what it would be taken, if it leaves the number of its servers open. As it asks it has to fit all the same: most policies lay it so, and any may come into office."""
+        hosts = self._book.hosts
+        if spec.topology is not Topology.ANY:
+            return ""
+        for nodes in range(1, min(spec.gang, len(hosts)) + 1):
+            if spec.gang % nodes:
+                continue
+            gpus = spec.gang // nodes
+            laid = replace(spec, nodes=nodes, gpus=gpus)
+            if self._sight.fits.misfit(laid, hosts, self._book.hosts_version) is None:
+                return f"; with topology any, too, it has to fit as it asks, and it would with nodes {nodes} and gpus {gpus}"
+        return ""
 
     def _validate_room(self, user: UserName, count: int) -> None:
         settings = self.settings

@@ -17,12 +17,14 @@ from hs_core.policy import Snapshot
 Floats = NDArray[np.float64]
 Rates = Mapping[tuple[str, str], float]
 
+NEWER = 1.01  # times as fast: more than the gaps to which programs are solved (1e-3 at most), less than what is worth a move
+
 
 class Estimates:
     """Mini-batches a second on `models`, by class."""
 
     def __init__(self, rates: Rates, models: Sequence[str]) -> None:
-        """`rates`: as in a snapshot."""
+        """`rates`: as in a snapshot; `models`: newest first."""
         self._models = tuple(models)
         self._rates = rates
         self._classes = tuple(dict.fromkeys(job_class for job_class, _ in rates))
@@ -100,7 +102,7 @@ class Estimates:
                 at, to = next(((at, to) for at, to in known if ratio(at, to)), (left[0], left[0] - 1))
                 if told := ratio(at, to):
                     self._group[at] = self._group[to]
-                found[at] = found[to] * (told or 1.0)
+                found[at] = found[to] * (told or 1 / NEWER)
                 left.remove(at)
             self._typical = found
         return self._typical

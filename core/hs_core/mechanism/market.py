@@ -94,10 +94,11 @@ def _of_what_is_left(market: Market, slots: Slots, at: int) -> Home:
 def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:
     """Of jobs by arrival. `settled`: who has started stays where it is."""
     hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
-    models = models_of(snapshot.hosts)[::-1]  # at the same speed and price the oldest
+    models = models_of(snapshot.hosts)
     jobs = tuple(job for job in several if not slots.runs(job) and slots.reachable(job))
     kind_of = _kinds(hosts, jobs)
-    kinds = sorted(set(kind_of), key=lambda kind: (models.index(kind[0]), kind))
+    # At the same speed and price the oldest.
+    kinds = sorted(set(kind_of), key=lambda kind: (-models.index(kind[0]), kind))
     if not jobs or not kinds:
         return None
     kind = np.array([kinds.index(of) for of in kind_of], dtype=np.int64)
@@ -107,9 +108,7 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     held = _held(slots, jobs, hosts, kind)
     fixed = np.array([_stuck(job, slots, settled=settled) for job in jobs], dtype=np.bool_)
     best = speed.max(axis=1, keepdims=True)
-    left = steps_left(
-        jobs, best[:, 0].tolist(), estimated(snapshot, list(dict.fromkeys(model for model, *_ in kinds)))
-    )
+    left = steps_left(jobs, best[:, 0].tolist(), estimated(snapshot, models))
     unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
     speed, left, done = (
         speed / unit,
@@ -161,7 +160,7 @@ def _speed(
     kinds: Sequence[_Kind],
 ) -> NDArray[np.float64]:
     """(J, R) of whole gangs; 0: not there."""
-    models = list(dict.fromkeys(model for model, *_ in kinds))
+    models = models_of(snapshot.hosts)
     estimates = estimated(snapshot, models)
     example = dict(zip(_kinds(hosts, jobs), hosts, strict=True))
     known: dict[tuple[Any, ...], NDArray[np.float64]] = {}

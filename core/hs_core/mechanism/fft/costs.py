@@ -43,11 +43,16 @@ class Jobs:
 
 
 def round_costs(jobs: Jobs) -> Floats:
-    """Equation 6, (J, I): age * rate/work + gpus * work/rate + transfer - owed * rate; inf where the job can't run."""
+    """Equation 6, (J, I): age * rate/work + gpus * work/rate + transfer - owed * rate; inf where the job can't run.
+
+    In the first and the last term the rate is what gets done in the round, so of a job shorter than that its work: by equation 2 `rate/work` is a part of the job, and
+    what is owed is work.
+    """
     can = jobs.rates > 0
+    done = np.minimum(jobs.rates, jobs.work[:, None])
     alone = np.divide(jobs.work[:, None], jobs.rates, out=np.full(jobs.rates.shape, np.inf), where=can)
     costs: Floats = (
-        jobs.rates * (jobs.age / jobs.work - jobs.owed)[:, None] + jobs.gpus[:, None] * alone + jobs.transfer
+        done * (jobs.age / jobs.work - jobs.owed)[:, None] + jobs.gpus[:, None] * alone + jobs.transfer
     )
     return costs
 
