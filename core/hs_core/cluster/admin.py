@@ -11,11 +11,13 @@ from hs_core.cluster.hosts import Hosts
 from hs_core.cluster.trade_facts import all_taken_back
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
-from hs_core.model import Drain, Host
+from hs_core.model import Drain, Host, Job
 from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.reports import Phase
 from hs_core.words import listed
 
 _TEXT_CHARS = 1000
+_UP = frozenset({Phase.HELD, Phase.SWAPPED, Phase.RUNNING, Phase.SUSPENDING})
 
 
 class Admin(Hosts):
@@ -184,8 +186,14 @@ class Admin(Hosts):
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def _tend_drains(self, now_s: float) -> None:
-        """At the deadline what is left is told to end; its exit then queues it again (`_exited`)."""
+        """At the deadline what is left is told to end; its exit then queues it again (`_exited`). What can writes a checkpoint before."""
         doomed = self._doomed(now_s)
+        saving = frozenset(
+            row.id for name in doomed for row in self._book.at(name) if self._saves_first(row, now_s)
+        )
+        for id_ in self._saving ^ saving:
+            self._restless.update(self._book.jobs[id_].hosts if id_ in self._book.jobs else ())
+        self._saving = saving
         if doomed == self._doomed_before:
             return
         for name in doomed - self._doomed_before:
@@ -207,8 +215,23 @@ class Admin(Hosts):
     def _drain_deadlines(self, now_s: float) -> Iterator[float]:
         for name in self._book.draining:
             drain = self._book.hosts[name].drain
-            if drain is not None and drain.deadline_s is not None and drain.deadline_s > now_s:
-                yield drain.deadline_s
+            if drain is None or drain.deadline_s is None:
+                continue
+            times = drain.deadline_s, drain.deadline_s + self.settings.move_deadline_s
+            yield from (at_s for at_s in times if at_s > now_s)
+
+    def _saves_first(self, row: Job, now_s: float) -> bool:
+        """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves."""
+        if row.portions or row.move is not None or row.cancelled_by:
+            return False
+        parts = [row.reports.get(name) for name in row.hosts]
+        there = [part for part in parts if part is not None and part.phase in _UP and part.can_checkpoint]
+        written = [part for part in parts if part is not None and part.phase is Phase.CHECKPOINTED]
+        if len(there) + len(written) < len(parts) or all(p.step <= p.checkpoint_step for p in there):
+            return False
+        drains = [self._book.hosts[name].drain for name in row.hosts]
+        ends_s = [drain.deadline_s for drain in drains if drain is not None and drain.deadline_s is not None]
+        return any(end_s <= now_s < end_s + self.settings.move_deadline_s for end_s in ends_s)
 
 
 def _jobs(count: int) -> str:

@@ -346,7 +346,10 @@ class Decisions(Requests):
             tickets = self._tickets.get(row.id, 1.0)
             user = self._book.users[row.user]
             evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
-            yield self._orders.wanted_job(row, name, user, tickets, evicted=evicted)
+            saves = evicted and row.id in self._saving
+            yield self._orders.wanted_job(
+                row, name, user, tickets, evicted=evicted and not saves, saves=saves
+            )
 
     def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
         """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""

@@ -20,7 +20,7 @@ class Orders:
         self._book = book
         self._key = grant_key.encode()
         self._class_of = class_of
-        self._wanted: dict[tuple[JobId, HostName], tuple[Job, str, bool, WantedJob]] = {}
+        self._wanted: dict[tuple[JobId, HostName], tuple[Job, str, tuple[bool, bool], WantedJob]] = {}
 
     def forget(self, job: JobId, hosts: Sequence[HostName]) -> None:
         for host in hosts:
@@ -40,16 +40,18 @@ class Orders:
         """What peers must show to have to do with this incarnation."""
         return hmac.new(self._key, f"{job}.{epoch}".encode(), sha256).hexdigest()[:32]
 
-    def wanted_job(self, row: Job, host: HostName, user: User, tickets: float, *, evicted: bool) -> WantedJob:
-        """`evicted`: its server was to be empty by now."""
+    def wanted_job(
+        self, row: Job, host: HostName, user: User, tickets: float, *, evicted: bool, saves: bool = False
+    ) -> WantedJob:
+        """`evicted`: its server was to be empty by now; `saves`: the same, and it writes a checkpoint first."""
         run_as = user.run_as or row.user
         key = (row.id, host)
         last = self._wanted.get(key)
-        if last is not None and last[0] is row and last[1] == run_as and last[2] == evicted:
+        if last is not None and last[0] is row and last[1] == run_as and last[2] == (evicted, saves):
             wanted = last[3]
             if wanted.tickets != tickets:
                 wanted = _as_said(wanted, tickets=tickets)
-                self._wanted[key] = (row, run_as, evicted, wanted)
+                self._wanted[key] = (row, run_as, (evicted, saves), wanted)
             return wanted
         rank = row.hosts.index(host)
         limit_s = row.spec.max_duration_s
@@ -70,7 +72,7 @@ class Orders:
             nodes=self._peers(row) if row.nodes > 1 else (),
             rendezvous=rendezvous(row),
             hold=bool(row.unconfirmed),
-            leave=row.move is not None,
+            leave=row.move is not None or saves,
             source=source,
             accumulation=row.accumulation,
             shape=row.shape,
@@ -79,7 +81,7 @@ class Orders:
             copies=len(row.portions) or 1,
             last_step=row.base_step + row.portions[rank] if row.portions else 0,
         )
-        self._wanted[key] = (row, run_as, evicted, wanted)
+        self._wanted[key] = (row, run_as, (evicted, saves), wanted)
         return wanted
 
     def _peers(self, row: Job) -> tuple[Peer, ...]:

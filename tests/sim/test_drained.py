@@ -1,0 +1,54 @@
+"""A server that was to be empty by now ends what is left there: nothing that could be written is lost by it."""
+
+import pytest
+
+from hs_core.events import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
+from hs_core.model import JobState
+from hs_core.names import HostName, JobId, UserName
+from hs_sim.faults import TIMING
+from hs_sim.machines.world import World
+from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+
+ANN, JOB, SERVER = UserName("ann"), JobId(1), HostName("v100-0001")
+
+
+def only_server() -> World:
+    """There is no other to go to."""
+    job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=3000, job_class="c")
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=1, gpus_per_server=1),)),
+        workload=Workload(name="drained", jobs=(job,), tickets={ANN: 100.0}, rates={("c", "V100"): 10.0}),
+        quantum_s=10.0,
+        sample_s=5.0,
+    )
+    world = World(experiment, timing=TIMING, watched=True)
+    world.horizon_s = 1000.0
+    clock, tell = world.clock, world.controller.tell
+    drained = {"by": ANN, "host": SERVER}
+    clock.at(120.0, lambda: tell(lambda now_s: HostDrained(now_s=now_s, deadline_s=now_s + 60.0, **drained)))
+    clock.at(300.0, lambda: tell(lambda now_s: HostUndrained(now_s=now_s, **drained)))
+    return world
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_at_the_deadline_a_job_writes_a_checkpoint_before_it_is_ended(*, paused: bool) -> None:
+    world = only_server()
+    tell = world.controller.tell
+    if paused:
+        world.clock.at(100.0, lambda: tell(lambda now_s: JobsPaused(now_s=now_s, by=ANN, jobs=(JOB,))))
+        world.clock.at(400.0, lambda: tell(lambda now_s: JobsUnpaused(now_s=now_s, by=ANN, jobs=(JOB,))))
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 0.0)
+    (lost,) = [fact for fact in world.controller.machine.story(JOB) if fact.kind == "lost"]
+    since = 889 if paused else 1689
+    assert lost.text == f"it was lost: {SERVER} was to be empty by now; it goes on from step {since}"
+
+
+def test_one_that_cannot_write_any_is_ended_at_once_and_begins_afresh() -> None:
+    world = only_server()
+    world.cannot_checkpoint = frozenset({JOB})
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.epoch) == (JobState.SUCCEEDED, 1)
+    assert job.past_lost_gpu_s == pytest.approx(179, abs=2)
