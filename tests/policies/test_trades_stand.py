@@ -118,3 +118,10 @@ def test_no_trade_is_taken_back_for_a_server_that_is_away_for_a_moment(at: World
     at.now_s += at.settings.lease_s
     at.do("tick")
     assert [fact.kind for fact in told(at)] == ["trade-undone"]
+
+
+def test_trades_are_taken_back_when_there_is_no_job_any_more(at: World) -> None:
+    at.do(f"cancel root {' '.join(str(row.id) for row in at.machine.jobs())}")
+    assert [fact.kind for fact in told(at)] == ["trade-undone"]
+    assert at.machine.trades() == ()
+    assert at.machine.base() == {}

@@ -217,8 +217,10 @@ class Admin(Hosts):
             drain = self._book.hosts[name].drain
             if drain is None or drain.deadline_s is None:
                 continue
-            times = drain.deadline_s, drain.deadline_s + self.settings.move_deadline_s
-            yield from (at_s for at_s in times if at_s > now_s)
+            if drain.deadline_s > now_s:
+                yield drain.deadline_s
+            elif self._saving and (late_s := drain.deadline_s + self.settings.move_deadline_s) > now_s:
+                yield late_s
 
     def _saves_first(self, row: Job, now_s: float) -> bool:
         """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves."""

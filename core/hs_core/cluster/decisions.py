@@ -134,8 +134,8 @@ class Decisions(Requests):
         self._stale = self._put_off = False
         self._decided_s = now_s
         snapshot = self._snapshot(now_s)
-        if not snapshot.jobs:
-            # Nobody to decide about: the policy keeps its memory until there is.
+        if not snapshot.jobs and not self._trades:
+            # Nobody to decide about, and no trade to take back: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
             self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
             self._entitled, self._base, self._trials, self._policy_chose = {}, {}, {}, {}
