@@ -9,9 +9,11 @@ import pytest
 from hs_core.mechanism import moves
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover
+from hs_core.mechanism.offers import find
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.world import look
 from hs_core.mechanism.worth import Offer, Worth
+from hs_core.names import UserName
 from hs_core.policy import JobFacts
 from hs_core.shares import entitle_pools
 
@@ -60,3 +62,17 @@ def test_offers_of_all_kinds_at_once_are_those_of_one_after_the_other(
     assert offers(seed) == one_by_one
     if not seed:
         assert one_by_one, "there was something to find"
+
+
+@pytest.mark.parametrize(("asked", "goes"), [(3, ["V100"]), (4, [])])
+def test_who_has_no_share_of_a_pool_goes_there_only_where_gpus_idle(asked: int, goes: list[str]) -> None:
+    """It has given all of its own away, and who received them asks for fewer by now."""
+    jobs = [job(at, "B", host="v") for at in range(asked)]
+    jobs += [job(10 + at, "A", host="k") for at in range(6)]
+    rates = {("", model): rate for model, rate in (("V100", 12.0), ("K80", 10.0))}
+    world = look(snapshot([host("v"), host("k", model="K80")], jobs))
+    shares = {(UserName("B"), "V100"): 4.0, (UserName("A"), "K80"): 4.0}
+    board = Board(world, shares, find_levels(world, shares), dict[tuple[str, str], Fraction]())
+    speeds = Speeds(rates, world.models)
+    assert list(Worth(board, speeds).targets(UserName("A"), "", "K80")) == goes
+    assert [offer[4] for offer in find(board, speeds, 0.1, 1.5) if offer[1] == "A"] == goes

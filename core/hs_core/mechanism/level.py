@@ -44,6 +44,11 @@ class Level:
         """GPUs, entitlements, and what is asked for now."""
         return self._gpus, self._entitled, dict(self._asked)
 
+    @property
+    def idle(self) -> bool:
+        """Nobody asks for some of the GPUs."""
+        return self._total < self._gpus
+
     def ask(self, user: UserName, gpus: int) -> None:
         """So many more; negative: fewer."""
         self._asked[user] = self._asked.get(user, 0) + gpus

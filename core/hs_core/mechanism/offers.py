@@ -33,7 +33,8 @@ def find(board: Board, speeds: Speeds, pool_gain: float, fairer: float) -> list[
     asks = np.array([[board.world.gpus.get((user, model), 0) for model in models] for user in kinds.users])
     content = (part[:, 0] >= 1) & ~asks[:, 1:].any(axis=1)
     row, source = ((kinds.asked > 0) & (kinds.gang > 0) & ~content[kinds.whose, None]).nonzero()
-    at, target = (has > 0)[kinds.whose[row]].nonzero()
+    idle = np.array([board.level(model).idle for model in models])
+    at, target = ((has > 0) | idle)[kinds.whose[row]].nonzero()
     row, source = row[at], source[at]
     may = _may(kinds, part, row, source, target)
     row, source, target = row[may], source[may], target[may]

@@ -55,11 +55,13 @@ class Worth:
         return self._part(user, newest) >= 1 and not any(gpus.get((user, model), 0) for model in older)
 
     def targets(self, user: UserName, job_class: str, source: str) -> Iterator[str]:
-        """Pools that the user has a share of, and where a job of the class might do no worse: a quick no for most."""
+        """Pools that the user has a share of, or of which GPUs idle, and where a job of the class might do no worse: a quick no for most."""
         one = self._speeds.get(job_class, source)
         part = self._part(user, source)
         for target in self._world.models:
-            if target == source or self._entitled.get((user, target), 0.0) <= 0:
+            if target == source:
+                continue
+            if self._entitled.get((user, target), 0.0) <= 0 and not self._board.level(target).idle:
                 continue
             other = self._speeds.get(job_class, target)
             if one is None or other is None:
