@@ -277,6 +277,7 @@ class JobReady(_JobAt):
     can_swap: bool = False
     can_checkpoint: bool = False  # state was handed over with hs_job.state
     single: bool = False  # which has no average with that of other copies
+    order: int = -1  # as `JobHeld` has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

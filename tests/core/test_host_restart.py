@@ -8,7 +8,7 @@ from fakejob import Ways
 from hostsim import HostSim
 
 from hs_core.errors import BrokenError
-from hs_core.events import JobExited, JobHeld, JobWentOn
+from hs_core.events import JobExited, JobHeld, JobReady, JobWentOn
 from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine, board
 from hs_core.host.plain import plain, revive
@@ -187,6 +187,23 @@ def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
     assert [what for _, what in sim.log].count("resume 1") == 2
     sim.tell(replace(late, order=sim.processes[job, 1].heard))
     assert [what for _, what in sim.log].count("resume 1") == 3, "it stands in its turn, and is let go again"
+
+
+def test_one_that_stood_before_it_was_let_go_and_told_to_stop_again_has_not_stopped_yet():
+    """An agent of a gang that comes back after some turns reads that it stood then: it goes on before it stops."""
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(hold_s=5.0))
+    sim.job(2)
+    sim.send()
+    while sim.phases().get(1) != "suspending":
+        sim.run(1.0)
+    newest = sim.processes[job, 1].heard
+    stood = JobReady(now_s=sim.now_s, job=job, epoch=1, step=1, can_checkpoint=True, order=newest - 1)
+    sim.tell(stood)
+    assert sim.phases()[1] == "suspending"
+    assert orders(sim, "resume 2") == []
+    sim.tell(replace(stood, order=newest))
+    assert sim.phases()[1] == "held"
 
 
 @pytest.mark.parametrize(

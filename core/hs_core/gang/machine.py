@@ -28,6 +28,7 @@ from hs_core.events import (
     JobHeld,
     JobHooked,
     JobProgressed,
+    JobReady,
     JobRestored,
     JobWentOn,
     Resume,
@@ -134,7 +135,7 @@ class GangMachine(Stops):
 
     def for_node(self, event: HostEvent, node: int) -> HostEvent:
         """An answer names the newest order that was heard of the host that it goes to: later ones it does not answer."""
-        if isinstance(event, JobHeld | SuspendFailed):
+        if isinstance(event, JobReady | JobHeld | SuspendFailed):
             return replace(event, order=self._orders.get(node, -1))
         return event
 

@@ -114,7 +114,8 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
     if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
         return
     if job.phase is Phase.SUSPENDING:
-        board.stopped(job, Phase.HELD, Tier.HOLD)
+        if not job.is_past(event.order):  # else it is let go yet, before it stops
+            board.stopped(job, Phase.HELD, Tier.HOLD)
     elif job.phase in (Phase.STARTING, Phase.RUNNING):
         others = any(other.occupying for other in board.rivals(job))
         lets_go = not job.wanted.paused and not job.portion_done

@@ -312,7 +312,7 @@ class Agent:
         """Through node 0's agent, where there are several."""
         if not self.up or self.parts.get(part.key) is not part:
             return
-        if event is JobHeld:
+        if event in (JobReady, JobHeld):
             more["order"] = part.heard
         if part.rank == 0:
             self._post_of(part, event, more)
