@@ -279,6 +279,9 @@ def test_what_every_node_is_told_names_the_newest_of_its_own_orders_that_was_hea
     for node, number in ((0, 5), (1, 8), (0, 6)):
         gang.machine.order(Suspend(job=JOB, epoch=1, tier=HOLD, order=number), 1.0, node=node)
     held = JobHeld(now_s=1.0, job=JOB, epoch=1, step=3, tier=HOLD)
-    assert [gang.machine.for_node(held, node) for node in (0, 1)] == [replace(held, order=n) for n in (6, 8)]
+    ready = JobReady(now_s=1.0, job=JOB, epoch=1, step=3)
+    for said in (held, ready):
+        told = [gang.machine.for_node(said, node) for node in (0, 1)]
+        assert told == [replace(said, order=number) for number in (6, 8)]
     went_on = JobWentOn(now_s=1.0, job=JOB, epoch=1, step=3)
     assert gang.machine.for_node(went_on, 1) is went_on

@@ -54,7 +54,7 @@ def test_who_has_what_another_cannot_use_gives_as_much_where_the_other_waits(
     """Two thirds of a V100 that are bob's go to ann; that is what she gives of the K80s, or less where it is worth less to her."""
     world = lives(*FIVE, rates=rated(ann=ann, bob=1.0), tickets={"ann": 100, "bob": 200})
     entitled, found = shared(world)
-    assert entitled[BOB, "V100"], entitled[BOB, "K80"] == (Fraction(8, 3), Fraction(4, 3))
+    assert (entitled[BOB, "V100"], entitled[BOB, "K80"]) == (Fraction(8, 3), Fraction(4, 3))
     assert float(found[BOB, "K80"]) == pytest.approx(bobs, abs=1 / 64)
     assert float(found[ANN, "K80"]) == pytest.approx(4 - bobs, abs=1 / 64)
     assert found[ANN, "V100"] == entitled[ANN, "V100"]

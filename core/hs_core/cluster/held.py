@@ -72,9 +72,8 @@ class Held:
         ] = {}  # moves past their point of no return, and since when
         self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
         self._doomed_before: frozenset[HostName] = frozenset()
-        self._saving: frozenset[JobId] = (
-            frozenset()
-        )  # on these, that write a checkpoint before they are ended
+        # Of those on doomed servers who write a checkpoint before they are ended.
+        self._saving: frozenset[JobId] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()
