@@ -367,14 +367,12 @@ class Market:
 
     def _book(self, trade: Trade, sign: int) -> None:
         fast, slow = sign * self._whole(trade.fast_gpus), sign * self._whole(trade.slow_gpus)
-        self._add(trade.giver, trade.fast, -fast)
-        self._add(trade.giver, trade.slow, slow)
-        self._add(trade.taker, trade.fast, fast)
-        self._add(trade.taker, trade.slow, -slow)
-
-    def _add(self, user: UserName, model: str, gpus: int) -> None:
-        self._has[user, model] = self._has.get((user, model), 0) + gpus
-        self._totals[user] = self._totals.get(user, 0) + gpus
+        has, totals = self._has, self._totals
+        for user, gave, received in ((trade.giver, fast, slow), (trade.taker, -fast, -slow)):
+            at_fast, at_slow = (user, trade.fast), (user, trade.slow)
+            has[at_fast] = has.get(at_fast, 0) - gave
+            has[at_slow] = has.get(at_slow, 0) + received
+            totals[user] = totals.get(user, 0) + received - gave
 
     # --- trading ----------------------------------------------------------------------------------------------------
 
@@ -416,9 +414,9 @@ class Market:
         has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
         stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
         side = Side(user, speedup, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
-        side.within = self._within(user, fast, slow)
         if side.fast < unit and side.slow <= 0:
             return side  # it has nothing to give, and nothing to pay with
+        side.within = self._within(user, fast, slow)
         if (limit := usable.get(at_fast)) is not None:
             side.fast_room = max(0, limit * unit - has_fast)
         if (limit := usable.get(at_slow)) is not None:
@@ -460,7 +458,12 @@ def explain(trade: Trade) -> str:
 
 
 def _gpus(count: Fraction) -> str:
-    return f"{float(count):.4g}"
+    return f"{_float(count):.4g}"
+
+
+def _float(count: Fraction) -> float:
+    """As `float` does, at a third of its cost."""
+    return count.numerator / count.denominator
 
 
 def _nothing(_user: UserName, _trade: Trade) -> float:
@@ -487,12 +490,12 @@ def check_trades(
         raise BrokenError(f"trades change the number of {odd[0]} GPUs")
     gains: dict[tuple[UserName, str, str], float] = {}
     for trade in trades:
+        fast_gpus, slow_gpus = _float(trade.fast_gpus), _float(trade.slow_gpus)
         for user, sign in ((trade.giver, -1), (trade.taker, 1)):
             speedup = speedups(user, trade.fast, trade.slow)
             if speedup is not None:
                 pair = (user, trade.fast, trade.slow)
-                worth = sign * (speedup * float(trade.fast_gpus) - float(trade.slow_gpus))
-                worth += borne(user, trade) * float(trade.slow_gpus)
+                worth = sign * (speedup * fast_gpus - slow_gpus) + borne(user, trade) * slow_gpus
                 gains[pair] = gains.get(pair, 0.0) + worth
     if losing := sorted(at for at, gain in gains.items() if gain < -SLACK):
         user, fast, slow = losing[0]
