@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.mechanism.crowd import FEW, Crowd, table
-from hs_core.mechanism.split import Books, Few, Gang, Server
+from hs_core.mechanism.split import Books, Few, Gang, Key, Server, Small
 from hs_core.names import HostName, JobId, UserName
 
 Drawn = tuple[list[Gang], list[Server]]
@@ -38,11 +38,12 @@ def draw(dice: Random, hosts: int, jobs: int) -> Drawn:
     ]
     servers = [
         Server(
-            name=name,
-            gpus=4,
-            small=tuple(dice.choice([1, 1, 2, 4]) for _ in range(dice.randint(0, 5))),
-            stuck=dice.choice([0, 0, 0, 1]),
-            tickets=some_tickets(dice),
+            name,
+            4,
+            tuple(
+                Small(width, dice.randint(1, 3), some_tickets(dice), dice.choice([0, 0, 0, width]))
+                for width in sorted(dice.sample([1, 2, 4], dice.choice([0, 1, 1, 2, 3])))
+            ),
         )
         for name in names
     ]
@@ -110,10 +111,21 @@ def test_a_table_that_is_told_other_tickets_goes_on_as_one_made_with_them(
         few.play()
         crowd.play()
         who = {gang.job for gang in gangs if dice.random() < 0.3}
-        where = {server.name for server in servers if server.small and dice.random() < 0.3}
-        told = {key: some_tickets(dice) for key in (*sorted(who), *sorted(where), "h9999")}
+        own = [(server.name, small.width) for server in servers for small in server.small]
+        where = [key for key in own if dice.random() < 0.3]
+        told: dict[Key, Fraction] = {
+            key: some_tickets(dice) for key in (*sorted(who), *where, (HostName("h9999"), 1))
+        }
         gangs = [gang._replace(tickets=told.get(gang.job, gang.tickets)) for gang in gangs]
-        servers = [server._replace(tickets=told.get(server.name, server.tickets)) for server in servers]
+        servers = [
+            server._replace(
+                small=tuple(
+                    small._replace(tickets=told.get((server.name, small.width), small.tickets))
+                    for small in server.small
+                )
+            )
+            for server in servers
+        ]
         made, made_crowd = Few(gangs, servers, few.books()), Crowd(gangs, servers, crowd.books())
         few.weigh(told)
         crowd.weigh(told)
@@ -143,7 +155,7 @@ def test_thousands_take_turns_by_their_tickets() -> None:
         )
         for n in range(1, 401)
     ]
-    servers = [Server(name=name, gpus=4, small=(1,) * 8, tickets=Fraction(2)) for name in names]
+    servers = [Server(name=name, gpus=4, small=(Small(1, 8, Fraction(2)),)) for name in names]
     crowd = table(gangs, servers, {})
     assert isinstance(crowd, Crowd)
     assert len(gangs) + len(servers) > FEW
@@ -163,7 +175,7 @@ def test_a_gang_that_comes_does_not_wait_for_what_small_jobs_got_that_no_gang_co
         Gang(job=JobId(job), arrival_s=float(job), servers=(x, y), per_node=3, tickets=Fraction(1))
         for job in (1, 2, 3)
     ]
-    servers = [Server(name=name, gpus=4, small=(1,), tickets=Fraction(1, 10)) for name in (x, y)]
+    servers = [Server(name=name, gpus=4, small=(Small(1, 1, Fraction(1, 10)),)) for name in (x, y)]
     before = kind(gangs[:2], servers, {})
     for _ in range(1_000):
         before.play()
@@ -179,7 +191,7 @@ def blocked(kind: type[Few | Crowd], quanta: int) -> tuple[list[Gang], Few | Cro
         Gang(job=JobId(job), arrival_s=float(job), servers=(x, y), per_node=wide, tickets=Fraction(tickets))
         for job, wide, tickets in ((1, 3, 1), (2, 3, 3), (3, 4, 4))
     ]
-    table = kind(gangs, [Server(name=x, gpus=4, stuck=1), Server(name=y, gpus=4)], {})
+    table = kind(gangs, [Server(x, 4, (Small(1, 1, Fraction(0), stuck=1),)), Server(y, 4)], {})
     for _ in range(quanta):
         table.play()
     return gangs, table
@@ -215,7 +227,7 @@ def test_a_gang_has_its_turns_beside_many_of_next_to_no_tickets_whose_tickets_ri
     """Each time that tickets fall some are thousands of quanta behind, and everybody else is as far ahead."""
     x, y = HostName("x"), HostName("y")
     heavy = Gang(job=JobId(1), arrival_s=1.0, servers=(x, y), per_node=4, tickets=Fraction(4))
-    servers = [Server(name=name, gpus=4, small=(1,), tickets=Fraction(4)) for name in (x, y)]
+    servers = [Server(name=name, gpus=4, small=(Small(1, 1, Fraction(4)),)) for name in (x, y)]
     books: Books = {}
     turns = 0
     for at in range(60):

@@ -84,3 +84,12 @@ def test_gpus_of_whom_nothing_can_suspend_are_left_out_of_what_tickets_divide():
     on_i = gets(verdict, [one for one in rest if one.hosts == ("i",)], 4)
     assert on_i["A"] == pytest.approx(4 - 2, rel=0.02)
     assert on_i["B"] == pytest.approx(4 - 2, rel=0.02)
+
+
+def test_a_gang_alone_on_roomier_servers_has_as_many_tickets_as_its_share_says():
+    """It has its turns on both of its servers at once: that fewer others live on one of them gives it nothing."""
+    gang = lives((1,), "A", "h", gang=8, nodes=2, hosts=(HostName("h"), HostName("i")))
+    small = [*lives(range(2, 5), "B", "h"), *lives(range(5, 7), "B", "i")]
+    verdict = decided([host("h"), host("i")], [*gang, *small], tickets={"A": 50, "B": 200})
+    assert (verdict.entitled["A", "V100"], verdict.entitled["B", "V100"]) == (3, 5)
+    assert verdict.plan.tickets[JobId(1)] / verdict.plan.tickets[JobId(2)] == 3

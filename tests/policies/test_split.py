@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.split import Books, Few, Gang, Server, dump_turns, keep_turns, that_fit, with_idle
+from hs_core.mechanism.split import Books, Few, Gang, Server, Small, dump_turns, keep_turns, that_fit, with_idle
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
 
@@ -32,7 +32,13 @@ def gang(
 def server(
     name: HostName, gangs: tuple[int, ...] = (1, 1, 1, 1), tickets: Fraction | int = 100, stuck: int = 0
 ) -> Server:
-    return Server(name=name, gpus=4, small=gangs, tickets=Fraction(tickets), stuck=stuck)
+    """`tickets`: of all its small jobs, by GPUs; the narrowest hold `stuck` GPUs."""
+    each = Fraction(tickets) / sum(gangs) if gangs else Fraction(0)
+    count = Counter(gangs)
+    return Server(name, 4, tuple([
+        Small(width, count[width], each * width * count[width], stuck if width == min(gangs) else 0)
+        for width in sorted(count)
+    ]))  # fmt: skip
 
 
 class Round(NamedTuple):
@@ -200,3 +206,26 @@ def test_gpus_that_nobody_else_can_use_any_more_go_to_gangs_that_wait_who_came_f
     }
     assert with_idle({}, [two._replace(able=False)], idle) == {}
     assert with_idle({}, [two], [server(X, (1, 1, 1)), server(Y, ())]) == {}
+
+
+def test_a_small_job_that_has_no_room_beside_gangs_has_turns_though_narrow_ones_have_theirs_beside_them() -> (
+    None
+):
+    gangs = [gang(1, X, Y, per_node=2, tickets=Fraction(8, 3)), gang(2, X, Y, per_node=1, tickets=2)]
+    small = Small(1, 1, Fraction(1)), Small(4, 1, Fraction(2, 3))
+    made = rounds(gangs, [Server(X, 4, small), server(Y, (1, 1), 2)], 120)
+    alone = sum(X not in one.turns for one in made)
+    # 1/6 of the time is due to it; all together are due a seventh more than there is.
+    assert 120 / 6 / 1.25 <= alone <= 120 / 6
+
+
+def test_what_gangs_leave_is_counted_only_to_small_jobs_that_it_is_wide_enough_for() -> None:
+    gangs = [gang(1, X, Y, per_node=3, tickets=100)]
+    small = Small(1, 1, Fraction(1)), Small(2, 1, Fraction(1))
+    before = {"j:1": "-99/1", "h:x/1": "0/1", "h:x/2": "0/1"}
+    after = play(gangs, [Server(X, 4, small), server(Y, ())], before)
+    got = {key: Fraction(str(value)) - Fraction(before[key]) for key, value in after.got.items()}
+    assert runs([after]) == {1: 1}
+    handed = 6 + 1
+    assert got["h:x/1"] == 1 - Fraction(handed, 102)
+    assert got["h:x/2"] == 0 - Fraction(handed, 102)

@@ -30,7 +30,7 @@ Bools = NDArray[np.bool_]
 
 
 class Crowd:
-    """Gangs and aggregates of servers' small jobs as one row of entities: aggregates by name, then gangs by arrival."""
+    """Gangs and aggregates of servers' small jobs as one row of entities: aggregates by name and width, then gangs by arrival."""
 
     def __init__(self, gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> None:
         able = sorted([gang for gang in gangs if gang.able], key=_arrival)
@@ -38,30 +38,38 @@ class Crowd:
             raise BrokenError(f"job {poor[0].job} has {poor[0].tickets} tickets; expected more than 0")
         used = set(chain.from_iterable(gang.servers for gang in able))
         there = sorted([server for server in servers if server.name in used], key=_name)
-        own = [server for server in there if server.small and server.tickets.numerator > 0]
+        own = [
+            (server, small)
+            for server in there
+            for small in server.small
+            if small.tickets.numerator > 0 and server.wants(small)
+        ]
         index = {server.name: at for at, server in enumerate(there)}
         self._names = [server.name for server in there]
-        self._whose: list[Key] = [*(server.name for server in own), *(gang.job for gang in able)]
+        self._whose: list[Key] = [
+            *((server.name, small.width) for server, small in own),
+            *(gang.job for gang in able),
+        ]
         self._keys = list(map(name_of, self._whose))
         self._small = len(own)  # entities before are aggregates
-        self._stuck = _ints([server.stuck for server in there])
-        self._free = _ints([server.gpus for server in there]) - self._stuck
-        self._least = _ints([min(server.small, default=0) for server in there])
+        self._width = _ints([small.width for _, small in own])
+        self._stuck = _ints([min(server.gpus, small.stuck) for server, small in own])
+        self._free = _ints([server.gpus - server.stuck for server in there])
         homes = [gang.servers for gang in able]
         self._nodes = _ints([*repeat(1, len(own)), *map(len, homes)])
         self._entity = np.repeat(np.arange(len(self._nodes)), self._nodes)  # by part: whose …
-        names = chain((server.name for server in own), chain.from_iterable(homes))
+        names = chain((server.name for server, _ in own), chain.from_iterable(homes))
         self._server = _ints(list(map(index.__getitem__, names)))  # … and where
         # Gangs as `GangTurns` has them.
         self._by_server = self._in_order([gang.job for gang in able])
         self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]
-        wants = [min(server.gpus, sum(server.small)) for server in own]
+        wants = [server.wants(small) for server, small in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
         needs = self._gpus.copy()
-        own_servers = self._server[: self._small]
-        needs[: self._small] = np.maximum(0, needs[: self._small] - self._stuck[own_servers])
+        needs[: self._small] = np.maximum(0, needs[: self._small] - self._stuck)
+        self._needs = needs
         self._wants = needs[self._entity]  # by part: GPUs that it takes there
-        has = [*(server.tickets for server in own), *(gang.tickets for gang in able)]
+        has = [*(small.tickets for _, small in own), *(gang.tickets for gang in able)]
         # As `float` does, at half its cost.
         self._tickets: Floats = np.array([one.numerator / one.denominator for one in has], dtype=np.float64)
         self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
@@ -145,13 +153,11 @@ class Crowd:
         order = _order(np.rint(self._got / self._tickets / mean[self._group] * 10.0**TIE))
         if not self._last.all():
             order = order[np.argsort(self._last[order], kind="stable")]
-        runs, left = self._walk(order)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        runs, left = self._walk(rank)
         given = np.where(runs, self._stride, 0)
-        own = self._server[: self._small]
-        rest = np.where(self._least[own] <= left[own], left[own], 0) + self._stuck[own]
-        given[: self._small] = np.where(
-            runs[: self._small], self._gpus[: self._small], np.minimum(self._gpus[: self._small], rest)
-        )
+        self._give_what_is_left(given, np.flatnonzero(~runs[: self._small]), rank, left)
         self._charge(given.astype(np.float64), total, mean)
         return self._turns(runs)
 
@@ -169,11 +175,21 @@ class Crowd:
         if shift.any():
             self._got = self._got - shift[self._group] * self._tickets
 
-    def _walk(self, order: Ints) -> tuple[Bools, Ints]:
+    def _give_what_is_left(self, given: Ints, short: Ints, rank: Ints, left: Ints) -> None:
+        """To small jobs whose turn it is not (`short`), on each server by `rank`."""
+        short = short[np.lexsort((rank[short], self._server[short]))]
+        servers = self._server[short]
+        place = np.arange(short.size) - np.searchsorted(servers, servers)
+        for at in range(int(place.max(initial=-1)) + 1):  # widths that a server's jobs have are few
+            now, where = short[place == at], servers[place == at]
+            width = self._width[now]
+            more = np.minimum(self._needs[now], left[where]) // width * width
+            left[where] -= more
+            given[now] = self._stuck[now] + more
+
+    def _walk(self, rank: Ints) -> tuple[Bools, Ints]:
         """Who has its turn, and the GPUs that are left on each server."""
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        free, runs = self._free.copy(), np.zeros(len(order), dtype=np.bool_)
+        free, runs = self._free.copy(), np.zeros(len(rank), dtype=np.bool_)
         entity, server, wants = self._entity, self._server, self._wants
         while True:
             short = np.flatnonzero(free[server] < wants)
@@ -185,9 +201,9 @@ class Crowd:
             if not entity.size:
                 return runs, free
             turn = rank[entity]
-            first = np.full(len(free), len(order))
+            first = np.full(len(free), len(rank))
             np.minimum.at(first, server, turn)
-            late = np.zeros(len(order), dtype=np.bool_)
+            late = np.zeros(len(rank), dtype=np.bool_)
             late[entity[np.flatnonzero(first[server] != turn)]] = True
             now = np.flatnonzero(~late[entity])
             free[server[now]] -= wants[now]

@@ -3,14 +3,15 @@
 jobTickets (Gandiva_fair, eq 3) do so where every server carries alike. Jobs are whole, so servers never quite do: whose jobs are on those that are
 a little too full gets less, and who is beside few gets more. What jobs can expect is known as soon as they have a home, for a server's stride
 divides its GPUs by tickets, and nobody has more than it asks for. So users' tickets are scaled until what their jobs expect is in proportion to
-what is due to them: servers and users in turns, as in iterative proportional fitting (Deming and Stephan, 1940). What that does not foresee
+what is due to them: servers and users in turns, as in iterative proportional fitting (Deming and Stephan, 1940). Servers that share gangs have their
+turns together (`mechanism.split`), so they count as one place: looked at one by one, a gang would seem to get the more of a server the fewer others live there. What all that does not foresee
 (gangs that take the whole server, turns that fall together) `mechanism.lags` makes good once it is seen.
 
 Departure: the paper leaves this to balance alone.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, repeat
@@ -23,7 +24,7 @@ from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import World
-from hs_core.names import UserName
+from hs_core.names import HostName, UserName
 from hs_core.newest import Newest
 
 Floats = NDArray[np.float64]
@@ -38,12 +39,12 @@ TINY = 1e-300
 MOST_JOBS = 4_096  # among more they are not fitted
 _LEAST = float(LEAST)
 
-_Row = tuple[int, UserName, int, bool]  # server, user, GPUs there, and whether it runs whatever its tickets
+_Row = tuple[int, UserName, int, bool]  # place, user, GPUs there, and whether it runs whatever its tickets
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    gpus: tuple[int, ...]  # of servers
+    gpus: tuple[int, ...]  # of places: servers, or those together that share gangs
     rows: Mapping[_Row, int]  # how many there are of each
     users: tuple[UserName, ...]
     due: tuple[float, ...]  # GPUs, by user
@@ -75,18 +76,22 @@ def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | N
     if len(gpus) < 2:
         return None
     bands = [(world.at.get(name, NOBODY), world.parts.get(name, NOBODY)) for name in there.names]
-    if all(own.gpus + sum(parts.per_node) <= has for (own, parts), has in zip(bands, gpus, strict=True)):
+    asked_here = [own.gpus + sum(parts.per_node) for own, parts in bands]
+    if all(asked <= has for asked, has in zip(asked_here, gpus, strict=True)):
         return None
+    places = _places(world, there.names)
+    room = [0] * len(gpus)
     rows: dict[_Row, int] = {}
-    for server, both in enumerate(bands):
-        for row in chain.from_iterable(_rows(world, server, band) for band in both):
+    for place, both, asked, has in zip(places, bands, asked_here, gpus, strict=True):
+        room[place] += min(asked, has)
+        for row in chain.from_iterable(_rows(world, place, band) for band in both):
             rows[row] = rows.get(row, 0) + 1
     users = tuple(sorted({row[1] for row in rows}))
     parts_of = level.parts()
     asks = [world.gpus.get((user, model), 0) for user in users]
     shares = [entitled.get((user, model), 0) for user in users]
     return _Asked(
-        gpus=gpus,
+        gpus=tuple(room),
         rows=rows,
         users=users,
         due=tuple([parts_of.get(user, 0.0) * asked for user, asked in zip(users, asks, strict=True)]),
@@ -96,12 +101,29 @@ def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | N
     )  # fmt: skip
 
 
-def _rows(world: World, server: int, band: Band) -> Iterable[_Row]:
+def _places(world: World, names: Sequence[HostName]) -> list[int]:
+    """Of each server: the first of those with which it shares gangs, directly or not."""
+    at = {name: place for place, name in enumerate(names)}
+    first = list(range(len(names)))
+
+    def find(place: int) -> int:
+        while first[place] != place:
+            first[place] = place = first[first[place]]
+        return place
+
+    for job in world.several:
+        ours = sorted(find(at[name]) for name in world.homes.get(job.id, ()) if name in at)
+        for place in ours[1:]:
+            first[find(place)] = find(ours[0])
+    return [find(place) for place in range(len(names))]
+
+
+def _rows(world: World, place: int, band: Band) -> Iterable[_Row]:
     unable, running = world.unable, world.snapshot.running
     if not unable and not band.stuck:
-        return zip(repeat(server), band.users, band.per_node, repeat(False))
+        return zip(repeat(place), band.users, band.per_node, repeat(False))
     return [
-        (server, job.user, job.per_node, not job.sliceable and job.id in running)
+        (place, job.user, job.per_node, not job.sliceable and job.id in running)
         for job in band
         if job.id not in unable
     ]
@@ -111,18 +133,18 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
     """Factors of users' tickets, in steps."""
     place = {user: at for at, user in enumerate(asked.users)}
     rows = list(asked.rows)
-    server: Ints = np.array([row[0] for row in rows], dtype=np.int64)
+    where: Ints = np.array([row[0] for row in rows], dtype=np.int64)
     owner: Ints = np.array([place[row[1]] for row in rows], dtype=np.int64)
     gpus: Floats = np.array(
         [row[2] * count for row, count in zip(rows, asked.rows.values(), strict=True)], dtype=np.float64
     )
     always: NDArray[np.bool_] = np.array([row[3] for row in rows], dtype=np.bool_)
-    room = np.minimum(asked.gpus, np.bincount(server, weights=gpus, minlength=len(asked.gpus)))
+    room = np.minimum(asked.gpus, np.bincount(where, weights=gpus, minlength=len(asked.gpus)))
     due, plain = np.array(asked.due), gpus * np.array(asked.per_gpu)[owner]
     factors = np.ones(due.size)
     for _ in range(ROUNDS):
         gets = np.bincount(
-            owner, weights=_expected(server, room, gpus, plain * factors[owner], always), minlength=due.size
+            owner, weights=_expected(where, room, gpus, plain * factors[owner], always), minlength=due.size
         )
         lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
         before, factors = factors, np.minimum(np.maximum(factors * lacks, LEAST_FACTOR), MOST_FACTOR)
@@ -133,27 +155,27 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
     return found
 
 
-def _expected(server: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
+def _expected(where: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
     """GPUs of each row on average: by weight, and none more than it asks for."""
     full, most = always, gpus * (1 + SLACK)
     left, shared = room, weight
     if full.any():
-        left, shared = _beside(server, room, gpus, weight, full)
+        left, shared = _beside(where, room, gpus, weight, full)
     while True:
-        total = np.bincount(server, weights=shared, minlength=room.size)
-        gets: Floats = shared * (left / np.maximum(total, TINY))[server]
+        total = np.bincount(where, weights=shared, minlength=room.size)
+        gets: Floats = shared * (left / np.maximum(total, TINY))[where]
         over = gets > most
         if not over.any():
             return np.where(full, gpus, gets)
         full = full | over
-        left, shared = _beside(server, room, gpus, weight, full)
+        left, shared = _beside(where, room, gpus, weight, full)
 
 
 def _beside(
-    server: Ints, room: Floats, gpus: Floats, weight: Floats, full: NDArray[np.bool_]
+    where: Ints, room: Floats, gpus: Floats, weight: Floats, full: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """GPUs of each server beside rows that have all they ask for, and the weights that divide them."""
-    held = np.bincount(server[full], weights=gpus[full], minlength=room.size)
+    """GPUs of each place beside rows that have all they ask for, and the weights that divide them."""
+    held = np.bincount(where[full], weights=gpus[full], minlength=room.size)
     return np.maximum(room - held, 0.0), np.where(full, 0.0, weight)
 
 

@@ -3,10 +3,11 @@
 Among few jobs one by one; where they are many, by the few numbers that most share.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import compress
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism.band import NUMBERS, Band
 from hs_core.mechanism.lags import WHOLE
 from hs_core.mechanism.roll import Roll
+from hs_core.mechanism.split import Own
 from hs_core.mechanism.ticket_sums import add_up, sums
 from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import At, World
-from hs_core.names import HostName, JobId
+from hs_core.names import JobId
 
 SPARSE = 64  # so many numbers for each job are counted in a table yet
 _LEAST = LEAST.as_integer_ratio()
@@ -116,9 +118,24 @@ def _ratio(numerator: int, denominator: int) -> Fraction:
 # --- of a server's own jobs together ----------------------------------------------------------------------------------
 
 
-def on_servers(world: World, names: Sequence[HostName], tickets: Mapping[JobId, Fraction]) -> list[Fraction]:
-    """Of each of these servers."""
+def of_small(world: World, whose: Sequence[Own], tickets: Mapping[JobId, Fraction]) -> list[Fraction]:
+    """Of each of these servers' jobs of one width."""
     if isinstance(tickets, JobTickets):
-        return sums([world.at[name].roll[0] for name in names], tickets)
+        return sums([ids_of_small(world, own) for own in whose], tickets)
     rounded: dict[int, int] = {}
-    return [add_up(list(map(tickets.__getitem__, world.at[name].ids)), rounded) for name in names]
+    return [
+        add_up([tickets[job] for job in _of_width(world.at[name], width)], rounded) for name, width in whose
+    ]
+
+
+def _of_width(band: Band, width: int) -> Iterable[JobId]:
+    if len(band.widths) == 1:
+        return band.ids
+    return compress(band.ids, map(width.__eq__, band.gangs))
+
+
+def ids_of_small(world: World, own: Own) -> Ints:
+    name, width = own
+    ids, gangs, _ = world.at[name].roll
+    found: Ints = ids if len(world.at[name].widths) == 1 else ids[gangs == width]
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from hs_core.job_tickets import Floats, Ints, JobTickets
 from hs_core.mechanism.crowd import Crowd
-from hs_core.mechanism.job_weights import Factors, Shares, on_servers, tickets_of
+from hs_core.mechanism.job_weights import Factors, Shares, ids_of_small, of_small, tickets_of
 from hs_core.mechanism.lags import STEPS, Lags
 from hs_core.mechanism.split import Few, Key
 from hs_core.mechanism.world import At, World
@@ -53,8 +53,8 @@ class OneByOne:
         homes = [(job, self._world.homes[job]) for job in changed]
         gangs: dict[Key, Fraction] = {job: self._tickets[job] for job, home in homes if len(home) > 1}
         servers = {home[0] for _, home in homes if len(home) == 1 and home[0] in self._shared}
-        names = sorted(servers)
-        return gangs | dict(zip(names, on_servers(self._world, names, self._tickets), strict=True))
+        whose = [(name, width) for name in sorted(servers) for width in self._world.at[name].widths]
+        return gangs | dict(zip(whose, of_small(self._world, whose, self._tickets), strict=True))
 
 
 class AtOnce:
@@ -99,9 +99,9 @@ class AtOnce:
             if self._table.whose:
                 self._table.weigh_all(self._add_up(now.known))
             return
-        gangs, names = self._table.gangs, self._table.servers
+        gangs, small = self._table.gangs, self._table.small
         has = zip(gangs, map(now.numbers.__getitem__, now.which_of(gangs).tolist()), strict=True)
-        self._table.weigh({**dict(has), **dict(zip(names, on_servers(self._world, names, now), strict=True))})
+        self._table.weigh({**dict(has), **dict(zip(small, of_small(self._world, small, now), strict=True))})
 
     def _add_up(self, known: Floats) -> Floats:
         """Tickets of all who take turns."""
@@ -116,7 +116,7 @@ class AtOnce:
         """Jobs of all who take turns: whose each is, and the number of its tickets."""
         assert isinstance(self._table, Crowd)
         jobs: list[Ints] = [
-            self._world.at[key].roll[0] if isinstance(key, str) else np.array([key], dtype=np.int64)
+            ids_of_small(self._world, key) if isinstance(key, tuple) else np.array([key], dtype=np.int64)
             for key in self._table.whose
         ]
         entity = np.repeat(np.arange(len(jobs)), list(map(len, jobs)))

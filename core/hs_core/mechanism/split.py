@@ -1,14 +1,16 @@
 """Split stride (Gandiva_fair, 3.1, figure 3): which gangs over several servers run in a quantum, and which servers are left to themselves.
 
-The same gang-aware stride as on a server, over two kinds of entities: each gang, and each server that has a part of one (the
-aggregate of its small jobs). They are walked by (pass, order); one that finds its GPUs free on all of its servers runs. GPUs that
+The same gang-aware stride as on a server, over two kinds of entities: each gang, and of each server that has a part of one the small jobs that are
+alike in width, together (the aggregates). They are walked by (pass, order); one that finds its GPUs free on all of its servers runs. GPUs that
 gangs leave to a server go to its small jobs, which are charged for them.
 
 Instead of passes the books hold GPU-quanta: what an entity was given, less its tickets' part of what all those that compete with it
 (its *component*: entities that share servers, directly or not) were given. That over its tickets is its pass less the virtual time; kept so,
 a change of tickets scales the difference with the stride by itself, and components may split and join.
-Departures from the paper as in `mechanism.stride`; besides, a server's aggregate takes the GPUs that its jobs can use, not always all of them, and a user's gangs of
+Departures from the paper as in `mechanism.stride`; besides, an aggregate takes the GPUs that its jobs can use, not always all of them, and a user's gangs of
 one size enter spread over one stride (`mechanism.phases`): many that came together would have all servers to themselves for as many quanta.
+The paper has one aggregate a server. With jobs of several widths in it, narrow ones that run beside the gangs in every quantum make up what is due to all of them together, and one that has
+no room beside the gangs never runs. Which of the small jobs run where several could is the server's own stride's.
 
 Numbers are exact fractions; where denominators grow beyond 64 bits (tickets changed often), they are rounded to 2^-48 once.
 """
@@ -33,7 +35,9 @@ FINEST = 64  # bits of a denominator
 ROUNDED = 1 << 48
 TIE = 9  # digits, of a turn among the same others: passes that agree so far are equal, and walked by order
 
-Key = JobId | HostName
+Own = tuple[HostName, int]
+"""Small jobs of a server, by their width in GPUs."""
+Key = JobId | Own
 Kind = tuple[UserName, int, int]
 """Of gangs: (user, servers, GPUs on each)."""
 Books = Mapping[str, str | float]
@@ -55,12 +59,27 @@ class Gang(NamedTuple):
         return self.user, len(self.servers), self.per_node
 
 
+class Small(NamedTuple):
+    """A server's small jobs of one width."""
+
+    width: int  # GPUs of each
+    jobs: int  # how many
+    tickets: Fraction  # of all of them
+    stuck: int = 0  # GPUs of those that run and cannot be suspended
+
+
 class Server(NamedTuple):
     name: HostName
     gpus: int
-    small: tuple[int, ...] = ()  # gangs of its small jobs
-    stuck: int = 0  # GPUs of those that run and cannot be suspended
-    tickets: Fraction = ZERO  # of its small jobs together
+    small: tuple[Small, ...] = ()  # by width
+
+    @property
+    def stuck(self) -> int:
+        return min(self.gpus, sum([small.stuck for small in self.small]))
+
+    def wants(self, small: Small) -> int:
+        """GPUs that those jobs can use."""
+        return min(self.gpus // small.width, small.jobs) * small.width
 
 
 @dataclass(slots=True)
@@ -72,6 +91,8 @@ class _Entity:
     tickets: Fraction
     got: Fraction  # GPU-quanta, less its part of its component's
     kind: Kind | None = None  # of a gang
+    width: int = 0  # of small jobs
+    stuck: int = 0  # GPUs of small jobs that run and cannot be suspended
     new: bool = True
     given: int = 0  # GPUs in this quantum
     forced: bool = False
@@ -82,6 +103,11 @@ class _Entity:
 
     def __post_init__(self) -> None:
         self.stride = self.gpus * len(self.servers)
+
+    @property
+    def needs(self) -> int:
+        """Free GPUs on each of its servers."""
+        return max(0, self.gpus - self.stuck)
 
 
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
@@ -106,10 +132,12 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
         entities.append(entity)
     for name in sorted(used):
         server = at[name]
-        if server.small and server.tickets > 0:
-            wants = min(server.gpus, sum(server.small))
-            order: tuple[int, float, Key] = (0, 0.0, name)
-            entities.append(_Entity(name, order, (name,), wants, server.tickets, ZERO))
+        for small in server.small:
+            if small.tickets > 0 and (wants := server.wants(small)):
+                key, stuck = (name, small.width), min(server.gpus, small.stuck)
+                entity = _Entity(key, (0, 0.0, key), (name,), wants, small.tickets, ZERO)
+                entity.width, entity.stuck = small.width, stuck
+                entities.append(entity)
     for entity in entities:
         kept = books.get(name_of(entity.key))
         if kept is not None:
@@ -248,42 +276,34 @@ def _see_who_could(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -
             held[name] += entity.gpus
     for entity in entities:
         entity.could = all(
-            _needs(entity, at) <= at[name].gpus - at[name].stuck - held[name] for name in entity.servers
+            entity.needs <= at[name].gpus - at[name].stuck - held[name] for name in entity.servers
         )
 
 
 def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[JobId]:
     """The gangs that run. Marks in the entities what they are given."""
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
-    taken: set[HostName] = set()  # whose small jobs have all they want
     runs: set[JobId] = set()
+    short: list[_Entity] = []  # small jobs that have what is left
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.place, entity.order)):
-        if entity.order[0] == 0:
-            name = entity.servers[0]
-            wants = _needs(entity, at)
-            if wants <= free[name]:
-                free[name] -= wants
-                entity.given = entity.gpus
-                taken.add(name)
-        elif all(free[name] >= entity.gpus for name in entity.servers):
+        if all(free[name] >= entity.needs for name in entity.servers):
             for name in entity.servers:
-                free[name] -= entity.gpus
-            runs.add(JobId(int(entity.key)))
-            entity.given = entity.gpus * len(entity.servers)
-    for entity in entities:
-        if entity.order[0] == 0 and (name := entity.servers[0]) not in taken:
-            left = free[name] if min(at[name].small) <= free[name] else 0
-            entity.given = min(entity.gpus, left + at[name].stuck)
+                free[name] -= entity.needs
+            entity.given = entity.stride
+            if not isinstance(entity.key, tuple):
+                runs.add(entity.key)
+        elif isinstance(entity.key, tuple):
+            short.append(entity)
+    for entity in short:
+        (name,), width = entity.servers, entity.width
+        more = min(entity.needs, free[name]) // width * width
+        free[name] -= more
+        entity.given = entity.stuck + more
     return runs
 
 
-def _needs(entity: _Entity, at: Mapping[HostName, Server]) -> int:
-    """Free GPUs on each of its servers."""
-    return entity.gpus if entity.order[0] else max(0, entity.gpus - at[entity.servers[0]].stuck)
-
-
 def name_of(key: Key) -> str:
-    return f"h:{key}" if isinstance(key, str) else f"j:{key}"
+    return f"h:{key[0]}/{key[1]}" if isinstance(key, tuple) else f"j:{key}"
 
 
 def _rounded(number: Fraction) -> Fraction:
@@ -310,9 +330,9 @@ class Few:
         return [gang.job for gang in self._gangs]
 
     @property
-    def servers(self) -> list[HostName]:
-        """With a part of a gang."""
-        return sorted(self._at)
+    def small(self) -> list[Own]:
+        """Whose turns go together, on servers with a part of a gang."""
+        return [(name, small.width) for name in sorted(self._at) for small in self._at[name].small]
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; those that take no turns here are passed over."""
@@ -389,7 +409,10 @@ def with_idle(
 
     Who came first is first. They are not charged: it is at nobody's expense.
     """
-    idle = {server.name: server.gpus - sum(server.small) for server in servers}
+    idle = {
+        server.name: server.gpus - sum([small.width * small.jobs for small in server.small])
+        for server in servers
+    }
     chosen = {name: turn.gangs for name, turn in turns.items()}
     waiting = []
     for gang in gangs:

@@ -15,7 +15,7 @@ from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
-from hs_core.mechanism.job_weights import Factors, Shares, Weighed, on_servers, weigh
+from hs_core.mechanism.job_weights import Factors, Shares, Weighed, of_small, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.loads import Board, find_levels
@@ -213,16 +213,14 @@ def _gangs(world: World, jobs: Sequence[JobFacts], tickets: Iterable[Fraction]) 
 
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
-    servers = []
-    names = sorted(shared)
     running = world.snapshot.running
-    for name, has in zip(names, on_servers(world, names, tickets), strict=True):
-        gpus, jobs = world.hosts[name].gpus, world.at[name]
-        stuck = sum([job.gang for job in jobs.stuck if job.id in running])
-        servers.append(
-            split.Server(name=name, gpus=gpus, small=jobs.gangs, stuck=min(gpus, stuck), tickets=has)
-        )
-    return servers
+    whose = [(name, width) for name in sorted(shared) for width in sorted(world.at[name].widths)]
+    small: dict[HostName, list[split.Small]] = {name: [] for name in sorted(shared)}
+    for (name, width), has in zip(whose, of_small(world, whose, tickets), strict=True):
+        jobs = world.at[name]
+        stuck = sum([job.gang for job in jobs.stuck if job.gang == width and job.id in running])
+        small[name].append(split.Small(width, jobs.gangs.count(width), has, stuck))
+    return [split.Server(name, world.hosts[name].gpus, tuple(jobs)) for name, jobs in small.items()]
 
 
 def _standing(memory: Memory) -> tuple[Trade, ...]:
