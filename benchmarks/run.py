@@ -37,6 +37,7 @@ BENCHMARKS = (
     "windows",
     "pools",
     "gang_bindings",
+    "gang_shares",
 )
 LIMIT_S = 300
 

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.split import Books, Few, Gang, Server, Small, dump_turns, keep_turns, that_fit, with_idle
+from hs_core.mechanism.split import (
+    Books,
+    Few,
+    Gang,
+    Server,
+    Small,
+    dump_turns,
+    keep_turns,
+    that_fit,
+    with_idle,
+)
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
 

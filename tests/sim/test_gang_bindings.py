@@ -54,7 +54,11 @@ def shared(servers: int, gpus: int, *sizes: tuple[int, int]) -> Experiment:
 def test_machines_give_gangs_what_a_count_of_gpus_says_and_lose_no_turn_to_starts(asked: Experiment) -> None:
     counted, real = run_quanta(asked), run_machines(asked)
     for job, same in zip(real.jobs, counted.jobs, strict=True):
-        gpu_s = sum(job.gpu_s.values())
-        assert gpu_s == pytest.approx(sum(same.gpu_s.values()), rel=0.1)
+        gpu_s, counted_s = sum(job.gpu_s.values()), sum(same.gpu_s.values())
+        due_s = asked.until_s * counted.samples[-1].entitled[job.user, "V100"]
+        # What is beyond a share is what others leave, where that happens to be on the GPUs to which a job is bound.
+        assert 0.9 * min(counted_s, due_s) <= gpu_s <= 1.1 * counted_s
         steps = sum(sample.steps_per_s.get(job.user, 0.0) for sample in real.samples) * asked.quantum_s
         assert steps == pytest.approx(gpu_s / job.gang * RATE, rel=0.03)
+    used, could = (sum(sum(job.gpu_s.values()) for job in jobs) for jobs in (real.jobs, counted.jobs))
+    assert used >= 0.95 * could
