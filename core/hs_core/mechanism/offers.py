@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.worth import HOPE, SCOUTS, SLACK, Offer
+from hs_core.mechanism.worth import ENOUGH, HOPE, SCOUTS, SLACK, Offer
 from hs_core.names import UserName
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ def find(board: Board, speeds: Speeds, pool_gain: float, fairer: float) -> list[
     large = gain > pool_gain * gang * now + SLACK
     fairly = (gain > -SLACK) & (then > fairer * now + SLACK)
     scouts = ~known & ~np.isnan(kinds.speed[row, source]) & (target < source)  # as `Worth.scouts` has it
-    scouts &= (has[whose, target] >= gang) & ~_finding_out(kinds)[whose, target]
+    scouts &= (has[whose, target] * ENOUGH >= gang) & ~_finding_out(kinds)[whose, target]
     some = (large | fairly | scouts).nonzero()[0]
     worth = -np.where(large, gain, np.where(fairly, SLACK * (then - now), SCOUTS))[some]
     rows = zip(worth.tolist(), row[some].tolist(), source[some].tolist(), target[some].tolist(), strict=True)

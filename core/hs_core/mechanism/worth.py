@@ -11,6 +11,7 @@ from hs_core.policy import JobFacts
 
 SLACK = 1e-9
 SCOUTS = SLACK / 1e3  # what it is worth to find out: something, after all else
+ENOUGH = 4.0  # who goes to find out has one turn in so many quanta there
 Offer = tuple[float, UserName, str, str, str]
 """(the less, the better; user, class, from, to)."""
 HOPE = (
@@ -24,7 +25,7 @@ class Worth:
 
     Pools on which a class was not measured are as fast as any for it, newer ones a little faster; but of a class that was measured where it
     is, only one job goes where it was not, to find out, and to a pool that is not newer only where it has to take turns. To a newer one of which
-    the user has a share it goes whatever it loses meanwhile (`scouts`): else what came when that was in use would stay on old GPUs for ever.
+    the user has a share that gives it some turns it goes whatever it loses meanwhile (`scouts`): else what came when that was in use, or is wider than the share, would stay on old GPUs for ever.
     """
 
     def __init__(self, board: Board, speeds: Speeds) -> None:
@@ -87,13 +88,13 @@ class Worth:
         return now, then, will - was
 
     def scouts(self, job: JobFacts, source: str, target: str) -> bool:
-        """Nobody knows how fast its class is on a newer model of which its user has GPUs enough for it. For each user one at a time goes there to find out."""
+        """Nobody knows how fast its class is on a newer model of which its user has GPUs for some turns. For each user one at a time goes there to find out."""
         user, speed = job.user, self._speeds.get
         known = speed(job.job_class, source) is not None, speed(job.job_class, target) is not None
         if known != (True, False) or not self._newer(target, source):
             return False
         there = self._world.kind_gpus
-        return self._entitled.get((user, target), 0.0) >= job.gang and not any(
+        return self._entitled.get((user, target), 0.0) * ENOUGH >= job.gang and not any(
             speed(other, target) is None and there.get((user, other, target), 0)
             for other in self._world.classes(user)
         )
