@@ -35,7 +35,7 @@ demo: $(READY)
 demo-cluster: $(READY)
 	$(BIN)/python -m examples.cluster.demo
 
-# What only computes runs on all cores; what mostly waits for processes, four files at a time, the longest first (tests/conftest.py); what measures how long an agent's steps take, two at a time.
+# What only computes runs on all cores; what mostly waits for processes, four files at a time, the longest first (tests/conftest.py); what measures how long an agent's steps take, three at a time.
 TIMED    := tests/agent
 WAITS    := tests/e2e tests/job tests/client tests/controller tests/packaging
 COMPUTES := $(filter-out $(TIMED) $(WAITS),$(patsubst %/,%,$(wildcard tests/*/)))
@@ -44,7 +44,7 @@ test: lint
 	@status=0; \
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(COMPUTES) || status=1; \
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(WAITS) || status=1; \
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(TIMED) || status=1; \
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(TIMED) || status=1; \
 	exit $$status
 
 bench: $(READY)
