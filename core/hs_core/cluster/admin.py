@@ -224,7 +224,7 @@ class Admin(Hosts):
 
     def _saves_first(self, row: Job, now_s: float) -> bool:
         """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves."""
-        if row.portions or row.move is not None or row.cancelled_by:
+        if row.portions or row.cancelled_by:
             return False
         parts = [row.reports.get(name) for name in row.hosts]
         there = [part for part in parts if part is not None and part.phase in _UP and part.can_checkpoint]
