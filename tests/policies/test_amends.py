@@ -74,6 +74,19 @@ def test_where_jobs_are_in_proportion_to_shares_these_are_left_as_they_are() -> 
     assert found is entitled
 
 
+def test_of_very_many_users_nobody_is_rounded_to_nothing() -> None:
+    """Ann's jobs, and two hundred users of one job: these divide what is left of the K80s."""
+    many = tuple(f"user{at}" for at in range(200))
+    jobs = [("ann", 1, "v1")] * 4 + [("ann", 1, "k1")] * 8 + [(user, 1, "k1") for user in many]
+    tickets = {"ann": 400, **{user: 10 + at for at, user in enumerate(many)}}
+    rates = rated(ann=1.0, **dict.fromkeys(many, 1.0))
+    entitled, found = shared(lives(*jobs, rates=rates, tickets=tickets))
+    assert found is not entitled
+    assert fsum(share for (_, model), share in found.items() if model == "K80") == pytest.approx(4, rel=0.01)
+    given = [float(found[at] / entitled[at]) for user in many if (at := (UserName(user), "K80"))]
+    assert min(given) >= 0.98
+
+
 @settings(max_examples=150)
 @given(
     st.lists(

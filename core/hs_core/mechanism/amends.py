@@ -10,7 +10,7 @@ Departure: the paper leaves this to users having many jobs.
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from math import fsum
+from math import frexp, fsum
 
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
@@ -19,7 +19,7 @@ from hs_core.mechanism.world import At, World
 from hs_core.mechanism.worth import HOPE
 from hs_core.names import UserName
 
-STEPS = 64  # of a GPU: shares are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 64  # of a GPU, and finer the less of one it is: shares are multiples of its inverse, so that tickets stay simple fractions
 NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
 KEPT = 0.25  # of what it has in a pool stays with whoever gives: its jobs there must not starve
 TINY = 1e-9
@@ -53,10 +53,16 @@ def amended(
     found = dict(entitled)
     for at, has in books.has.items():
         if at[1] in touched:
-            share = Fraction(round(has * STEPS), STEPS)
+            share = _simple(has)
             # Who runs all the time keeps what it could use if more of its jobs came.
             found[at] = max(share, entitled.get(at, share)) if has >= asked[at] - TINY else share
     return found
+
+
+def _simple(gpus: float) -> Fraction:
+    """Nobody is rounded to nothing, however many divide a pool."""
+    steps = STEPS << max(0, -frexp(gpus)[1])
+    return Fraction(round(gpus * steps), steps)
 
 
 class _Books:
