@@ -10,8 +10,9 @@ Departure: the paper leaves this to users having many jobs.
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from math import frexp, fsum
+from math import frexp, fsum, inf
 
+from hs_core.mechanism.beside_gangs import most_beside
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.rates import Speeds
@@ -76,6 +77,8 @@ class _Books:
         parts = {model: level.parts() for model, level in levels.items()}
         # GPUs that users' jobs can expect, where they live.
         self.has = {(user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()}
+        self._parts = parts
+        self._most: dict[str, Mapping[UserName, float]] = {}  # by pool, of those where somebody waits
         self._worth: dict[UserName, _Worth] = {}
         self._lacks: dict[UserName, float] = {}
 
@@ -90,8 +93,14 @@ class _Books:
         return {user for user in users if any(self._waits((user, model)) > TINY for model in models)}
 
     def _waits(self, at: At) -> float:
-        """GPUs that are asked for and not expected."""
-        return self._asked.get(at, 0) - self.has.get(at, 0.0)
+        """GPUs that are asked for, and not expected though they could be had."""
+        (user, model), has = at, self.has.get(at, 0.0)
+        waits = self._asked.get(at, 0) - has
+        if waits <= TINY:
+            return waits
+        if model not in self._most:
+            self._most[model] = most_beside(self._world, model, self._parts[model])
+        return min(waits, self._most[model].get(user, inf) - has)
 
     def enter(self, users: Iterable[UserName]) -> None:
         for user, worth in _worths(self._world, self._speeds, users).items():
