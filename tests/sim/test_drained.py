@@ -6,13 +6,16 @@ from hs_core.events import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
 from hs_core.model import JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_sim.faults import TIMING
+from hs_sim.machines.trouble import Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 
 ANN, JOB, SERVER = UserName("ann"), JobId(1), HostName("v100-0001")
 
 
-def draining(*, servers: int = 1, deadline_s: float = 60.0, state_bytes: int = 0) -> World:
+def draining(
+    *, servers: int = 1, deadline_s: float = 60.0, state_bytes: int = 0, faults: tuple[Fault, ...] = ()
+) -> World:
     """With one server there is no other to go to."""
     job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=3000, job_class="c", state_bytes=state_bytes)
     experiment = Experiment(
@@ -21,7 +24,7 @@ def draining(*, servers: int = 1, deadline_s: float = 60.0, state_bytes: int = 0
         quantum_s=10.0,
         sample_s=5.0,
     )
-    world = World(experiment, timing=TIMING, watched=True)
+    world = World(experiment, timing=TIMING, watched=True, faults=FaultPlan(faults=faults))
     world.horizon_s = 1000.0
     clock, tell = world.clock, world.controller.tell
     drained = {"by": ANN, "host": SERVER}
@@ -65,3 +68,11 @@ def test_one_that_writes_its_checkpoint_to_move_when_the_deadline_comes_moves() 
     assert [fact.kind for fact in world.controller.machine.story(JOB) if fact.kind in ("left", "lost")] == [
         "left"
     ]
+
+
+def test_it_has_as_long_for_that_where_the_controller_comes_back_long_after_the_deadline() -> None:
+    away = Fault(kind=Kind.CONTROLLER_KILLED, at_s=125.0, for_s=150.0)
+    world = draining(deadline_s=10.0, state_bytes=10 << 30, faults=(away,))
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.epoch, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 1, 0.0)
