@@ -188,11 +188,11 @@ class Admin(Hosts):
     def _tend_drains(self, now_s: float) -> None:
         """At the deadline what is left is told to end; its exit then queues it again (`_exited`). What can writes a checkpoint before."""
         doomed = self._doomed(now_s)
-        left = {row.id: row for name in doomed for row in self._book.at(name)}
+        there = {row.id: row for name in doomed for row in self._book.at(name)}
         self._saves_since_s = {
-            id_: min(since_s, now_s) for id_, since_s in self._saves_since_s.items() if id_ in left
+            id_: min(since_s, now_s) for id_, since_s in self._saves_since_s.items() if id_ in there
         }
-        saving = frozenset(id_ for id_, row in left.items() if self._saves_first(row, doomed, now_s))
+        saving = frozenset(id_ for id_, row in there.items() if self._saves_first(row, doomed, now_s))
         for id_ in self._saving ^ saving:
             self._restless.update(self._book.jobs[id_].hosts if id_ in self._book.jobs else ())
         self._saving = saving
