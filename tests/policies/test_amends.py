@@ -1,6 +1,6 @@
 """Shares that users cannot use where their jobs are come back to them where they are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import fsum
 
@@ -21,7 +21,7 @@ from hs_sim.quanta import run_quanta
 from .worlds import having, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 HOSTS = [host("v1"), host("k1", model="K80")]
-ANN, BOB, CAT = map(UserName, ("ann", "bob", "cat"))
+ANN, BOB, CAT, DAN = map(UserName, ("ann", "bob", "cat", "dan"))
 Rates = Mapping[tuple[str, str], float]
 
 
@@ -74,6 +74,19 @@ def test_where_jobs_are_in_proportion_to_shares_these_are_left_as_they_are() -> 
     assert found is entitled
 
 
+def test_of_very_many_users_nobody_is_rounded_to_nothing() -> None:
+    """Ann's jobs, and two hundred users of one job: these divide what is left of the K80s."""
+    many = tuple(f"user{at}" for at in range(200))
+    jobs = [("ann", 1, "v1")] * 4 + [("ann", 1, "k1")] * 8 + [(user, 1, "k1") for user in many]
+    tickets = {"ann": 400, **{user: 10 + at for at, user in enumerate(many)}}
+    rates = rated(ann=1.0, **dict.fromkeys(many, 1.0))
+    entitled, found = shared(lives(*jobs, rates=rates, tickets=tickets))
+    assert found is not entitled
+    assert fsum(share for (_, model), share in found.items() if model == "K80") == pytest.approx(4, rel=0.01)
+    given = [float(found[at] / entitled[at]) for user in many if (at := (UserName(user), "K80"))]
+    assert min(given) >= 0.98
+
+
 @settings(max_examples=150)
 @given(
     st.lists(
@@ -109,34 +122,76 @@ def test_nobody_comes_to_less_than_its_shares_are_worth_or_than_it_had(
         assert has >= min(due, had) - slack * max(worth.values())
 
 
-def test_a_user_of_one_job_trains_for_as_long_as_its_tickets_pay_for() -> None:
-    """It is entitled to two GPUs in all, of which 0.57 are of the pool where its job lives; it had these alone, three tenths of the time."""
-    users = {ANN: (10, 2, 100.0), BOB: (20, 2, 200.0), CAT: (1, 2, 50.0)}
-    whose = [user for user, (count, _, _) in users.items() for _ in range(count)]
-    experiment = Experiment(
+def lived(
+    pools: Mapping[str, int],
+    jobs: Iterable[tuple[UserName, int, int]],
+    tickets: Mapping[UserName, float],
+    rates: Rates,
+) -> Experiment:
+    """For 120 quanta. `pools`: servers of 4 GPUs; `jobs`: whose each is, its GPUs on a server, and its servers."""
+    return Experiment(
         cluster=ClusterSpec(
-            pools=(
-                Pool(model="V100", servers=1, gpus_per_server=4),
-                Pool(model="P100", servers=3, gpus_per_server=4),
-                Pool(model="K80", servers=2, gpus_per_server=4),
-            )
+            pools=tuple(Pool(model=model, servers=count, gpus_per_server=4) for model, count in pools.items())
         ),
         workload=Workload(
-            name="one job",
+            name="amends",
             jobs=tuple(
-                SimJob(id=at, user=user, arrival_s=0.0, steps=10**9, job_class=user, gpus=2)
-                for at, user in enumerate(whose, start=1)
+                SimJob(id=at, user=user, arrival_s=0.0, steps=10**9, job_class=user, gpus=gpus, nodes=nodes)
+                for at, (user, gpus, nodes) in enumerate(jobs, start=1)
             ),
-            tickets={user: has for user, (_, _, has) in users.items()},
-            rates={(user, model): 10.0 for user in users for model in ("V100", "P100", "K80")},
+            tickets=tickets,
+            rates=rates,
         ),
         until_s=120 * 60.0,
         known_rates=True,
     )
-    samples = run_quanta(experiment).samples[40:]
-    for user in users:
-        had, due = (
-            fsum(gpus for each in samples for (of, _), gpus in kind(each).items() if of == user)
-            for kind in (lambda each: each.gpus, lambda each: each.entitled)
+
+
+def test_whose_jobs_give_where_they_live_does_not_go_to_and_fro_between_pools() -> None:
+    """Dan has the K80s, and so gives nearly all that its fourth job has: on the A100s, as long as that lives there, else on the V100s."""
+    jobs = [(ANN, 4, 1), (BOB, 1, 1), (BOB, 1, 1), (CAT, 2, 1), *[(DAN, 4, 1)] * 4]
+    slows = {ANN: 2.0, BOB: 1.5, CAT: 2.0, DAN: 1.5}
+    result = run_quanta(
+        lived(
+            {"A100": 1, "V100": 1, "K80": 3},
+            jobs,
+            {ANN: 200.0, BOB: 200.0, CAT: 200.0, DAN: 50.0},
+            {
+                (user, model): 10.0 / slow**age
+                for user, slow in slows.items()
+                for age, model in enumerate(("A100", "V100", "K80"))
+            },
         )
+    )
+    assert [job.migrations for job in result.jobs] == [0] * len(jobs)
+
+
+def had_and_due(
+    pools: Mapping[str, int], jobs: Iterable[tuple[UserName, int, int]], tickets: Mapping[UserName, float]
+) -> dict[UserName, tuple[float, float]]:
+    """GPUs over 80 quanta, where all are as fast."""
+    rates = {(user, model): 10.0 for user in tickets for model in pools}
+    samples = run_quanta(lived(pools, jobs, tickets, rates)).samples[40:]
+    return {
+        user: (
+            fsum(gpus for each in samples for (of, _), gpus in each.gpus.items() if of == user),
+            fsum(gpus for each in samples for (of, _), gpus in each.entitled.items() if of == user),
+        )
+        for user in tickets
+    }
+
+
+def test_a_user_of_one_job_trains_for_as_long_as_its_tickets_pay_for() -> None:
+    """It is entitled to two GPUs in all, of which 0.57 are of the pool where its job lives; it had these alone, three tenths of the time."""
+    jobs = [(ANN, 2, 1)] * 10 + [(BOB, 2, 1)] * 20 + [(CAT, 2, 1)]
+    found = had_and_due({"V100": 1, "P100": 3, "K80": 2}, jobs, {ANN: 100.0, BOB: 200.0, CAT: 50.0})
+    for had, due in found.values():
         assert had >= 0.95 * due
+
+
+def test_nobody_is_given_so_much_beside_a_gang_over_several_servers_that_this_misses_its_turns() -> None:
+    """Ann's gang needs all K80s at once, and bob's one job has a server of them: it is due 2.4 GPUs there, and 1.3 elsewhere. All of the time for it is none for her."""
+    jobs = [(ANN, 4, 3), (BOB, 4, 1), *[(CAT, 1, 1)] * 8, *[(DAN, 1, 1)] * 8]
+    found = had_and_due({"V100": 1, "K80": 3}, jobs, {ANN: 200.0, BOB: 100.0, CAT: 100.0, DAN: 100.0})
+    had, due = found[ANN]
+    assert had >= 0.98 * due

@@ -6,33 +6,38 @@ from hs_core.events import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
 from hs_core.model import JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_sim.faults import TIMING
+from hs_sim.machines.trouble import Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 
 ANN, JOB, SERVER = UserName("ann"), JobId(1), HostName("v100-0001")
 
 
-def only_server() -> World:
-    """There is no other to go to."""
-    job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=3000, job_class="c")
+def draining(
+    *, servers: int = 1, deadline_s: float = 60.0, state_bytes: int = 0, faults: tuple[Fault, ...] = ()
+) -> World:
+    """With one server there is no other to go to."""
+    job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=3000, job_class="c", state_bytes=state_bytes)
     experiment = Experiment(
-        cluster=ClusterSpec(pools=(Pool(model="V100", servers=1, gpus_per_server=1),)),
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=1),)),
         workload=Workload(name="drained", jobs=(job,), tickets={ANN: 100.0}, rates={("c", "V100"): 10.0}),
         quantum_s=10.0,
         sample_s=5.0,
     )
-    world = World(experiment, timing=TIMING, watched=True)
+    world = World(experiment, timing=TIMING, watched=True, faults=FaultPlan(faults=faults))
     world.horizon_s = 1000.0
     clock, tell = world.clock, world.controller.tell
     drained = {"by": ANN, "host": SERVER}
-    clock.at(120.0, lambda: tell(lambda now_s: HostDrained(now_s=now_s, deadline_s=now_s + 60.0, **drained)))
+    clock.at(
+        120.0, lambda: tell(lambda now_s: HostDrained(now_s=now_s, deadline_s=now_s + deadline_s, **drained))
+    )
     clock.at(300.0, lambda: tell(lambda now_s: HostUndrained(now_s=now_s, **drained)))
     return world
 
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_at_the_deadline_a_job_writes_a_checkpoint_before_it_is_ended(*, paused: bool) -> None:
-    world = only_server()
+    world = draining()
     tell = world.controller.tell
     if paused:
         world.clock.at(100.0, lambda: tell(lambda now_s: JobsPaused(now_s=now_s, by=ANN, jobs=(JOB,))))
@@ -46,9 +51,28 @@ def test_at_the_deadline_a_job_writes_a_checkpoint_before_it_is_ended(*, paused:
 
 
 def test_one_that_cannot_write_any_is_ended_at_once_and_begins_afresh() -> None:
-    world = only_server()
+    world = draining()
     world.cannot_checkpoint = frozenset({JOB})
     world.run()
     job = world.controller.machine.job(JOB)
     assert (job.state, job.epoch) == (JobState.SUCCEEDED, 1)
     assert job.past_lost_gpu_s == pytest.approx(179, abs=2)
+
+
+def test_one_that_writes_its_checkpoint_to_move_when_the_deadline_comes_moves() -> None:
+    """Writing takes half a minute."""
+    world = draining(servers=2, deadline_s=5.0, state_bytes=30 << 30)
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.migrations, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 1, 0.0)
+    assert [fact.kind for fact in world.controller.machine.story(JOB) if fact.kind in ("left", "lost")] == [
+        "left"
+    ]
+
+
+def test_it_has_as_long_for_that_where_the_controller_comes_back_long_after_the_deadline() -> None:
+    away = Fault(kind=Kind.CONTROLLER_KILLED, at_s=125.0, for_s=150.0)
+    world = draining(deadline_s=10.0, state_bytes=10 << 30, faults=(away,))
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.epoch, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 1, 0.0)

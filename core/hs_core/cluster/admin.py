@@ -188,9 +188,11 @@ class Admin(Hosts):
     def _tend_drains(self, now_s: float) -> None:
         """At the deadline what is left is told to end; its exit then queues it again (`_exited`). What can writes a checkpoint before."""
         doomed = self._doomed(now_s)
-        saving = frozenset(
-            row.id for name in doomed for row in self._book.at(name) if self._saves_first(row, now_s)
-        )
+        there = {row.id: row for name in doomed for row in self._book.at(name)}
+        self._saves_since_s = {
+            id_: min(since_s, now_s) for id_, since_s in self._saves_since_s.items() if id_ in there
+        }
+        saving = frozenset(id_ for id_, row in there.items() if self._saves_first(row, doomed, now_s))
         for id_ in self._saving ^ saving:
             self._restless.update(self._book.jobs[id_].hosts if id_ in self._book.jobs else ())
         self._saving = saving
@@ -215,25 +217,23 @@ class Admin(Hosts):
     def _drain_deadlines(self, now_s: float) -> Iterator[float]:
         for name in self._book.draining:
             drain = self._book.hosts[name].drain
-            if drain is None or drain.deadline_s is None:
-                continue
-            if drain.deadline_s > now_s:
+            if drain is not None and drain.deadline_s is not None and drain.deadline_s > now_s:
                 yield drain.deadline_s
-            elif self._saving and (late_s := drain.deadline_s + self.settings.move_deadline_s) > now_s:
-                yield late_s
+        for id_ in self._saving & self._saves_since_s.keys():
+            yield self._saves_since_s[id_] + self.settings.move_deadline_s
 
-    def _saves_first(self, row: Job, now_s: float) -> bool:
-        """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves."""
-        if row.portions or row.move is not None or row.cancelled_by:
+    def _saves_first(self, row: Job, doomed: frozenset[HostName], now_s: float) -> bool:
+        """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves, from when its server could be told."""
+        if row.portions or row.cancelled_by:
             return False
         parts = [row.reports.get(name) for name in row.hosts]
         there = [part for part in parts if part is not None and part.phase in _UP and part.can_checkpoint]
         written = [part for part in parts if part is not None and part.phase is Phase.CHECKPOINTED]
         if len(there) + len(written) < len(parts) or all(p.step <= p.checkpoint_step for p in there):
             return False
-        drains = [self._book.hosts[name].drain for name in row.hosts]
-        ends_s = [drain.deadline_s for drain in drains if drain is not None and drain.deadline_s is not None]
-        return any(end_s <= now_s < end_s + self.settings.move_deadline_s for end_s in ends_s)
+        if row.id not in self._saves_since_s and self._connected.isdisjoint(doomed.intersection(row.hosts)):
+            return True
+        return now_s < self._saves_since_s.setdefault(row.id, now_s) + self.settings.move_deadline_s
 
 
 def _jobs(count: int) -> str:

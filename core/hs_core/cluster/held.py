@@ -74,6 +74,7 @@ class Held:
         self._doomed_before: frozenset[HostName] = frozenset()
         # Of those on doomed servers who write a checkpoint before they are ended.
         self._saving: frozenset[JobId] = frozenset()
+        self._saves_since_s: dict[JobId, float] = {}  # and of those that did, as long as they are there
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()

@@ -10,8 +10,9 @@ Departure: the paper leaves this to users having many jobs.
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from math import fsum
+from math import frexp, fsum, inf
 
+from hs_core.mechanism.beside_gangs import most_beside
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.rates import Speeds
@@ -19,7 +20,7 @@ from hs_core.mechanism.world import At, World
 from hs_core.mechanism.worth import HOPE
 from hs_core.names import UserName
 
-STEPS = 64  # of a GPU: shares are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 64  # of a GPU, and finer the less of one it is: shares are multiples of its inverse, so that tickets stay simple fractions
 NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
 KEPT = 0.25  # of what it has in a pool stays with whoever gives: its jobs there must not starve
 TINY = 1e-9
@@ -53,10 +54,16 @@ def amended(
     found = dict(entitled)
     for at, has in books.has.items():
         if at[1] in touched:
-            share = Fraction(round(has * STEPS), STEPS)
+            share = _simple(has)
             # Who runs all the time keeps what it could use if more of its jobs came.
             found[at] = max(share, entitled.get(at, share)) if has >= asked[at] - TINY else share
     return found
+
+
+def _simple(gpus: float) -> Fraction:
+    """Nobody is rounded to nothing, however many divide a pool."""
+    steps = STEPS << max(0, -frexp(gpus)[1])
+    return Fraction(round(gpus * steps), steps)
 
 
 class _Books:
@@ -70,6 +77,8 @@ class _Books:
         parts = {model: level.parts() for model, level in levels.items()}
         # GPUs that users' jobs can expect, where they live.
         self.has = {(user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()}
+        self._parts = parts
+        self._most: dict[str, Mapping[UserName, float]] = {}  # by pool, of those where somebody waits
         self._worth: dict[UserName, _Worth] = {}
         self._lacks: dict[UserName, float] = {}
 
@@ -84,8 +93,14 @@ class _Books:
         return {user for user in users if any(self._waits((user, model)) > TINY for model in models)}
 
     def _waits(self, at: At) -> float:
-        """GPUs that are asked for and not expected."""
-        return self._asked.get(at, 0) - self.has.get(at, 0.0)
+        """GPUs that are asked for, and not expected though they could be had."""
+        (user, model), has = at, self.has.get(at, 0.0)
+        waits = self._asked.get(at, 0) - has
+        if waits <= TINY:
+            return waits
+        if model not in self._most:
+            self._most[model] = most_beside(self._world, model, self._parts[model])
+        return min(waits, self._most[model].get(user, inf) - has)
 
     def enter(self, users: Iterable[UserName]) -> None:
         for user, worth in _worths(self._world, self._speeds, users).items():
