@@ -92,11 +92,11 @@ class Hosts(Moves):
                 account = self._account(now_s)
                 account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if said.ended_well is not None:
-            self._ended_unheard(row, host, said, Happening.SUCCEEDED, said.ended_well, now_s)
+            self._ended_unheard(row, host, said, said.ended_well, now_s)
             return
         ended = said.ended_badly
         if ended is not None and not self._may_try_again(row, ended):
-            self._ended_unheard(row, host, said, Happening.FAILED, ended, now_s)
+            self._ended_unheard(row, host, said, ended, now_s)
             return
         row = accounted(row, said)
         if ended is not None:
@@ -113,14 +113,13 @@ class Hosts(Moves):
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 
-    def _ended_unheard(
-        self, row: Job, host: HostName, said: Unheard, happening: Happening, ended: Exit, now_s: float
-    ) -> None:
+    def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
         how = "ended well" if ended.ok else "failed"
         self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
         self._stale = True
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
             row = self._next_epoch(row)
+        happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
         self._end(done(accounted(row, said), said), happening, ended, now_s)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
