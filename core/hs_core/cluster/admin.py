@@ -188,6 +188,12 @@ class Admin(Hosts):
     def _tend_drains(self, now_s: float) -> None:
         """At the deadline what is left is told to end; its exit then queues it again (`_exited`). What can writes a checkpoint before."""
         doomed = self._doomed(now_s)
+        # Of a clock that was set back since: counted anew.
+        since_s = self._doomed_since_s
+        here = doomed & self._connected
+        self._doomed_since_s = {
+            name: min(since_s.get(name, now_s), now_s) for name in doomed if name in since_s or name in here
+        }
         saving = frozenset(
             row.id for name in doomed for row in self._book.at(name) if self._saves_first(row, now_s)
         )
@@ -219,8 +225,13 @@ class Admin(Hosts):
                 continue
             if drain.deadline_s > now_s:
                 yield drain.deadline_s
-            elif self._saving and (late_s := drain.deadline_s + self.settings.move_deadline_s) > now_s:
+            elif self._saving and (late_s := self._saved_by_s(name)) > now_s:
                 yield late_s
+
+    def _saved_by_s(self, name: HostName) -> float:
+        """Of a server that was to be empty. It counts from when it could be told: at the deadline it may have been away, or the controller down."""
+        since_s = self._doomed_since_s.get(name)
+        return 0.0 if since_s is None else since_s + self.settings.move_deadline_s
 
     def _saves_first(self, row: Job, now_s: float) -> bool:
         """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves."""
@@ -231,9 +242,7 @@ class Admin(Hosts):
         written = [part for part in parts if part is not None and part.phase is Phase.CHECKPOINTED]
         if len(there) + len(written) < len(parts) or all(p.step <= p.checkpoint_step for p in there):
             return False
-        drains = [self._book.hosts[name].drain for name in row.hosts]
-        ends_s = [drain.deadline_s for drain in drains if drain is not None and drain.deadline_s is not None]
-        return any(end_s <= now_s < end_s + self.settings.move_deadline_s for end_s in ends_s)
+        return any(now_s < self._saved_by_s(name) for name in row.hosts)
 
 
 def _jobs(count: int) -> str:

@@ -72,6 +72,7 @@ class Held:
         ] = {}  # moves past their point of no return, and since when
         self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
         self._doomed_before: frozenset[HostName] = frozenset()
+        self._doomed_since_s: dict[HostName, float] = {}  # since when they could be told so, in this term
         # Of those on doomed servers who write a checkpoint before they are ended.
         self._saving: frozenset[JobId] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
