@@ -3,13 +3,12 @@
 import errno
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from hs_agent.accounts import Account
 from hs_agent.config import Config, DeviceKind, split_address
-from hs_agent.rendezvous import interface_of
+from hs_agent.rendezvous import bound_everywhere, interface_of
 from hs_core.errors import RefusedError
 from hs_core.model import Gpu, JobSpec, SuspendMode
 from hs_core.wanted import WantedJob
@@ -56,10 +55,8 @@ def check_launcher(launcher: tuple[str, ...]) -> None:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on; the next launch draws another, should somebody take it meanwhile."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
+    """A port that nobody has at any address, since torch listens at all of them; the next launch draws another, should somebody take it meanwhile."""
+    with bound_everywhere(0) as probe:
         return int(probe.getsockname()[1])
 
 
