@@ -14,9 +14,13 @@ from math import fsum
 from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName
-from hs_core.reports import CANNOT_FETCH, LOST, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import LAUNCH_FAILED, LOST, TIME_LIMIT, TOLD_TO_END, WITH_AGENT, Exit, JobReport, Phase
 
-_NO_FAULT = (LOST, CANNOT_FETCH, TOLD_TO_END)  # how reasons begin
+_ITS_OWN = (
+    LAUNCH_FAILED,
+    TIME_LIMIT,
+    WITH_AGENT,
+)  # how reasons begin that it would have failed for, had it been heard
 _SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
@@ -57,8 +61,8 @@ class Unheard:
         if report is None or report.exit is None or report.exit.ok:
             return None
         ended = report.exit
-        sent = ended.signal in _SENT and not ended.why
-        return None if sent or ended.why.startswith(_NO_FAULT) else ended
+        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in _SENT
+        return ended if own else None
 
 
 def as_lost(row: Job) -> tuple[Job, ...]:
