@@ -19,6 +19,7 @@ from hs_agent import cgroup, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
 from hs_agent.program import check_launcher
+from hs_agent.rendezvous import bound_everywhere
 from hs_agent.strangers import describe, is_ours
 from hs_core.errors import RefusedError
 
@@ -249,7 +250,7 @@ def _ports(config: Config) -> Finding:
             "peer_listen is not set: no checkpoint can leave this host, and no job over several servers can be here",
         )
     host, port = split_address(config.peer_listen) or ("", 0)
-    free = sum(_can_bind("", each) for each in config.rendezvous_ports)
+    free = sum(map(_is_free, config.rendezvous_ports))
     text = f"{free} of {len(config.rendezvous_ports)} of rendezvous_ports are free"
     if port and not _agent_runs(config) and not _can_bind(host, port):
         return Finding(
@@ -257,6 +258,14 @@ def _ports(config: Config) -> Finding:
         )
     text = f"peer_listen {config.peer_listen}; {text}: other servers must reach both"
     return Finding(OK if free > len(config.rendezvous_ports) / 2 else WARN, "ports", text)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        bound_everywhere(port).close()
+    except OSError:
+        return False
+    return True
 
 
 def _can_bind(host: str, port: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hs_agent.bare import files
 from hs_agent.procs import Identity
+from hs_agent.removal import remove_tree
 from hs_core.names import JobId
 from hs_core.reports import Exit
 
@@ -90,6 +91,17 @@ class Folder:
         """Before another start of the same incarnation (back from a checkpoint): its log goes on."""
         for name in ("exit.json", "shim.json", "control"):
             (self.path / name).unlink(missing_ok=True)
+        remove_tree(self.notes)
+
+    @property
+    def notes(self) -> Path:
+        """The job's own: where torchrun notes how its processes failed."""
+        return self.path / "torchrun"
+
+    def make_notes(self, uid: int, gid: int) -> None:
+        self.notes.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(self.notes, uid, gid, follow_symlinks=False)
 
     def keep_room(self) -> None:
         """For what the shim has to write: where a full disk has none, that is known before anything has begun."""
@@ -173,9 +185,10 @@ class Folder:
         """Keep the log only, for `hsctl logs` after the job's end. What was retired before stays as it is."""
         if not self.path.exists():
             return
+        remove_tree(self.notes)
         with contextlib.suppress(OSError):
             for entry in list(os.scandir(self.path)):
-                if entry.name not in LOG_FILES:
+                if entry.name not in LOG_FILES and entry.name != self.notes.name:
                     Path(entry).unlink()
             ended.mkdir(mode=0o700, exist_ok=True)
             target = ended / self.path.name

@@ -27,6 +27,7 @@ from hs_core.wanted import WantedJob
 MAX_LAUNCH_BYTES = 512 << 10
 FIRST_LOOK_S = 0.01  # whether they died; then after twice as long each time
 _FORGOTTEN = ".forgotten-"
+_NOTES_NAME = "PET_LOG_DIR"  # by which torchrun is told of another folder than what is said for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,17 @@ class Launcher:
         key = Key(wanted.job, wanted.epoch)
         place = Place.of(wanted)
         spec = wanted.spec
-        argv = torchrun(spec.command, wanted.gpus, place, str(key)) if spec.torchrun else list(spec.command)
+        folder = self.folder(key)
+        notes = self._notes(wanted, folder)
+        argv = list(spec.command)
+        if spec.torchrun:
+            argv = torchrun(spec.command, wanted.gpus, place, str(key), notes)
         checkpoints = self.checkpoint_dir(wanted)
         env = program.environment(
             wanted, gpus, who, self.config, self.socket_path(key), self.inject, str(checkpoints), place
         )
         if generation >= 0:
             env["HS_RESTORE"] = str(generation)
-        folder = self.folder(key)
         before = folder.launch()
         launch: dict[str, Any] = {
             "job": wanted.job,
@@ -127,11 +131,18 @@ class Launcher:
             raise RefusedError(f"command and environment come to more than {MAX_LAUNCH_BYTES >> 10} KiB")
         folder.make()
         folder.clear_for_start()
+        if notes:
+            folder.make_notes(who.uid, who.gid)
         folder.keep_room()
         self.make_checkpoint_dir(wanted, who)
         group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)
         folder.write_launch(launch | {"cgroup": group.for_shim()})
         return folder, who
+
+    def _notes(self, wanted: WantedJob, folder: Folder) -> str:
+        """Not in a launcher's container: that need not show the job's folder, and has a /tmp of its own."""
+        said = not wanted.spec.torchrun or _NOTES_NAME in wanted.spec.env
+        return "" if said or self.config.launcher else str(folder.notes)
 
     def checkpoint_dir(self, wanted: WantedJob) -> Path:
         """Of this incarnation: what a job that is not forked wrote before is in the same."""

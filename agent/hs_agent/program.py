@@ -3,13 +3,12 @@
 import errno
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from hs_agent.accounts import Account
 from hs_agent.config import Config, DeviceKind, split_address
-from hs_agent.rendezvous import interface_of
+from hs_agent.rendezvous import bound_everywhere, interface_of
 from hs_core.errors import RefusedError
 from hs_core.model import Gpu, JobSpec, SuspendMode
 from hs_core.wanted import WantedJob
@@ -56,10 +55,8 @@ def check_launcher(launcher: tuple[str, ...]) -> None:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on; the next launch draws another, should somebody take it meanwhile."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
+    """A port that nobody has at any address, since torch listens at all of them; the next launch draws another, should somebody take it meanwhile."""
+    with bound_everywhere(0) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -82,7 +79,7 @@ class Place:
         return cls(len(wanted.nodes), wanted.node_rank, *found)
 
 
-def torchrun(command: tuple[str, ...], ranks: int, place: Place, name: str) -> list[str]:
+def torchrun(command: tuple[str, ...], ranks: int, place: Place, name: str, notes: str = "") -> list[str]:
     """`ranks` processes of the command through torch.distributed.run, with the job's own Python.
 
     A command that begins with a Python keeps it (and its options); one that begins with a script `*.py` gets `python`;
@@ -90,12 +87,15 @@ def torchrun(command: tuple[str, ...], ranks: int, place: Place, name: str) -> l
 
     Several nodes meet by static rendezvous: a node keeps its ranks for good, as it has only their part of a checkpoint (the c10d
     one numbers nodes as they come), and node 0 is told so instead of guessed from host names, which hosts may share.
+    `notes`: the folder in which it notes how its processes failed; "": it makes one in /tmp for each start, which stays there.
     """
     head, rest = command[0], list(command[1:])
     run = ["-m", "torch.distributed.run", f"--nnodes={place.nodes}", f"--nproc-per-node={ranks}",
            f"--master-addr={place.address}", f"--master-port={place.port}"]  # fmt: skip
     if place.nodes > 1:
         run += [f"--node-rank={place.rank}", f"--rdzv-id={name}"]
+    if notes:
+        run.append(f"--log-dir={notes}")
     if not _PYTHON.fullmatch(Path(head).name):
         return ["python", *run, *([] if head.endswith(".py") else ["--no-python"]), *command]
     options: list[str] = []

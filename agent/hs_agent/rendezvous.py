@@ -5,6 +5,7 @@ Outside the range that the kernel gives to outgoing connections, so that in the 
 """
 
 import contextlib
+import errno
 import fcntl
 import random
 import socket
@@ -18,6 +19,29 @@ from hs_core.errors import Kind, RefusedError
 
 _SIOCGIFADDR = 0x8915
 _IF_INET6 = Path("/proc/net/if_inet6")
+
+
+def bound_everywhere(port: int) -> socket.socket:
+    """Holds a port at all addresses of this host, IPv4 and IPv6, as torch listens; 0: one that is free at all of them. Raises OSError where it is taken at one."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return _bound(socket.AF_INET6, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return _bound(socket.AF_INET, port)  # IPv6 is switched off
+
+
+def _bound(family: socket.AddressFamily, port: int) -> socket.socket:
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind(("", port))
+    except OSError:
+        held.close()
+        raise
+    return held
 
 
 class Rendezvous:
@@ -43,13 +67,8 @@ class Rendezvous:
 
     def _bind(self, ports: Iterable[int]) -> socket.socket:
         for port in ports:
-            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            try:
-                held.bind(("", port))  # torch listens at all addresses
-            except OSError:
-                held.close()
-            else:
-                return held
+            with contextlib.suppress(OSError):
+                return bound_everywhere(port)
         raise RefusedError(
             f"none of the ports {self._ports.start}-{self._ports.stop - 1} is free", Kind.UNAVAILABLE
         )

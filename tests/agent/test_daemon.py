@@ -468,7 +468,8 @@ def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
 @pytest.mark.parametrize("daemon", [{"emulated": ["V100:2"]}], indirect=True)
 def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, script) -> None:
     daemon.start()
-    env = {"OMP_NUM_THREADS": "1"}
+    (temporary := daemon.place / "tmp").mkdir()
+    env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     gang = job(1, sys.executable, script, "100000", gpus=2, torchrun=True, env=env)
     single = job(2, sys.executable, script, "100000", env=env)
     controller.want(gang, single, quantum_s=1.0)
@@ -483,6 +484,7 @@ def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, sc
         controller.wait_report(number, lambda r: r.exit, "an exit")
     line = f"HS_AGENT_SOCKET={daemon.place}/run/1-1.sock".encode()
     assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
+    assert not list(temporary.glob("torchelastic_*"))
 
 
 @pytest.mark.slow

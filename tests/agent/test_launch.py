@@ -14,6 +14,7 @@ import pytest
 
 from hs_agent import accounts, cgroup, folder, launch, memory, procs, program, strangers
 from hs_agent.config import DeviceKind
+from hs_agent.folder import Folder, Key
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic, Shape
 from hs_core.model import Gpu, SuspendMode
@@ -120,6 +121,34 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
     assert "CUDA_VISIBLE_DEVICES" not in env  # emulated
     assert who.uid == os.geteuid()
     assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
+
+
+def test_torchrun_notes_how_its_processes_failed_in_the_jobs_folder_and_that_goes_with_it(
+    settings, job, place: Path
+) -> None:
+    made, _ = prepared(settings, job, "train.py", gpus=2, torchrun=True, epoch=3)
+    notes = place / "state" / "jobs" / "7-3" / "torchrun"
+    assert f"--log-dir={notes}" in made["argv"]
+    assert notes.stat().st_mode & 0o777 == 0o700
+    (notes / "7-3_x" / "attempt_0" / "0").mkdir(parents=True)
+    prepared(settings, job, "train.py", gpus=2, torchrun=True, epoch=3)
+    assert list(notes.iterdir()) == [], "of the start before"
+    (notes / "7-3_x").mkdir()
+    (notes.parent / "log").write_text("it failed")
+    Folder(notes.parent, Key(JobId(7), 3)).retire(place / "ended")
+    assert not notes.parent.exists()
+    assert [path.name for path in (place / "ended" / "7-3").iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"torchrun": True, "env": {"PET_LOG_DIR": "/mine"}}, {"torchrun": False}],
+    ids=["its user named another", "no torchrun"],
+)
+def test_else_there_is_no_such_folder(settings, job, place: Path, changes) -> None:
+    made, _ = prepared(settings, job, "train.py", **changes)
+    assert not any(word.startswith("--log-dir") for word in made["argv"])
+    assert not list((place / "state" / "jobs").glob("*/torchrun"))
 
 
 def test_a_launcher_has_to_be_a_program(place: Path) -> None:

@@ -168,10 +168,21 @@ def test_a_job_that_ran_unheard_for_longer_than_it_may_is_ended_as_soon_as_it_be
     at.do("tick")
     assert at.machine.job(JobId(1)).state is JobState.QUEUED
     told = "1:0=exited run_s=100.2 gpu_s=200.4 step=80 checkpoint_step=80 checkpoint_generation=2"
-    at.do(f"host n1 V100:4 {told} signal=15 why=time_limit")
+    at.do(f"host n1 V100:4 {told} signal=15")
     (wanted,) = at.wanted[N1].jobs
     assert (wanted.epoch, wanted.spec.max_duration_s) == (1, 100.0)
     assert 0 < wanted.time_limit_s < 0.1
+
+
+def test_a_job_that_was_ended_unheard_for_its_time_limit_is_not_begun_again_however_often_it_may_be() -> None:
+    at = world("submit alice a gpus=2 max_duration_s=100 on_partition=fence retry_max=2")
+    at.do("report n1 1:0=running run_s=50 gpu_s=100 step=40")
+    at.do("leave n1")
+    at.do("@70")
+    at.do("tick")
+    at.do("host n1 V100:4 1:0=exited run_s=100.2 gpu_s=200.4 step=80 signal=15 why=time_limit")
+    job = at.machine.job(JobId(1))
+    assert (job.state, job.exit and job.exit.why, job.retries) == (JobState.FAILED, "time limit", 0)
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1")])

@@ -14,10 +14,16 @@ ANN, JOB, SERVER = UserName("ann"), JobId(1), HostName("v100-0001")
 
 
 def draining(
-    *, servers: int = 1, deadline_s: float = 60.0, state_bytes: int = 0, faults: tuple[Fault, ...] = ()
+    *,
+    servers: int = 1,
+    steps: int = 3000,
+    deadline_s: float = 60.0,
+    until_s: float = 300.0,
+    state_bytes: int = 0,
+    faults: tuple[Fault, ...] = (),
 ) -> World:
     """With one server there is no other to go to."""
-    job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=3000, job_class="c", state_bytes=state_bytes)
+    job = SimJob(id=JOB, user=ANN, arrival_s=1.0, steps=steps, job_class="c", state_bytes=state_bytes)
     experiment = Experiment(
         cluster=ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=1),)),
         workload=Workload(name="drained", jobs=(job,), tickets={ANN: 100.0}, rates={("c", "V100"): 10.0}),
@@ -31,7 +37,7 @@ def draining(
     clock.at(
         120.0, lambda: tell(lambda now_s: HostDrained(now_s=now_s, deadline_s=now_s + deadline_s, **drained))
     )
-    clock.at(300.0, lambda: tell(lambda now_s: HostUndrained(now_s=now_s, **drained)))
+    clock.at(until_s, lambda: tell(lambda now_s: HostUndrained(now_s=now_s, **drained)))
     return world
 
 
@@ -48,6 +54,21 @@ def test_at_the_deadline_a_job_writes_a_checkpoint_before_it_is_ended(*, paused:
     (lost,) = [fact for fact in world.controller.machine.story(JOB) if fact.kind == "lost"]
     since = 889 if paused else 1689
     assert lost.text == f"it was lost: {SERVER} was to be empty by now; it goes on from step {since}"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=Kind.CONTROLLER_KILLED, at_s=170.0, for_s=150.0),
+        Fault(kind=Kind.PARTITION, at_s=170.0, for_s=150.0, host=SERVER),
+    ],
+    ids=["controller down", "server away"],
+)
+def test_so_it_does_where_that_could_not_be_said_until_long_after_the_deadline(fault: Fault) -> None:
+    world = draining(faults=(fault,), steps=4500, until_s=500.0)
+    world.run()
+    job = world.controller.machine.job(JOB)
+    assert (job.state, job.epoch, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 1, 0.0)
 
 
 def test_one_that_cannot_write_any_is_ended_at_once_and_begins_afresh() -> None:

@@ -1,7 +1,7 @@
 """Incarnations that were taken for lost, or for not started yet, and went on unheard while their server was cut off.
 
 What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has not begun
-elsewhere goes on from what is there, or is done where it ended well there, and what it has received meanwhile is its own.
+elsewhere goes on from what is there, or is done where it ended well there, or has failed, and what it has received meanwhile is its own.
 
 So are copies that were cut off and not waited for: where nothing that came after them can be had, a part of their average is more than to begin afresh.
 """
@@ -14,8 +14,14 @@ from math import fsum
 from hs_core.cluster import copies, reports
 from hs_core.model import Job, Stored, Switches
 from hs_core.names import GpuId, HostName
-from hs_core.reports import LOST, TOLD_TO_END, Exit, JobReport, Phase
+from hs_core.reports import LAUNCH_FAILED, LOST, TIME_LIMIT, TOLD_TO_END, WITH_AGENT, Exit, JobReport, Phase
 
+_ITS_OWN = (
+    LAUNCH_FAILED,
+    TIME_LIMIT,
+    WITH_AGENT,
+)  # how reasons begin that it would have failed for, had it been heard
+_SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
 
@@ -39,6 +45,24 @@ class Unheard:
         if report is None or report.exit is None or not report.exit.ok:
             return None
         return report.exit
+
+    @property
+    def ended_badly(self) -> Exit | None:
+        """The job is to blame. Said once: the word is repeated. Parts of a gang, and copies, may have failed as their servers were cut off from one another."""
+        was, report = self.was, self.now.report
+        if (
+            self.begun_since
+            or was is None
+            or len(was.hosts) > 1
+            or was.portions
+            or (was.report and was.report.exit)
+        ):
+            return None
+        if report is None or report.exit is None or report.exit.ok:
+            return None
+        ended = report.exit
+        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in _SENT
+        return ended if own else None
 
 
 def as_lost(row: Job) -> tuple[Job, ...]:
@@ -121,7 +145,7 @@ def accounted(row: Job, said: Unheard) -> Job:
     goes_on = said.newer or row.stored
     step = goes_on.step if goes_on is not None else 0
     lost_s = was.past_lost_gpu_s + after.lost_gpu_s
-    if said.ended_well is None:
+    if said.ended_well is None and said.ended_badly is None:
         lost_s += reports.lost_work_gpu_s(now, step)
         if row.stored is not None and step < row.stored.step:  # that one is out of reach
             lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hs_core.cluster import reports, states
-from hs_core.cluster.given_up import accounted, done, heard
+from hs_core.cluster.given_up import Unheard, accounted, done, heard
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import Exit, JobReport, Phase
 
 LATE_S = 1.0  # that a controller which is not held up may be with what it decides about servers that are away
 
@@ -78,7 +78,7 @@ class Hosts(Moves):
             self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
     def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or is done as that was."""
+        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or has ended as that did."""
         row = self._book.live.get(report.job)
         if row is None:
             return
@@ -92,14 +92,16 @@ class Hosts(Moves):
                 account = self._account(now_s)
                 account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if said.ended_well is not None:
-            text = f"{host} is back, and it had ended well there"
-            self._fact(now_s, "ended-unheard", text, job=row.id, host=host)
-            self._stale = True
-            if row.reports:  # where it was to begin: of another incarnation than the one that ended
-                row = self._next_epoch(row)
-            self._end(done(accounted(row, said), said), Happening.SUCCEEDED, said.ended_well, now_s)
+            self._ended_unheard(row, host, said, said.ended_well, now_s)
             return
-        self._put(replace(accounted(row, said), stored=said.newer or row.stored), now_s)
+        ended = said.ended_badly
+        if ended is not None and not self._may_try_again(row, ended):
+            self._ended_unheard(row, host, said, ended, now_s)
+            return
+        row = accounted(row, said)
+        if ended is not None:
+            row = self._retried(row, ended, now_s)
+        self._put(replace(row, stored=said.newer or row.stored), now_s)
         if said.newer is not None:
             self._stale = True
             but = (
@@ -110,6 +112,15 @@ class Hosts(Moves):
             text = f"{host} is back, {but}: it goes on from step {said.newer.step}"
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
+
+    def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
+        how = "ended well" if ended.ok else "failed"
+        self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
+        self._stale = True
+        if row.reports:  # where it was to begin: of another incarnation than the one that ended
+            row = self._next_epoch(row)
+        happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
+        self._end(done(accounted(row, said), said), happening, ended, now_s)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
@@ -213,8 +224,17 @@ class Hosts(Moves):
             unheard = (name for name in self._book.hosts if name not in self._connected)
             self._absent.begin(unheard, now_s, self.settings.lease_s)
             self._backup.begins(now_s, self.settings.lease_s)
-        if self._absent.expect_no_more(now_s):
-            self._stale = True
+        any_late, silent = self._absent.expect_no_more(now_s)
+        self._stale = self._stale or any_late
+        for name in sorted(silent):
+            self._away_all_along(name, now_s)
+
+    def _away_all_along(self, name: HostName, now_s: float) -> None:
+        """Nothing was heard of it since this term began: so what failed elsewhere of gangs that have a part there failed while it was away."""
+        for row in self._book.at(name):
+            said = {host: self._blamed(row, host, part) for host, part in row.reports.items()}
+            if said != row.reports:
+                self._put(replace(row, reports=said), now_s)
 
     def _tend_backup(self, now_s: float) -> None:
         if not self._backup.awaits:

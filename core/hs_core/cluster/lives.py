@@ -139,11 +139,12 @@ class Lives(Views):
                 self._stale = True
 
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
-        """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault."""
+        """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault. One of which a new controller has not heard yet may be there."""
         ended = part.exit
         if ended is None or ended.ok or ended.why or row.portions:
             return part
-        away = [name for name in row.hosts if name != host and name not in self._connected]
+        here = self._connected | self._absent.unknown
+        away = [name for name in row.hosts if name != host and name not in here]
         if not away:
             return part
         were = "were" if len(away) > 1 else "was"
@@ -295,13 +296,20 @@ class Lives(Views):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
-        elif row.retries < row.spec.retry_max and ended.why not in FINAL:
-            row = replace(row, retries=row.retries + 1)
-            text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
-            self._fact(now_s, "retried", text, job=row.id)
+        elif self._may_try_again(row, ended):
+            row = self._retried(row, ended, now_s)
             self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
+
+    def _may_try_again(self, row: Job, ended: Exit) -> bool:
+        return row.retries < row.spec.retry_max and ended.why not in FINAL
+
+    def _retried(self, row: Job, ended: Exit, now_s: float) -> Job:
+        row = replace(row, retries=row.retries + 1)
+        text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
+        self._fact(now_s, "retried", text, job=row.id)
+        return row
 
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
         lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)

@@ -43,7 +43,9 @@ TRANSITIONS: Mapping[JobState, Mapping[Happening, JobState]] = {
         Happening.PLACED: JobState.STARTING,
         Happening.PAUSED: JobState.PAUSED,
         Happening.DROPPED: JobState.CANCELLED,
-        Happening.SUCCEEDED: JobState.SUCCEEDED,  # where it was taken for lost
+        # Where it was taken for lost.
+        Happening.SUCCEEDED: JobState.SUCCEEDED,
+        Happening.FAILED: JobState.FAILED,
     },
     JobState.STARTING: _ON_ITS_HOST,
     JobState.RUNNING: _ON_ITS_HOST,
