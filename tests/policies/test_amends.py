@@ -122,14 +122,11 @@ def test_nobody_comes_to_less_than_its_shares_are_worth_or_than_it_had(
         assert has >= min(due, had) - slack * max(worth.values())
 
 
-def lived(
-    pools: Mapping[str, int],
-    jobs: Iterable[tuple[UserName, int, int]],
-    tickets: Mapping[UserName, float],
-    rates: Rates,
-) -> Experiment:
-    """For 120 quanta. `pools`: servers of 4 GPUs; `jobs`: whose each is, its GPUs on a server, and its servers."""
-    return Experiment(
+def had_and_due(
+    pools: Mapping[str, int], jobs: Iterable[tuple[UserName, int, int]], tickets: Mapping[UserName, float]
+) -> dict[UserName, tuple[float, float]]:
+    """GPUs over 80 quanta, where all are as fast. `pools`: servers of 4 GPUs; `jobs`: whose each is, its GPUs on a server, and its servers."""
+    experiment = Experiment(
         cluster=ClusterSpec(
             pools=tuple(Pool(model=model, servers=count, gpus_per_server=4) for model, count in pools.items())
         ),
@@ -140,38 +137,12 @@ def lived(
                 for at, (user, gpus, nodes) in enumerate(jobs, start=1)
             ),
             tickets=tickets,
-            rates=rates,
+            rates={(user, model): 10.0 for user in tickets for model in pools},
         ),
         until_s=120 * 60.0,
         known_rates=True,
     )
-
-
-def test_whose_jobs_give_where_they_live_does_not_go_to_and_fro_between_pools() -> None:
-    """Dan has the K80s, and so gives nearly all that its fourth job has: on the A100s, as long as that lives there, else on the V100s."""
-    jobs = [(ANN, 4, 1), (BOB, 1, 1), (BOB, 1, 1), (CAT, 2, 1), *[(DAN, 4, 1)] * 4]
-    slows = {ANN: 2.0, BOB: 1.5, CAT: 2.0, DAN: 1.5}
-    result = run_quanta(
-        lived(
-            {"A100": 1, "V100": 1, "K80": 3},
-            jobs,
-            {ANN: 200.0, BOB: 200.0, CAT: 200.0, DAN: 50.0},
-            {
-                (user, model): 10.0 / slow**age
-                for user, slow in slows.items()
-                for age, model in enumerate(("A100", "V100", "K80"))
-            },
-        )
-    )
-    assert [job.migrations for job in result.jobs] == [0] * len(jobs)
-
-
-def had_and_due(
-    pools: Mapping[str, int], jobs: Iterable[tuple[UserName, int, int]], tickets: Mapping[UserName, float]
-) -> dict[UserName, tuple[float, float]]:
-    """GPUs over 80 quanta, where all are as fast."""
-    rates = {(user, model): 10.0 for user in tickets for model in pools}
-    samples = run_quanta(lived(pools, jobs, tickets, rates)).samples[40:]
+    samples = run_quanta(experiment).samples[40:]
     return {
         user: (
             fsum(gpus for each in samples for (of, _), gpus in each.gpus.items() if of == user),

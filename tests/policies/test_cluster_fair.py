@@ -261,11 +261,11 @@ def test_a_class_nobody_has_measured_on_an_idle_newer_model_sends_one_job_there_
     assert not moves(decide(hosts, here, rates=known)), "one is enough"
 
 
-@pytest.mark.parametrize(("tickets", "goes"), [(100, True), (34, True), (33, False)])
+@pytest.mark.parametrize(("tickets", "goes"), [(150, True), (100, True), (99, False)])
 def test_who_has_some_turns_of_a_newer_model_finds_out_about_it_though_its_job_is_wider_than_its_share(
     tickets: int, goes: bool
 ) -> None:
-    """One turn in four at least: as long as nobody knows how fast it is there, its only job would stay on old GPUs."""
+    """Every other turn at least: as long as nobody knows how fast it is there, its only job would stay on old GPUs."""
     hosts = [host("v"), host("k", 4, "K80")]
     known = {**rates(B={"V100": 1.0, "K80": 1.0}), ("A/x", "K80"): 1.0}
     jobs = [*at("k", job(1, "A", 4, job_class="A/x", started=True)), *at("v", *sweep(2, 8, "B"))]

@@ -253,7 +253,7 @@ class Board:
         factors: Mapping[At, Fraction],
         mended: Mapping[At, Fraction] | None = None,
     ) -> None:
-        """`entitled`: where users have shares; `levels`: of these; `mended`: what these come to with amends made (`mechanism.amends`), by which jobs weigh. None: the same."""
+        """`entitled`: where users have shares; `mended`: what these come to with amends made (`mechanism.amends`), by which jobs weigh. None: the same."""
         self.world = world
         self.entitled = entitled
         self._mended: Mapping[At, Fraction | float] = entitled if mended is None else mended

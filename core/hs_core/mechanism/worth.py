@@ -11,7 +11,7 @@ from hs_core.policy import JobFacts
 
 SLACK = 1e-9
 SCOUTS = SLACK / 1e3  # what it is worth to find out: something, after all else
-ENOUGH = 4.0  # who goes to find out has one turn in so many quanta there
+ENOUGH = 2.0  # who goes to find out has one turn in so many quanta there
 Offer = tuple[float, UserName, str, str, str]
 """(the less, the better; user, class, from, to)."""
 HOPE = (

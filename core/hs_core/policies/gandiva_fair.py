@@ -41,19 +41,18 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     shares = _floats(traded.entitled)
-    plain, mended, levels = _levels(world, shares, traded.entitled, speeds)
+    mended, levels = _levels(world, shares, traded.entitled, speeds)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
     if not again:
         lags = lags.observe(had_in_turn(world))
     factors = lags.factors()
-    # Pools are chosen as if no amends were made: these follow jobs, so whose jobs give would leave each pool for one where they do not give yet.
-    board = Board(world, shares, plain, factors, mended)
+    board = Board(world, shares, levels, factors, mended)
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
     if world.new or moved:
-        _, mended, levels = _levels(world, shares, traded.entitled, speeds)
+        mended, levels = _levels(world, shares, traded.entitled, speeds)
     fits = fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
@@ -102,11 +101,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 
 def _levels(
     world: World, shares: Mapping[At, float], entitled: Shares, speeds: Speeds
-) -> tuple[dict[str, Level], Shares, dict[str, Level]]:
-    """Levels of shares; shares with amends made, and the levels of these."""
-    plain = find_levels(world, shares)
-    mended = amended(world, plain, entitled, shares, speeds)
-    return plain, mended, plain if mended is entitled else find_levels(world, _floats(mended))
+) -> tuple[Shares, dict[str, Level]]:
+    """Shares with amends made, and the levels of these."""
+    levels = find_levels(world, shares)
+    mended = amended(world, levels, entitled, shares, speeds)
+    return mended, levels if mended is entitled else find_levels(world, _floats(mended))
 
 
 def _floats(shares: Shares) -> dict[At, float]:
