@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.band import NOBODY, Band
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
+from hs_core.mechanism.together import together
 from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import World
 from hs_core.names import HostName, UserName
@@ -102,20 +103,11 @@ def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | N
 
 
 def _places(world: World, names: Sequence[HostName]) -> list[int]:
-    """Of each server: the first of those with which it shares gangs, directly or not."""
+    """Of each server one place, the same for all with which it shares gangs."""
     at = {name: place for place, name in enumerate(names)}
-    first = list(range(len(names)))
-
-    def find(place: int) -> int:
-        while first[place] != place:
-            first[place] = place = first[first[place]]
-        return place
-
-    for job in world.several:
-        ours = sorted(find(at[name]) for name in world.homes.get(job.id, ()) if name in at)
-        for place in ours[1:]:
-            first[find(place)] = find(ours[0])
-    return [find(place) for place in range(len(names))]
+    homes = (tuple(filter(at.__contains__, world.homes.get(job.id, ()))) for job in world.several)
+    of = together(filter(None, homes))
+    return [at[of.get(name, name)] for name in names]
 
 
 def _rows(world: World, place: int, band: Band) -> Iterable[_Row]:

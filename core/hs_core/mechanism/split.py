@@ -27,6 +27,7 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.phases import gaps
 from hs_core.mechanism.stride import DEBT
+from hs_core.mechanism.together import together
 from hs_core.names import HostName, JobId, UserName
 from hs_core.wanted import Turn
 
@@ -152,21 +153,10 @@ def _exact(kept: str) -> Fraction:
 
 
 def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:
-    root: dict[HostName, HostName] = {}
-
-    def find(name: HostName) -> HostName:
-        while root.setdefault(name, name) != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
-    for entity in entities:
-        first = find(entity.servers[0])
-        for other in entity.servers[1:]:
-            root[find(other)] = first
+    of = together(entity.servers for entity in entities)
     groups: dict[HostName, list[_Entity]] = {}
     for entity in entities:
-        groups.setdefault(find(entity.servers[0]), []).append(entity)
+        groups.setdefault(of[entity.servers[0]], []).append(entity)
     return list(groups.values())
 
 
