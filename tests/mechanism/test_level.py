@@ -1,6 +1,5 @@
 """What users get of a pool whose entitlements are not all used."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,29 +63,3 @@ def test_who_has_no_share_gets_what_those_who_have_one_leave() -> None:
     assert level.part(USERS[2], 4) == 0.25
     level.ask(USERS[1], 2)
     assert level.part(USERS[2]) == 0.0
-
-
-@given(
-    st.integers(1, 40),
-    st.dictionaries(st.sampled_from(USERS), st.integers(1, 9)),
-    st.dictionaries(st.sampled_from(USERS), st.integers(0, 30), min_size=1),
-    st.sampled_from(USERS),
-    st.integers(1, 30),
-)
-def test_who_asks_for_more_is_not_told_of_more_than_it_would_get(
-    gpus: int, tickets: dict[UserName, int], asked: dict[UserName, int], user: UserName, more: int
-) -> None:
-    entitled = {who: gpus * each / sum(tickets.values()) for who, each in tickets.items()}
-    then = Level(gpus, entitled, {**asked, user: asked.get(user, 0) + more}).parts()[user]
-    level = Level(gpus, entitled, asked)
-    assert level.part(user, more) <= then + 1e-9
-    of_many = level.parts_of(USERS, np.array([USERS.index(user)]), np.array([more]))
-    assert of_many == pytest.approx([level.part(user, more)])
-
-
-def test_who_has_a_share_gets_all_only_where_that_leaves_the_others_theirs_whoever_is_there_without_one() -> (
-    None
-):
-    asked = {USERS[0]: 4, USERS[1]: 2, USERS[2]: 8}
-    level = Level(8, {USERS[0]: 4.0, USERS[1]: 4.0}, asked)
-    assert [level.part(USERS[1], more) for more in (2, 4, 6)] == [1.0, 4 / 6, 4 / 8]

@@ -88,16 +88,21 @@ class Level:
         waits = ((wants > 0) & (self._total + more > self._gpus) & (wants > has)).nonzero()[0]
         if not waits.size:
             return found
-        level = inf if self._total <= self._gpus else self._now()
-        if level == inf:
+        if self._total <= self._gpus:
             some = zip(which[waits].tolist(), more[waits].tolist(), strict=True)
             found[waits] = [self.part(users[at], gpus) for at, gpus in some]
             return found
         asked, has, wants = asked[waits], has[waits], wants[waits]
+        level = self._now()
+        if level == inf:
+            none = waits[has <= 0]
+            found[none] = [self._left(gpus) for gpus in more[none].tolist()]
+            return found
         line = level * has
-        gets = np.where(line < wants, line, wants)
-        presses = (wants > asked) & (asked < line)
-        lower = (level - (line - asked) / (self._open + has)) * has
+        before, gets = np.where(line < asked, line, asked), np.where(line < wants, line, wants)
+        others = self._open + np.where(asked <= line, has, 0.0)
+        presses = (gets > before) & (others > 0)
+        lower = (level - np.divide(gets - before, others, out=np.zeros_like(others), where=presses)) * has
         gets = np.where(presses & (lower < gets), lower, gets)
         found[waits] = np.where(gets > has, gets, has) / wants
         return found
@@ -110,27 +115,20 @@ class Level:
         has = self._entitled.get(user, 0.0)
         if wants <= has:
             return 1.0
+        if self._total <= self._gpus:  # the first who would wait
+            asks = self._asks.copy()
+            if (row := self._rows.get(user)) is not None:
+                asks[row] = wants
+            level, _ = self._find(asks)
+            return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
         if has <= 0:
-            free = self._gpus - self._total
-            return min(1.0, (free + asked) / wants) if free >= 0 else self._left(more)
-        if self._total <= self._gpus or self._now() == inf:
-            return self._first_to_wait(user, wants, has)
+            return self._left(more)
         level = self._now()
-        line = level * has
-        gets = min(float(wants), line)
-        if (
-            wants > asked < line
-        ):  # who got all presses the level until it gets all again, or as much as the others
-            gets = min(gets, (level - (line - asked) / (self._open + has)) * has)
+        before, gets = min(float(asked), level * has), min(float(wants), level * has)
+        if gets > before:
+            others = self._open + (has if asked <= level * has else 0.0)
+            gets = min(gets, (level - (gets - before) / others) * has) if others > 0 else gets
         return max(has, gets) / wants
-
-    def _first_to_wait(self, user: UserName, wants: int, has: float) -> float:
-        """Of those who have a share: all of them get what they ask for until now, which says nothing of the level then."""
-        row, free = self._rows[user], self._gpus - self._total
-        asks = self._asks.copy()
-        asks[row] = wants
-        level, _ = self._find(asks)
-        return min(1.0, max(has, free + self._asked.get(user, 0), level * has) / wants)
 
     def _left(self, more: int = 0) -> float:
         """Part of the time for those without a share, if they ask for so many GPUs more: where nobody else wants what is left."""
