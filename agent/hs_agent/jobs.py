@@ -120,7 +120,6 @@ class Jobs:
             pace_s=self.config.pace_s(
                 str(wanted["job_class"]), str(launch["model"]), float(launch["slowdown"])
             ),
-            reserve=self.config.host_memory_budget_bytes > 0,
         )
         return HeadGang(key, machine, tell, self._post)
 

@@ -54,6 +54,7 @@ class Hooks:
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self._hook_loader(loading.DataLoader)
         self._hook_fetch(loading._BaseDataLoaderIter)
+        self._hook_graphs(torch.cuda.CUDAGraph)
 
     # --- optimizers ------------------------------------------------------------------------------------------------
 
@@ -138,6 +139,22 @@ class Hooks:
         rt.stepped()
         if not batch.was_held_at():
             rt.point()
+
+    # --- device memory ---------------------------------------------------------------------------------------------
+
+    def _hook_graphs(self, kind: Any) -> None:
+        """A graph is replayed on the addresses that it was captured with: moved away and back, its tensors lie elsewhere, and it trains on what lies there now."""
+        original = kind.capture_begin
+        rt = self._rt
+
+        @functools.wraps(original)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if rt.swapper is not None and not rt.swapper.fixed_why:
+                rt.swapper.fixed_why = "it has captured CUDA graphs, which keep addresses of device memory"
+                rt.tell_can()
+            return original(graph, *args, **kwargs)
+
+        kind.capture_begin = capture_begin
 
     # --- data ------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,6 @@ class Runtime:
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
         self._pace = Pace()
-        self._reserve = False
         self._last_id = 0
         self._told_can: List[str] = []
         self._link: Optional[Link] = None
@@ -196,14 +195,10 @@ class Runtime:
             if self._base is None:
                 self._base = self.mark  # the first step after standing still is left out of the rate
             stop = self._stop
-            if stop is None or not self._stops_here(stop, restorable and not ends):
-                self.armed = stop is not None or self._reserve
-            else:
+            if stop is not None and self._stops_here(stop, restorable and not ends):
                 self._stand(Phase.PARKED, restorable)
-                return
-        if self._reserve and self.swapper is not None:
-            self._reserve = False
-            self.swapper.reserve()
+            else:
+                self.armed = stop is not None
 
     def _has_done_its_portion(self, restorable: bool) -> bool:
         return self.count >= self.last and (restorable or "checkpoint" not in self.can())
@@ -427,8 +422,6 @@ class Runtime:
         self._pace.step_s = max(0.0, float(message.get("pace_s", 0.0)))
         if self._link is not None:
             self._link.tick_s = max(0.01, float(message.get("progress_s", 1.0)))
-        if message.get("reserve") and self.swapper is not None and not self.swapper.reserved:
-            self._reserve = self.armed = True
 
     def _heard_stop(self, message: Message) -> None:
         stop, before = Stop(str(message["type"]), message), self._stop
@@ -509,7 +502,7 @@ class Runtime:
 
     def can(self) -> List[str]:
         can = ["hold"]
-        if self.swapper is not None:
+        if self.swapper is not None and not self.swapper.fixed_why:
             can.append("swap")
         if self.keeper.can(self.by_hand):
             can.append("checkpoint")

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from hs_job import shards
+from hs_job.parking import HostMemory
 from hs_job.sigterm import Sigterm
 
 _FIRST_PAUSE_S = 0.02
@@ -22,7 +23,10 @@ _TELL_AFTER_S = 5.0
 
 
 class Swapper:
-    """`kinds`: device types whose memory is moved. On a CPU there is nothing to move, and the protocol is the same."""
+    """`kinds`: device types whose memory is moved. On a CPU there is nothing to move, and the protocol is the same.
+
+    `fixed_why`: the script keeps addresses of device memory (it has captured a CUDA graph, say), so none of it can be moved; "": it can.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,10 @@ class Swapper:
         self._optimizers = optimizers
         self._handed = handed
         self._kinds = kinds
-        self._pool: Dict[int, List[Any]] = {}  # idle host buffers by size
+        self._host = HostMemory(torch, self._on_cuda)
         self._parked: Dict[int, Tuple[Any, Any, int]] = {}  # by identity: storage, host buffer, bytes
         self._sigterm = Sigterm(self._lend, _take_back)
-        self.reserved = False
+        self.fixed_why = ""  # why nothing can be moved any more
 
     @property
     def parked_bytes(self) -> int:
@@ -48,23 +52,11 @@ class Swapper:
         cuda = self._torch.cuda
         return int(cuda.max_memory_reserved()) if cuda.is_available() and cuda.is_initialized() else 0
 
-    def reserve(self) -> None:
-        """Sets host memory aside, so that the first swap is as fast as later ones."""
-        self.reserved = True
-        try:
-            wanted: Dict[int, int] = {}
-            for storage in self._storages():
-                wanted[storage.nbytes()] = wanted.get(storage.nbytes(), 0) + 1
-            for size, count in wanted.items():
-                idle = self._pool.setdefault(size, [])
-                while len(idle) < count:
-                    idle.append(self._host_buffer(size))
-        except (RuntimeError, MemoryError):
-            self._pool.clear()  # then it is taken when it is needed
-
     def out(self) -> None:
         """All or nothing: what fails half-way is put back."""
         assert not self._parked, "swapped out twice"
+        if self.fixed_why:
+            raise RuntimeError(self.fixed_why)
         self._sigterm.begin()
         try:
             self._out()
@@ -75,17 +67,14 @@ class Swapper:
     def _out(self) -> None:
         storages = list(self._storages())
         self._synchronize(storages)
-        buffers: List[Any] = []
+        buffers = self._host.take([storage.nbytes() for storage in storages])
         try:
-            for storage in storages:
-                buffer = self._take(storage.nbytes())
-                buffers.append(buffer)
+            for storage, buffer in zip(storages, buffers):
                 buffer.copy_(storage, True)
             self._synchronize(storages)
         except BaseException:
             self._synchronize(storages)
-            for buffer in buffers:
-                self._give(buffer)
+            self._host.give(buffers)
             raise
         for storage, buffer in zip(storages, buffers):
             size = storage.nbytes()
@@ -94,7 +83,7 @@ class Swapper:
             except RuntimeError as error:
                 if "not resizable" not in str(error):
                     raise
-                self._give(buffer)
+                self._host.give([buffer])
             else:
                 self._parked[_identity(storage)] = (storage, buffer, size)
         if self._on_cuda():
@@ -118,8 +107,7 @@ class Swapper:
                     pause_s = min(_LAST_PAUSE_S, pause_s * 2)
             storage.copy_(buffer, True)
         self._synchronize([storage for storage, _, _ in self._parked.values()])
-        for _, buffer, _ in self._parked.values():
-            self._give(buffer)
+        self._host.give([buffer for _, buffer, _ in self._parked.values()])
         self._parked.clear()
         self._sigterm.end()
 
@@ -178,24 +166,6 @@ class Swapper:
         for thing in handed.objects.values() if handed is not None else ():
             if isinstance(thing, self._torch.nn.Module):
                 yield thing
-
-    # --- host memory -----------------------------------------------------------------------------------------------
-
-    def _take(self, size: int) -> Any:
-        idle = self._pool.get(size)
-        return idle.pop() if idle else self._host_buffer(size)
-
-    def _give(self, buffer: Any) -> None:
-        self._pool.setdefault(buffer.nbytes(), []).append(buffer)
-
-    def _host_buffer(self, size: int) -> Any:
-        torch = self._torch
-        if self._on_cuda():
-            try:
-                return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).untyped_storage()
-            except RuntimeError:
-                pass  # the limit on locked memory: slower, not impossible
-        return torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
 
     def _on_cuda(self) -> bool:
         cuda = self._torch.cuda

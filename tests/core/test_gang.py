@@ -27,7 +27,6 @@ def test_the_first_hello_says_that_the_job_is_hooked_and_is_welcomed() -> None:
         "type": "welcome",
         "pace_s": 0.25,
         "progress_s": 2.0,
-        "reserve": False,
     }
 
 

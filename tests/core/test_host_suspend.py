@@ -210,8 +210,59 @@ def test_measured_memory_counts():
         sim.job(n, ways=Ways(can_swap=True, memory_bytes=12 * GIB))
     sim.send()
     sim.quanta(8)
-    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)", "(swap)"}
-    assert orders(sim, "suspend")[-1].endswith("(swap)")
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
+
+
+def leaves_before(sim: HostSim, job: int) -> list[str]:
+    """Whose memory has left, and how, before this job trained for the first time."""
+    said = [words for _, words in sim.log if words.startswith(("suspend", "resume"))]
+    return [word for word in said[: said.index(f"resume {job}")] if not word.endswith(("(hold)", "resume 1"))]
+
+
+def test_a_job_that_nobody_knows_the_size_of_is_alone_on_its_gpu_in_its_first_turn():
+    sim = HostSim(1, memory_bytes=80 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    sim.job(1, ways=Ways(can_swap=True, memory_bytes=30 * GIB))
+    sim.job(2, user="B", ways=Ways(can_swap=True, memory_bytes=30 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert leaves_before(sim, 2) == ["suspend 1 (swap)"]
+    assert {word.split()[-1] for word in orders(sim, "suspend")[3:]} == {"(hold)"}, "both are known, and fit"
+    assert sim.gpu_s(JobId(1)) == pytest.approx(240, abs=10)
+
+
+def test_a_job_of_a_class_that_was_measured_is_taken_to_hold_as_much():
+    sim = HostSim(1, memory_bytes=80 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    sim.job(1, ways=Ways(can_swap=True, memory_bytes=30 * GIB))
+    sim.send()
+    sim.quanta(2)
+    sim.kill_agent()
+    sim.start_agent()
+    sim.job(2, ways=Ways(can_swap=True, memory_bytes=30 * GIB))
+    sim.send()
+    sim.quanta(6)
+    assert leaves_before(sim, 2) == []
+    assert {word.split()[-1] for word in orders(sim, "suspend")} == {"(hold)"}
+
+
+def test_where_nobody_can_leave_a_job_of_unknown_size_has_its_turn_all_the_same():
+    sim = HostSim(1, memory_bytes=80 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    for n, user in ((1, "A"), (2, "B")):
+        sim.job(n, user=user, ways=Ways(memory_bytes=30 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert sim.gpu_s(JobId(2)) == pytest.approx(240, abs=10)
+
+
+def test_a_job_of_unknown_size_is_not_started_ahead_where_more_than_half_of_a_gpu_is_held():
+    for held_gib, ahead in ((30, True), (50, False)):
+        sim = HostSim(1, memory_bytes=80 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+        sim.job(1, memory_bytes=held_gib * GIB, ways=Ways(can_swap=True))
+        sim.send()
+        sim.quanta(1)
+        sim.job(2, user="B", ways=Ways(can_swap=True, memory_bytes=30 * GIB))
+        sim.send()
+        sim.run(20.0)
+        assert (orders(sim, "launch")[-1].startswith("launch 2"), sim.running()) == (ahead, {1})
 
 
 def test_a_checkpoint_whose_word_was_lost_is_not():

@@ -1,6 +1,7 @@
 """The runtime's parts by themselves: files, swapping, frames."""
 
 import ast
+import errno
 import functools
 import importlib.util
 import inspect
@@ -14,7 +15,7 @@ import time
 from importlib.machinery import BuiltinImporter, ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -377,7 +378,6 @@ def test_swapped_memory_is_gone_and_comes_back_as_the_same_tensors() -> None:
     tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
     before = [tensor.detach().clone() for tensor in tensors]
     row = model[0].weight.detach()[3]  # a view
-    swapper.reserve()
     for _ in range(3):
         swapper.out()
         assert swapper.parked_bytes > 0
@@ -451,7 +451,6 @@ def test_what_is_swapped_lies_on_the_host_whatever_the_default_device_is() -> No
     swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
     before = [p.detach().clone() for p in model.parameters()]
     with torch.device("meta"):
-        swapper.reserve()
         swapper.out()
         saved = pack(dict(model.named_parameters()), "model", swapper.host_of)
         swapper.back(pytest.fail)
@@ -459,20 +458,16 @@ def test_what_is_swapped_lies_on_the_host_whatever_the_default_device_is() -> No
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
+def none_left(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
 def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer, _ = trained()
     swapper = Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",))
     before = [p.detach().clone() for p in model.parameters()]
-    calls = iter(range(100))
-    ample = swapper._host_buffer
-
-    def scarce(size: int) -> Any:
-        if next(calls) == 2:
-            raise MemoryError
-        return ample(size)
-
-    monkeypatch.setattr(swapper, "_host_buffer", scarce)
-    with pytest.raises(MemoryError):
+    monkeypatch.setattr("hs_job.parking.mmap.mmap", none_left)
+    with pytest.raises(OSError, match="Cannot allocate"):
         swapper.out()
     assert swapper.parked_bytes == 0
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
@@ -521,7 +516,7 @@ def test_a_swap_waits_for_every_device_that_memory_lies_on(monkeypatch: pytest.M
     swapper = Swapper(SimpleNamespace(cuda=cuda), list, lambda: None)
     blocks = [Block("cuda:0", done), Block("cuda:1", done)]
     monkeypatch.setattr(swapper, "_storages", lambda: blocks)
-    monkeypatch.setattr(swapper, "_host_buffer", lambda _: Block("host", done))
+    monkeypatch.setattr(swapper._host, "take", lambda sizes: [Block("host", done) for _ in sizes])
     swapper.out()
     copied, gone = done.index("cuda:1 to host"), done.index("cuda:0 resized to 0")
     assert set(done[copied + 1 : gone]) == {"waits for cuda:0", "waits for cuda:1"}
@@ -535,7 +530,6 @@ def test_gpu_memory_is_suspended_freed_and_resumed(capsys: pytest.CaptureFixture
     model(torch.randn(8, 4096, device="cuda")).square().sum().backward()
     optimizer.step()
     swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model))
-    swapper.reserve()
     before = [p.detach().clone().cpu() for p in model.parameters()]
     torch.cuda.empty_cache()
     held = torch.cuda.memory_reserved()

@@ -79,10 +79,9 @@ class GangMachine(Stops):
         pace_s: float = 0.0,
         progress_s: float = 1.0,
         margin: int = 1,
-        reserve: bool = False,
         last_step: int = 0,
     ) -> None:
-        """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for; `last_step`: where they stop of their own accord, 0: nowhere."""
+        """`last_step`: where they stop of their own accord, 0: nowhere."""
         assert nodes >= 1, f"nodes {nodes} of job {job}: expected 1 or more"
         assert pace_s >= 0, f"pace_s {pace_s} of job {job}: expected 0 or more"
         assert progress_s > 0, f"progress_s {progress_s} of job {job}: expected more than 0"
@@ -90,7 +89,7 @@ class GangMachine(Stops):
         super().__init__(job, epoch, nodes, margin=margin, last_step=last_step)
         self.malformed = 0  # messages ignored because they made no sense
         self._welcome: Message = MappingProxyType(
-            {"type": "welcome", "pace_s": pace_s, "progress_s": progress_s, "reserve": reserve}
+            {"type": "welcome", "pace_s": pace_s, "progress_s": progress_s}
         )
         self._orders: dict[int, int] = {}  # number of every node's newest
         self._hooked = False

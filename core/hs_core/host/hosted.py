@@ -187,6 +187,11 @@ class HostedJob:
         return max(declared, self.device_memory_bytes)
 
     @property
+    def untried(self) -> bool:
+        """Nobody can know yet what it will hold: it says nothing, and has had no turn."""
+        return not self.memory_bytes and not self.run_s and not self.steps_per_s
+
+    @property
     def alive(self) -> bool:
         return self.launched_s is not None
 

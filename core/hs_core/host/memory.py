@@ -45,6 +45,7 @@ def save(board: Board) -> dict[str, Any]:
         "free_bytes": board.free_bytes,
         "most_bytes": board.most_bytes,
         "class_bytes": dict(board.class_bytes),
+        "class_device_bytes": dict(board.class_device_bytes),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
@@ -69,6 +70,7 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     board.unhooked_classes = dict.fromkeys(saved["unhooked_classes"])
     board.free_bytes, board.most_bytes = saved["free_bytes"], saved["most_bytes"]
     board.class_bytes = dict(saved["class_bytes"])
+    board.class_device_bytes = dict(saved["class_device_bytes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
     board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
     board.kept = {(job, epoch): (generation, step) for job, epoch, generation, step in saved["kept"]}

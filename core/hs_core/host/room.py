@@ -1,4 +1,9 @@
-"""Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known."""
+"""Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known.
+
+What a job holds is what its user says or its hook has measured, the larger. Of one that nobody has measured what others of its class held counts; of the
+first of its class that it may take all that a GPU has: in its first turn it is alone there, as far as others can leave. Started ahead of that turn, which is
+when scripts build their models, it may take half.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -10,10 +15,30 @@ from hs_core.reports import Phase, Tier
 
 def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[HostedJob]) -> int:
     """By how much `job` and these others are too large for a GPU together; what is unknown counts as nothing."""
-    capacity = board.gpus[gpu].memory_bytes if gpu in board.gpus else 0
+    capacity = capacity_bytes(board, gpu)
     if not capacity:
         return 0
-    return job.memory_bytes + sum(o.memory_bytes for o in others) - capacity
+    return size_bytes(board, job) + sum(size_bytes(board, o) for o in others) - capacity
+
+
+def capacity_bytes(board: Board, gpu: GpuId) -> int:
+    return board.gpus[gpu].memory_bytes if gpu in board.gpus else 0
+
+
+def size_bytes(board: Board, job: HostedJob) -> int:
+    """On each of its GPUs, as far as is known; 0: it is not."""
+    return board.class_device_bytes.get(job.wanted.job_class, 0) if job.untried else job.memory_bytes
+
+
+def is_unknown(board: Board, job: HostedJob) -> bool:
+    return job.untried and not size_bytes(board, job)
+
+
+def _lacking_bytes(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> int:
+    """What should leave a GPU for it. One that nobody knows anything of may need all there is."""
+    if is_unknown(board, job):
+        return sum(size_bytes(board, other) for other in staying)
+    return excess_bytes(board, job, gpu, staying)
 
 
 def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
@@ -27,6 +52,13 @@ def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
 
 
 def fits_now(board: Board, job: HostedJob) -> bool:
+    if is_unknown(board, job):
+        there = residents(board)
+        others = [other for gpu in job.gpus for other in there.get(gpu, ()) if other is not job]
+        if any(other.leaving_memory and size_bytes(board, other) for other in others):
+            return False
+        fixed = [other.id for other in others if other.in_turn]
+        return not make_room(board, job, job.gpus, there=there, parked={}, rank={}, fixed=fixed)
     if job.resident:
         return True
     there = residents(board)
@@ -85,10 +117,10 @@ def make_room(
             and other.id not in parked
             and other.id not in more
         ]
-        if excess_bytes(board, job, gpu, staying) <= 0:
+        if _lacking_bytes(board, job, gpu, staying) <= 0:
             continue
         for other in sorted(staying, key=lambda o: -rank.get(o.id, len(rank))):
-            if excess_bytes(board, job, gpu, staying) <= 0:
+            if _lacking_bytes(board, job, gpu, staying) <= 0:
                 break
             if other.id in fixed:
                 continue
@@ -98,7 +130,8 @@ def make_room(
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)
-        if excess_bytes(board, job, gpu, staying) > 0 and job.memory_bytes and not job.resident:
+        refuses = not job.resident and not is_unknown(board, job) and size_bytes(board, job) > 0
+        if refuses and excess_bytes(board, job, gpu, staying) > 0:
             return None
     return more
 
@@ -113,4 +146,6 @@ def spare_for_preload(
     """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well. `holders`: all that have GPUs."""
     others = [o for o in holders if o is not job and gpu in o.gpus]
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
+    if is_unknown(board, job):
+        return sum(size_bytes(board, other) for other in bound) <= capacity_bytes(board, gpu) // 2
     return excess_bytes(board, job, gpu, bound) <= 0

@@ -174,7 +174,11 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
     job.steps_per_s = event.steps_per_s
     if event.noise_samples:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
-    job.device_memory_bytes = max(job.device_memory_bytes, event.device_memory_bytes)
+    if event.device_memory_bytes > job.device_memory_bytes:
+        job.device_memory_bytes = event.device_memory_bytes
+        known = board.class_device_bytes
+        name = job.wanted.job_class
+        remember(known, name, max(known.get(name, 0), event.device_memory_bytes))
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:

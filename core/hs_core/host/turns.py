@@ -7,7 +7,7 @@ from hs_core.host import moving
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
-from hs_core.host.room import fits_now
+from hs_core.host.room import fits_now, is_unknown
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier
@@ -336,7 +336,7 @@ def preload(board: Board) -> None:
         return
     # One whose memory is known is accounted for once it stands; of the others only a few may lie on the GPUs untried.
     room = board.config.preload - sum(
-        job.ahead and not job.part and (job.phase is Phase.STARTING or job.memory_bytes == 0)
+        job.ahead and not job.part and (job.phase is Phase.STARTING or is_unknown(board, job))
         for job in board.jobs.values()
     )
     this = walk(board)
