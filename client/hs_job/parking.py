@@ -63,9 +63,7 @@ class HostMemory:
         if self._locks():
             self._lock(whole.data_ptr(), end)
         return (
-            self._torch.frombuffer(
-                room, dtype=self._torch.uint8, offset=offset, count=size
-            ).untyped_storage()
+            self._torch.frombuffer(room, dtype=self._torch.uint8, offset=offset, count=size).untyped_storage()
             for offset, size in zip(offsets, sizes)
         )
 

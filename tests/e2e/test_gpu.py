@@ -1,0 +1,55 @@
+"""A whole cluster on a real GPU: users whose jobs do not fit into it together share it, and nobody has to say how large they are."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.e2e.harness import Cluster, until
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device, or a torch without CUDA"),
+]
+
+TRAIN = Path(__file__).parents[1] / "job" / "on_gpu.py"
+USERS = ("ann", "bob", "cat")
+WIDTH = 8192
+OF_A_GPU = 0.45  # that each job takes: two fit, three do not
+
+
+def lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_jobs_of_unknown_size_that_do_not_fit_together_take_turns_and_none_runs_out_of_memory(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(
+        "--devices", "nvml", "--quantum", "5", *(word for user in USERS for word in ("--user", user))
+    )
+    a_layer = WIDTH * WIDTH * 4 * 4  # parameters, gradients, two averages, in float32
+    layers = int(OF_A_GPU * torch.cuda.mem_get_info()[1] / a_layer)
+    words = ("--width", str(WIDTH), "--layers", str(layers), "--steps", "1000000", "--times")
+    environment = ("-e", "PATH", "-e", "CUBLAS_WORKSPACE_CONFIG=:4096:8")
+    jobs = {
+        user: cluster.submit(
+            *environment, "--", sys.executable, str(TRAIN), *words, str(tmp_path / user), user=user
+        )
+        for user in USERS
+    }
+
+    def turns(job: int) -> int:
+        view = cluster.json("show", str(job))
+        assert view["state"] not in {"failed", "lost"}, view
+        return int(view["resumes"])
+
+    until(lambda: all(turns(job) >= 3 for job in jobs.values()), "each has had three turns")
+    done = {user: lines(tmp_path / user) for user in USERS}
+    shortest = min(map(len, done.values()))
+    assert shortest > 10
+    assert len({str([line[:2] for line in done[user][:shortest]]) for user in USERS}) == 1, "all train alike"
+    log = (cluster.state / "agent.log").read_text()
+    assert "(swap)" in log
