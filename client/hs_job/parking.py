@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 _THREADS = 4  # more are no faster
 _CHUNK_BYTES = 64 << 20
 _ALIGNED_BYTES = 512
+_ROOMS: List[mmap.mmap] = []  # never unmapped: the driver would take whatever comes to lie there for locked
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14; mmap has no name for it
 
 
@@ -61,6 +62,7 @@ class HostMemory:
         whole = self._torch.frombuffer(room, dtype=self._torch.uint8)
         _fill(whole.data_ptr(), end)
         if self._locks():
+            _ROOMS.append(room)
             self._lock(whole.data_ptr(), end)
         return (
             self._torch.frombuffer(room, dtype=self._torch.uint8, offset=offset, count=size).untyped_storage()

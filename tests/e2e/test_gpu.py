@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pynvml
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ pytestmark = [
 TRAIN = Path(__file__).parents[1] / "job" / "on_gpu.py"
 USERS = ("ann", "bob", "cat")
 WIDTH = 8192
-OF_A_GPU = 0.45  # that each job takes: two fit, three do not
+OF_A_GPU = 0.36  # that each job takes: two fit, three do not
 
 
 def lines(path: Path) -> list[list[str]]:
@@ -28,10 +29,12 @@ def test_jobs_of_unknown_size_that_do_not_fit_together_take_turns_and_none_runs_
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster(
-        "--devices", "nvml", "--quantum", "5", *(word for user in USERS for word in ("--user", user))
+        "--devices", "nvml", "--quantum", "1", *(word for user in USERS for word in ("--user", user))
     )
     a_layer = WIDTH * WIDTH * 4 * 4  # parameters, gradients, two averages, in float32
-    layers = int(OF_A_GPU * torch.cuda.mem_get_info()[1] / a_layer)
+    pynvml.nvmlInit()  # a test that computes on the GPU would be a stranger there, and nobody would have a turn
+    memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
+    layers = int(OF_A_GPU * memory / a_layer)
     words = ("--width", str(WIDTH), "--layers", str(layers), "--steps", "1000000", "--times")
     environment = ("-e", "PATH", "-e", "CUBLAS_WORKSPACE_CONFIG=:4096:8")
     jobs = {
@@ -46,7 +49,7 @@ def test_jobs_of_unknown_size_that_do_not_fit_together_take_turns_and_none_runs_
         assert view["state"] not in {"failed", "lost"}, view
         return int(view["resumes"])
 
-    until(lambda: all(turns(job) >= 3 for job in jobs.values()), "each has had three turns")
+    until(lambda: all(turns(job) >= 2 for job in jobs.values()), "each has had two turns")
     done = {user: lines(tmp_path / user) for user in USERS}
     shortest = min(map(len, done.values()))
     assert shortest > 10

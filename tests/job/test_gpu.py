@@ -12,6 +12,7 @@ from job_stub import StubAgent
 
 from hs_core.events import JobHeld, JobReady, JobWentOn
 from hs_core.reports import Tier
+from hs_job.parking import HostMemory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,14 +25,24 @@ ONE_WAY = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # else torch refuses to be det
 TURNS = 6
 
 
-def uninterrupted(*argv: str) -> list[str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HS_", "PYTHONPATH"))}
-    client = str(Path(__file__).parents[2] / "client")
-    done = subprocess.run(
-        [sys.executable, *argv], env=kept | ONE_WAY | {"PYTHONPATH": client, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    return done.stdout.splitlines()
+class Uninterrupted:
+    """The same training without an agent, meanwhile."""
+
+    def __init__(self, *argv: str) -> None:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HS_", "PYTHONPATH"))}
+        more = {"PYTHONPATH": str(Path(__file__).parents[2] / "client"), "OMP_NUM_THREADS": "1"}
+        self._job = subprocess.Popen(
+            [sys.executable, *argv],
+            env=kept | ONE_WAY | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def lines(self) -> list[str]:
+        output, errors = self._job.communicate(timeout=300)
+        assert self._job.returncode == 0, errors
+        return output.splitlines()
 
 
 def in_turns(
@@ -78,10 +89,11 @@ def agent(tmp_path: Path) -> Iterator[StubAgent]:
 def test_what_is_swapped_out_and_back_trains_on_bit_for_bit(
     agent: StubAgent, argv: tuple[str, ...], env: dict[str, str]
 ) -> None:
-    argv = (*argv, "--pause", "0.01", "--steps", "600")
+    argv = (*argv, "--pause", "0.01", "--steps", "300")
+    alone = Uninterrupted(*argv)
     lines, held = in_turns(agent, *argv, env=env)
     assert {(each.tier, each.parked_bytes > 0) for each in held} == {(Tier.SWAP, True)}
-    assert lines == uninterrupted(*argv)
+    assert lines == alone.lines()
 
 
 @pytest.mark.parametrize(
@@ -90,15 +102,17 @@ def test_what_is_swapped_out_and_back_trains_on_bit_for_bit(
 def test_what_replays_cuda_graphs_is_held_and_trains_on_bit_for_bit(
     agent: StubAgent, how: tuple[str, ...]
 ) -> None:
-    argv = (TRAIN, *how, "--pause", "0.01", "--steps", "600")
+    argv = (TRAIN, *how, "--pause", "0.01", "--steps", "300")
+    alone = Uninterrupted(*argv)
     lines, held = in_turns(agent, *argv)
     assert held[-1].tier is Tier.HOLD
     assert {each.parked_bytes for each in held if each.tier is Tier.HOLD} == {0}
-    assert lines == uninterrupted(*argv)
+    assert lines == alone.lines()
 
 
 def test_what_is_moved_to_a_new_process_trains_on_bit_for_bit(agent: StubAgent) -> None:
     argv = (TRAIN, "--handed", "--amp", "--pause", "0.01", "--steps", "300")
+    alone = Uninterrupted(*argv)
     job = agent.run(*argv, env=ONE_WAY, fresh=True)
     agent.wait(JobReady)
     agent.resume()
@@ -116,4 +130,11 @@ def test_what_is_moved_to_a_new_process_trains_on_bit_for_bit(agent: StubAgent) 
     agent.resume()
     second, errors = job.communicate()
     assert job.returncode == 0, errors
-    assert (first + second).splitlines() == uninterrupted(*argv)
+    assert (first + second).splitlines() == alone.lines()
+
+
+def test_host_memory_that_cannot_be_locked_is_used_as_it_is_and_no_later_kernel_hears_of_it() -> None:
+    memory = HostMemory(torch, lambda: True)
+    (buffer,) = memory.take([1 << 20])
+    memory._lock(buffer.data_ptr(), 1 << 20)  # it is locked already, says the driver
+    assert torch.ones(8, device="cuda").sum().item() == 8.0
