@@ -265,6 +265,33 @@ def test_a_job_of_unknown_size_is_not_started_ahead_where_more_than_half_of_a_gp
         assert (orders(sim, "launch")[-1].startswith("launch 2"), sim.running()) == (ahead, {1})
 
 
+def test_of_a_job_that_was_swapped_before_what_that_moved_counts_against_the_hosts_budget():
+    """They say 45 GiB each and 16 are moved: were 45 counted, the second one could never leave again, and the first never come back."""
+    sim = HostSim(1, memory_bytes=80 * GIB, config=HostConfig(host_memory_budget_bytes=62 * GIB))
+    for n in (1, 2):
+        sim.job(n, memory_bytes=45 * GIB, ways=Ways(can_swap=True, memory_bytes=16 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
+    assert sim.gpu_s(JobId(1)) == pytest.approx(240, abs=10)
+
+
+def test_nobody_is_swapped_into_host_memory_that_is_not_there():
+    sim = HostSim(
+        1,
+        memory_bytes=16 * GIB,
+        ram_bytes=11 * GIB,
+        config=HostConfig(host_memory_budget_bytes=64 * GIB, host_memory_reserve_bytes=GIB),
+    )
+    for n in (1, 2):
+        sim.job(
+            n, memory_bytes=10 * GIB, ways=Ways(can_swap=True, can_checkpoint=True, host_bytes=GIB, **QUICK)
+        )
+    sim.send()
+    sim.quanta(6)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(checkpoint)"}
+
+
 def test_a_checkpoint_whose_word_was_lost_is_not():
     sim = memory_sim(Ways(can_checkpoint=True, **QUICK))
     sim.ways[JobId(1)].lose.add("held")

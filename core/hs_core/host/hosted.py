@@ -83,6 +83,7 @@ class HostedJob:
     noise_scale: float = 0.0
     noise_samples: int = 0
     parked_bytes: int = 0
+    moved_bytes: int = 0  # by this process's last swap: the host memory for it stays its own
     host_bytes: int = 0  # host memory that its processes hold, as last seen
     host_peak_bytes: int = 0  # the most that was ever seen
     launched_run_s: float = 0.0  # what it had run before this process

@@ -68,10 +68,25 @@ def fits_now(board: Board, job: HostedJob) -> bool:
 def parked_bytes(board: Board) -> int:
     """Host memory that swapped jobs hold, or are about to."""
     return sum(
-        max(job.parked_bytes, job.memory_bytes * job.gang)
+        job.parked_bytes or swap_bytes(job)
         for job in board.jobs.values()
         if job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
     )
+
+
+def swap_bytes(job: HostedJob) -> int:
+    """What a swap moves: what the last one moved, else all that it holds, which is more, as activations are not moved."""
+    return job.moved_bytes or job.memory_bytes * job.gang
+
+
+def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int) -> bool:
+    """Within the budget, and nobody has to be killed for the memory that it does not have yet."""
+    size = swap_bytes(job)
+    if parked_bytes(board) + reserved_bytes + size > board.config.host_memory_budget_bytes:
+        return False
+    lacking = size - job.moved_bytes
+    reserve = board.config.host_memory_reserve_bytes
+    return board.free_bytes is None or lacking <= max(0, board.free_bytes - reserve)
 
 
 def parking_tier(board: Board, job: HostedJob, reserved_bytes: int) -> Tier | None:
@@ -79,13 +94,7 @@ def parking_tier(board: Board, job: HostedJob, reserved_bytes: int) -> Tier | No
     stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
     if not stands or not job.ready or job.asked is not None:
         return None
-    size = job.memory_bytes * job.gang
-    budget_bytes = board.config.host_memory_budget_bytes
-    if (
-        job.can_swap
-        and board.now_s >= job.swap_after_s
-        and parked_bytes(board) + reserved_bytes + size <= budget_bytes
-    ):
+    if job.can_swap and board.now_s >= job.swap_after_s and _host_has_room(board, job, reserved_bytes):
         return Tier.SWAP
     if job.can_checkpoint and board.now_s >= job.checkpoint_after_s:
         return Tier.CHECKPOINT
@@ -125,7 +134,7 @@ def make_room(
             if other.id in fixed:
                 continue
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
-            reserved_bytes = sum(board.jobs[o].memory_bytes * board.jobs[o].gang for o in swapping)
+            reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
             tier = parking_tier(board, other, reserved_bytes)
             if tier is not None:
                 more[other.id] = tier

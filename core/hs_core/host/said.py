@@ -146,6 +146,7 @@ def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
         deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
     board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
     job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
+    job.moved_bytes = max(job.moved_bytes, job.parked_bytes)
     job.in_turn = job.in_turn and not job.portion_done
     if event.tier is Tier.CHECKPOINT:
         job.in_turn = False
