@@ -38,6 +38,7 @@ BENCHMARKS = (
     "pools",
     "gang_bindings",
     "gang_shares",
+    "gpu",
 )
 LIMIT_S = 300
 
