@@ -23,7 +23,7 @@ from hs_job.position import Data
 STATE = "trainer_state.json"
 _SUMS = ("_total_loss_scalar", "current_flos")
 _SINCE_LOGGED = ("_tr_loss", "_globalstep_last_logged", "_initial_global_step")
-"""What its log lines are reckoned from, beside its state; before transformers 5 the losses since the last line are its loop's own, so the next one is of the steps since the move."""
+"""What its log lines are reckoned from, beside its state; before transformers 5 the losses since the last line are its loop's own, so the next one is of the steps since the move, and before 5.18 or so it does not know where it began."""
 
 
 def check(trainer: Any) -> None:
@@ -105,7 +105,7 @@ class Progress:
         if callbacks is not None:
             state = dataclasses.replace(state, stateful_callbacks=callbacks)  # it asks each for its own
         names = (*_SUMS, *_SINCE_LOGGED) if hasattr(trainer, _SINCE_LOGGED[0]) else _SUMS
-        sums = {name: getattr(trainer, name) for name in names}
+        sums = {name: getattr(trainer, name) for name in names if hasattr(trainer, name)}
         return {"state": json.dumps(dataclasses.asdict(state)), "sums": sums}
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:

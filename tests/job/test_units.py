@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from hs_job.keeper import Keeper
 from hs_job.link import Frames, frame
 from hs_job.pack import pack
 from hs_job.swap import Swapper
+from hs_job.transformers import Progress
 
 CLIENT = Path(__file__).parents[2] / "client" / "hs_job"
 
@@ -546,6 +548,37 @@ def test_gpu_memory_is_suspended_freed_and_resumed(capsys: pytest.CaptureFixture
         print(  # noqa: T201 - the figure is what it is for
             f"\nsuspend {out_s * 1e3:.1f} ms ({gb / out_s:.1f} GB/s), resume {back_s * 1e3:.1f} ms ({gb / back_s:.1f} GB/s), {gb:.2f} GB"
         )
+
+
+@dataclass
+class TrainerState:
+    global_step: int = 3
+
+
+@pytest.mark.parametrize(
+    ("keeps", "saved"),
+    [
+        (
+            {},
+            set(),
+        ),  # transformers 4: the losses since the last line are its loop's own, so when that was is of no use
+        ({"_tr_loss": 0.5}, {"_tr_loss", "_globalstep_last_logged"}),  # 5.17
+        (
+            {"_tr_loss": 0.5, "_initial_global_step": 1},
+            {"_tr_loss", "_globalstep_last_logged", "_initial_global_step"},
+        ),
+    ],
+)
+def test_of_a_trainers_sums_those_are_saved_that_its_version_keeps(
+    monkeypatch: pytest.MonkeyPatch, keeps: dict[str, float], saved: set[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.trainer_callback", SimpleNamespace())
+    sums = {"_total_loss_scalar": 1.5, "current_flos": 7, "_globalstep_last_logged": 2, **keeps}
+    state = Progress(SimpleNamespace(state=TrainerState(), **sums)).state_dict()
+    assert set(state["sums"]) == {"_total_loss_scalar", "current_flos"} | saved
+    other = SimpleNamespace(**dict.fromkeys(sums, 0))
+    Progress(other).load_state_dict(state)
+    assert vars(other) == {name: value if name in state["sums"] else 0 for name, value in sums.items()}
 
 
 def test_frames_are_cut_wherever_the_stream_is() -> None:
