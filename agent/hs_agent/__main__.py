@@ -64,10 +64,12 @@ def run(context: click.Context, config_file: Path | None, end_jobs_on_stop: bool
 @config_option
 @click.pass_context
 def detect(context: click.Context, config_file: Path | None) -> None:
-    """Show the devices and facilities the agent would use."""
+    """Show the devices and facilities the agent would use; without a configuration file with what is usual."""
     from hs_agent.doctor import show_detected
 
-    show_detected(load(config_file or context.obj))
+    file = config_file or context.obj
+    known = file is not None or DEFAULT_CONFIG.exists()
+    show_detected(load(file) if known else settings.parse({"controller": "none.invalid:7443"}))
 
 
 @cli.command()

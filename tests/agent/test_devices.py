@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hs_agent.__main__ import DEFAULT_CONFIG
 from hs_agent.config import EmulatedGpus
 from hs_agent.devices import mixed_models
 from hs_agent.devices.emulated import EmulatedDevices
@@ -212,6 +213,17 @@ def test_no_gpu_and_no_driver_are_refused_with_what_to_do(nvml) -> None:
     assert "NVML finds no usable GPU on this host. See what `nvidia-smi` lists." in said["refused"]
     nvml.write("error 9")
     assert "modprobe nvidia" in nvml("open")["refused"]
+
+
+def test_detect_shows_the_devices_before_there_is_a_configuration(nvml) -> None:
+    if DEFAULT_CONFIG.exists():
+        pytest.skip(f"this host has a {DEFAULT_CONFIG}")
+    detected = subprocess.run(
+        [sys.executable, "-m", "hs_agent", "detect"],
+        capture_output=True, text=True, env=nvml.env, check=False, timeout=120,
+    )  # fmt: skip
+    assert detected.returncode == 0, detected.stderr
+    assert "V100, driver 570.00" in detected.stdout
 
 
 def test_detect_and_doctor_show_the_devices(nvml, place) -> None:
