@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,16 @@ def detect(context: click.Context, config_file: Path | None) -> None:
     from hs_agent.doctor import show_detected
 
     file = config_file or context.obj
-    known = file is not None or DEFAULT_CONFIG.exists()
-    show_detected(load(file) if known else settings.parse({"controller": "none.invalid:7443"}))
+    if file is not None or DEFAULT_CONFIG.exists():
+        show_detected(load(file))
+        return
+    with tempfile.TemporaryDirectory(prefix="hs-detect-") as folder:  # who only looks leaves nothing behind
+        usual = {
+            "controller": "none.invalid:7443",
+            "state_dir": f"{folder}/state",
+            "run_dir": f"{folder}/run",
+        }
+        show_detected(settings.parse(usual))
 
 
 @cli.command()
