@@ -54,7 +54,7 @@ class Hooks:
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self._hook_loader(loading.DataLoader)
         self._hook_fetch(loading._BaseDataLoaderIter)
-        self._hook_graphs(torch.cuda.CUDAGraph)
+        self._hook_graphs(getattr(torch.cuda, "CUDAGraph", None))
 
     # --- optimizers ------------------------------------------------------------------------------------------------
 
@@ -144,8 +144,10 @@ class Hooks:
 
     def _hook_graphs(self, kind: Any) -> None:
         """A graph is replayed on the addresses that it was captured with: moved away and back, its tensors lie elsewhere, and it trains on what lies there now."""
-        original = kind.capture_begin
+        original = getattr(kind, "capture_begin", None)
         rt = self._rt
+        if original is None:  # a torch for other devices
+            return
 
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:

@@ -491,6 +491,24 @@ def test_memory_that_cannot_be_resized_stays_where_it_is_where_torch_does_not_te
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
+def test_what_has_captured_a_cuda_graph_is_not_swapped_any_more() -> None:
+    class Graph:
+        def capture_begin(self, pool: str, capture_error_mode: str = "global") -> tuple[str, str]:
+            return pool, capture_error_mode
+
+    model, optimizer, _ = trained()
+    told: list[str] = []
+    rt: Any = SimpleNamespace(swapper=Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",)))
+    rt.tell_can = lambda: told.append(rt.swapper.fixed_why)
+    Hooks(torch, rt)._hook_graphs(Graph)
+    assert Graph().capture_begin("pool", capture_error_mode="relaxed") == ("pool", "relaxed")
+    Graph().capture_begin("pool")
+    assert told == ["it has captured CUDA graphs, which keep addresses of device memory"]
+    with pytest.raises(RuntimeError, match="CUDA graphs"):
+        rt.swapper.out()
+    assert all(p.untyped_storage().nbytes() for p in model.parameters())
+
+
 class Block:
     """Memory on a device, or its place on the host."""
 
