@@ -65,15 +65,12 @@ def fits_now(board: Board, job: HostedJob) -> bool:
     return all(excess_bytes(board, job, gpu, there.get(gpu, ())) <= 0 for gpu in job.gpus)
 
 
-def parked_bytes(board: Board, back: HostedJob | None = None) -> int:
-    """Host memory that swapped jobs hold, or are about to, but for those that come back to their GPUs: `back`, and whose turn it is."""
+def parked_bytes(board: Board) -> int:
+    """Host memory that swapped jobs hold, or are about to."""
     return sum(
         job.parked_bytes or swap_bytes(job)
         for job in board.jobs.values()
-        if job.alive
-        and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
-        and job is not back
-        and not job.in_turn
+        if job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
     )
 
 
@@ -82,22 +79,22 @@ def swap_bytes(job: HostedJob) -> int:
     return job.moved_bytes or job.memory_bytes * job.gang
 
 
-def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back: HostedJob) -> bool:
-    """Within the budget once `back` is back (for a moment both are on the host), and nobody has to be killed for the memory that it does not have yet."""
+def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int) -> bool:
+    """Within the budget, and nobody has to be killed for the memory that it does not have yet."""
     size = swap_bytes(job)
-    if parked_bytes(board, back) + reserved_bytes + size > board.config.host_memory_budget_bytes:
+    if parked_bytes(board) + reserved_bytes + size > board.config.host_memory_budget_bytes:
         return False
     lacking = size - job.moved_bytes
     reserve = board.config.host_memory_reserve_bytes
     return board.free_bytes is None or lacking <= max(0, board.free_bytes - reserve)
 
 
-def parking_tier(board: Board, job: HostedJob, reserved_bytes: int, back: HostedJob) -> Tier | None:
-    """The cheapest tier that takes the job's state off its GPUs, None if there is none now. `back`: for whom it goes."""
+def parking_tier(board: Board, job: HostedJob, reserved_bytes: int) -> Tier | None:
+    """The cheapest tier that takes the job's state off its GPUs, None if there is none now."""
     stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
     if not stands or not job.ready or job.asked is not None:
         return None
-    if job.can_swap and board.now_s >= job.swap_after_s and _host_has_room(board, job, reserved_bytes, back):
+    if job.can_swap and board.now_s >= job.swap_after_s and _host_has_room(board, job, reserved_bytes):
         return Tier.SWAP
     if job.can_checkpoint and board.now_s >= job.checkpoint_after_s:
         return Tier.CHECKPOINT
@@ -138,7 +135,7 @@ def make_room(
                 continue
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
             reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
-            tier = parking_tier(board, other, reserved_bytes, job)
+            tier = parking_tier(board, other, reserved_bytes)
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)
