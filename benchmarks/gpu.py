@@ -18,9 +18,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "job")]
 
+from hook import overhead  # noqa: E402
 from job_stub import StubAgent  # noqa: E402
 
-from hs_core.events import JobReady  # noqa: E402
 from hs_job.swap import Swapper  # noqa: E402
 from tests.e2e.harness import temporary  # noqa: E402
 
@@ -92,26 +92,7 @@ def hook(pairs: int, steps: int, width: int) -> None:
     with tempfile.TemporaryDirectory() as folder, StubAgent(Path(folder)) as agent:
         script = Path(folder) / "steps.py"
         script.write_text(STEPS)
-
-        def run(hooked: bool) -> float:
-            since = agent.seen()
-            job = agent.run(
-                str(script), str(steps), str(width), env={} if hooked else {"HS_HOOK": "0"}, fresh=True
-            )
-            if hooked:
-                agent.wait(JobReady, since)
-                agent.resume()
-            output, errors = job.communicate()
-            if job.returncode:
-                raise SystemExit(errors)
-            return float(output)
-
-        took: dict[bool, list[float]] = {True: [], False: []}
-        for pair in range(pairs):
-            for hooked in (True, False) if pair % 2 else (False, True):
-                took[hooked].append(run(hooked))
-        plain = statistics.median(took[False])
-        added = statistics.median(a - b for a, b in zip(took[True], took[False], strict=True))
+        plain, added = overhead(agent, str(script), pairs, str(steps), str(width))
         print(
             f"a step of {plain * 1e3:.2f} ms: hooked adds {added * 1e6:.1f} us = {added / plain:.3%} (limit 1 %)"
         )

@@ -43,9 +43,9 @@ print(epoch(steps), flush=True)
 """
 
 
-def run(agent: StubAgent, script: str, hooked: bool, steps: int, step_s: float) -> float:
+def run(agent: StubAgent, script: str, hooked: bool, *words: str) -> float:
     since = agent.seen()
-    job = agent.run(script, str(steps), str(step_s), env={} if hooked else {"HS_HOOK": "0"})
+    job = agent.run(script, *words, env={} if hooked else {"HS_HOOK": "0"})
     if hooked:
         agent.wait(JobReady, since)
         agent.resume()
@@ -55,12 +55,12 @@ def run(agent: StubAgent, script: str, hooked: bool, steps: int, step_s: float) 
     return float(output)
 
 
-def overhead(agent: StubAgent, script: str, pairs: int, steps: int, step_s: float) -> tuple[float, float]:
-    """Seconds per step unhooked, and what being hooked adds: medians over pairs."""
+def overhead(agent: StubAgent, script: str, pairs: int, *words: str) -> tuple[float, float]:
+    """Seconds per step (what the script prints) unhooked, and what being hooked adds: medians over pairs. `words`: the script's."""
     plain, added = [], []
     for pair in range(pairs):
         order = (True, False) if pair % 2 else (False, True)
-        took = {hooked: run(agent, script, hooked, steps, step_s) for hooked in order}
+        took = {hooked: run(agent, script, hooked, *words) for hooked in order}
         plain.append(took[False])
         added.append(took[True] - took[False])
     return statistics.median(plain), statistics.median(added)
@@ -103,12 +103,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, StubAgent(Path(folder)) as agent:
         script = Path(folder) / "script.py"
         script.write_text(SCRIPT)
-        plain, added = overhead(agent, str(script), args.pairs, args.steps, 0.005)
+        plain, added = overhead(agent, str(script), args.pairs, str(args.steps), "0.005")
         share = added / plain * 100
         print(
             f"5 ms step: unhooked {plain * 1e3:.4f} ms, hooked adds {added * 1e6:.1f} us = {share:.3f} % (limit 1 %)"
         )
-        plain, bare = overhead(agent, str(script), args.pairs, 20_000, 0.0)
+        plain, bare = overhead(agent, str(script), args.pairs, "20000", "0.0")
         print(f"empty step: unhooked {plain * 1e6:.2f} us, hooked adds {bare * 1e6:.2f} us")
         for tier in (Tier.HOLD, Tier.SWAP):
             held, on = latencies(agent, str(script), args.cycles, 0.005, tier)

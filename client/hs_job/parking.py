@@ -1,7 +1,7 @@
 """Host memory that device memory is parked in, locked where a GPU copies from and to it.
 
 Torch's pinned tensors are `cudaHostAlloc`'s: 2 GB/s on a host with an H100, in the middle of somebody's turn. A mapping of huge pages that a
-few threads have filled and that is registered then takes a seventh of that (benchmarks/results/gpu.txt).
+few threads have filled and that is registered then takes a quarter of the time, or less (benchmarks/results/gpu.txt).
 """
 # Python 3.9 has no strict:
 # ruff: noqa: B905

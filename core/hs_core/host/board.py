@@ -370,6 +370,10 @@ def remember(known: dict[str, Known], job_class: str, what: Known) -> None:
         del known[next(iter(known))]
 
 
+def remember_most(known: dict[str, int], job_class: str, size: int) -> None:
+    remember(known, job_class, max(known.get(job_class, 0), size))
+
+
 def tickets_of(job: HostedJob) -> Fraction:
     """They travel as floats; 4/3 is 4/3 again here, so that shares are exact."""
     return _exact(max(job.wanted.tickets, LEAST_TICKETS))

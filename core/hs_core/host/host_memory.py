@@ -9,7 +9,7 @@ its turn, as its other hosts wait for it, with what they hold.
 from collections.abc import Iterable, Mapping
 
 from hs_core.events import HostMemorySeen
-from hs_core.host.board import Board, remember
+from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId
 from hs_core.reports import FOR_MEMORY, Phase
@@ -42,8 +42,7 @@ def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:
         if held_bytes > job.host_peak_bytes:
             job.host_peak_bytes = held_bytes
             grown.append(job)
-        name, per_gpu = job.wanted.job_class, held_bytes // max(job.gang, 1)
-        remember(board.class_bytes, name, max(board.class_bytes.get(name, 0), per_gpu))
+        remember_most(board.class_bytes, job.wanted.job_class, held_bytes // max(job.gang, 1))
     return grown
 
 

@@ -36,7 +36,7 @@ def is_unknown(board: Board, job: HostedJob) -> bool:
 
 def _lacking_bytes(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> int:
     """What should leave a GPU for it. One that nobody knows anything of may need all there is."""
-    if is_unknown(board, job):
+    if is_unknown(board, job) and capacity_bytes(board, gpu):
         return sum(size_bytes(board, other) for other in staying)
     return excess_bytes(board, job, gpu, staying)
 
@@ -52,6 +52,7 @@ def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
 
 
 def fits_now(board: Board, job: HostedJob) -> bool:
+    """Who has to leave its GPUs for it has left. Of unknown size, it waits only for those that can."""
     if is_unknown(board, job):
         there = residents(board)
         others = [other for gpu in job.gpus for other in there.get(gpu, ()) if other is not job]
@@ -155,6 +156,6 @@ def spare_for_preload(
     """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well. `holders`: all that have GPUs."""
     others = [o for o in holders if o is not job and gpu in o.gpus]
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
-    if is_unknown(board, job):
-        return sum(size_bytes(board, other) for other in bound) <= capacity_bytes(board, gpu) // 2
+    if is_unknown(board, job) and (capacity := capacity_bytes(board, gpu)):
+        return sum(size_bytes(board, other) for other in bound) <= capacity // 2
     return excess_bytes(board, job, gpu, bound) <= 0

@@ -22,7 +22,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.host import comings, deadlines, wants
-from hs_core.host.board import Board, remember
+from hs_core.host.board import Board, remember, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
@@ -177,9 +177,7 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
     if event.device_memory_bytes > job.device_memory_bytes:
         job.device_memory_bytes = event.device_memory_bytes
-        known = board.class_device_bytes
-        name = job.wanted.job_class
-        remember(known, name, max(known.get(name, 0), event.device_memory_bytes))
+        remember_most(board.class_device_bytes, job.wanted.job_class, event.device_memory_bytes)
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
