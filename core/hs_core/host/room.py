@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.host.mates import are_mates
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 
@@ -132,8 +133,8 @@ def make_room(
         for other in sorted(staying, key=lambda o: -rank.get(o.id, len(rank))):
             if _lacking_bytes(board, job, gpu, staying) <= 0:
                 break
-            if other.id in fixed:
-                continue
+            if other.id in fixed or (is_unknown(board, job) and are_mates(board.turn, job.id, other.id)):
+                continue  # who is to run beside it does not leave for it
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
             reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
             tier = parking_tier(board, other, reserved_bytes)
