@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from hs_client import Client, api
+from hs_client.verbs import common
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -180,6 +181,24 @@ def test_an_interrupt_amid_a_call_does_not_wait_for_that_call_to_end(serving, mo
     with pytest.raises(KeyboardInterrupt), client:
         raise KeyboardInterrupt
     assert ends == []
+    over.set()
+
+
+@pytest.mark.parametrize("words", [("run", "true"), ("attach", "1"), ("wait", "1")])
+def test_who_interrupts_what_follows_a_job_does_not_wait_for_its_calls_to_end(
+    hsctl, fake, monkeypatch, words
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    over, ends = threading.Event(), []
+    fake.add(state="running")
+    monkeypatch.setattr(Client, "watch", interrupted)
+    monkeypatch.setattr(common, "follow", interrupted)
+    monkeypatch.setattr(Client, "close", lambda _: ends.append(over.wait(10)))
+    ran = hsctl(*words)
+    assert (ran.code, ends) == (130, [])
+    assert "goes on" in ran.err
     over.set()
 
 

@@ -57,7 +57,7 @@ def stay(client: Client, job_id: int, *, quiet: bool) -> int:
         warn(
             f"job {job_id} goes on: `hsctl attach {job_id}` follows it again, `hsctl cancel {job_id}` ends it"
         )
-        return 130
+        raise  # the connection is to be left as after any interrupt: it may be amid a call (Client.__exit__)
 
 
 def span(flag: str, text: str | None) -> float:
