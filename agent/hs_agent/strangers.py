@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from hs_agent import procs
-from hs_agent.cgroup import JobCgroup
+from hs_agent.device_memory import Running, members
 from hs_agent.devices import GpuProcess, Reading
-from hs_agent.host_memory import trees
 from hs_core.model import Gpu
 from hs_core.names import GpuId
 
@@ -40,7 +39,7 @@ class Strangers:
         processes: Collection[GpuProcess],
         readings: Iterable[Reading],
         *,
-        running: Collection[tuple[int, JobCgroup]],  # pid of its shim, and control group, of each job
+        running: Running,
         holders: Collection[GpuId],  # GPUs on which jobs hold memory
         now_s: float,
     ) -> dict[GpuId, str]:
@@ -61,14 +60,14 @@ class Strangers:
         return said
 
     def _strangers(
-        self, processes: Iterable[GpuProcess], running: Collection[tuple[int, JobCgroup]]
+        self, processes: Iterable[GpuProcess], running: Running
     ) -> dict[tuple[GpuId, int, int], str]:
         """(GPU, pid, its start) → who it is. Of several on a GPU that with the most memory comes last."""
         if not counts_as_the_driver():
             return {}
         found: dict[tuple[GpuId, int, int], str] = {}
         known: dict[int, int] = {}
-        below: set[int] | None = None
+        below: Collection[int] | None = None
         for one in sorted(processes, key=lambda one: one.memory_bytes):
             start = _start(one.pid)
             if start is None:
@@ -77,7 +76,7 @@ class Strangers:
                 known[one.pid] = start
                 continue
             if below is None:
-                below = _all_of(running)
+                below = members(running)
             if one.pid in below:
                 known[one.pid] = start
             else:
@@ -123,11 +122,6 @@ def counts_as_the_driver() -> bool:
         return str((procs.PROC / "self/ns/pid").readlink()) == FIRST_PIDS
     except OSError:
         return False
-
-
-def _all_of(running: Iterable[tuple[int, JobCgroup]]) -> set[int]:
-    found = {pid for tree in trees(shim for shim, _ in running).values() for pid in tree}
-    return found.union(*(group.procs() for _, group in running))
 
 
 def _start(pid: int) -> int | None:

@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import structlog
 
 from hs_agent import host_memory
 from hs_agent.config import Config, DeviceKind
+from hs_agent.device_memory import Owners, Running
 from hs_agent.devices import DeviceEvent, Devices, Reading
+from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
-from hs_agent.strangers import Strangers
-from hs_core.events import GpusSeen, HostEvent, HostMemorySeen
+from hs_agent.strangers import Strangers, counts_as_the_driver
+from hs_core.events import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase
@@ -29,6 +31,16 @@ HOLDS_MEMORY = frozenset(
 )
 
 log = structlog.get_logger("agent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the driver says at one time."""
+
+    gpus: tuple[Gpu, ...]
+    readings: tuple[Reading, ...]
+    taken: Mapping[GpuId, str]  # GPUs that strangers have
+    held_bytes: Mapping[Key, int]  # by jobs that run
 
 
 class Watch:
@@ -49,6 +61,7 @@ class Watch:
         self.readings: tuple[Reading, ...] = devices.readings()
         self.left_bytes: int | None = None  # of the host's memory
         self._strangers = Strangers(config.run_dir)
+        self._owners = Owners()
         self._taken: dict[GpuId, str] = {}  # GPUs that nobody can have just now, and why
         self._declared_bytes: dict[JobId, int] = {}
         self._ended = threading.Event()
@@ -77,21 +90,33 @@ class Watch:
             if report.phase is Phase.KILLING and report.note.startswith(UNDYING)
             for gpu in report.gpus
         }
-        running = [(job.shim.pid, job.group) for job in self._jobs.running.values()]
-
-        def look() -> tuple[tuple[Gpu, ...], tuple[Reading, ...], dict[GpuId, str]]:
-            gpus, readings = self._devices.gpus(), self._devices.readings()
-            processes, now_s = self._devices.processes(), boot_s()
-            taken = self._strangers.look(
-                gpus, processes, readings, running=running, holders=used.keys(), now_s=now_s
-            )
-            return gpus, readings, taken | undying
-
+        stood = self._phases()
+        running = [(key, job.shim.pid, job.group) for key, job in self._jobs.running.items()]
         if self._config.devices is DeviceKind.EMULATED:
-            gpus, self.readings, self._taken = look()
+            look = self._look(running, used.keys())
         else:
-            gpus, self.readings, self._taken = await asyncio.to_thread(look)
-        self._saw(gpus)
+            look = await asyncio.to_thread(self._look, running, used.keys())
+        self.readings, self._taken = look.readings, {**look.taken, **undying}
+        self._saw(look.gpus)
+        still = stood.items() & self._phases().items()
+        told = {key.job: size for key, size in look.held_bytes.items() if (key, stood.get(key)) in still}
+        if told:
+            self._post(DeviceMemorySeen(now_s=boot_s(), held_bytes=told))
+
+    def _look(self, running: Running, holders: Collection[GpuId]) -> _Look:
+        processes = self._devices.processes()
+        gpus, readings = self._devices.gpus(), self._devices.readings()
+        return _Look(
+            gpus=gpus,
+            readings=readings,
+            taken=self._strangers.look(
+                gpus, processes, readings, running=running, holders=holders, now_s=boot_s()
+            ),
+            held_bytes=self._owners.held(processes, running) if counts_as_the_driver() else {},
+        )
+
+    def _phases(self) -> dict[Key, Phase]:
+        return {Key(report.job, report.epoch): report.phase for report in self._reports()}
 
     def _memory_use(self) -> tuple[dict[GpuId, int], set[GpuId]]:
         """Device memory as jobs declare or report it, and which GPUs are in somebody's turn."""

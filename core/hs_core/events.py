@@ -406,6 +406,13 @@ class HostMemorySeen(At):
     held_bytes: Mapping[JobId, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemorySeen(At):
+    """What the processes of jobs hold on each of their GPUs, as the driver says: of several the most. Whoever came, left or stood otherwise while it was looked is not among them."""
+
+    held_bytes: Mapping[JobId, int]
+
+
 HostEvent = (
     WantedChanged
     | Woke
@@ -428,6 +435,7 @@ HostEvent = (
     | ControllerHeard
     | GpusSeen
     | HostMemorySeen
+    | DeviceMemorySeen
 )
 
 

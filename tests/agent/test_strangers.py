@@ -15,6 +15,7 @@ import pytest
 from hs_agent import strangers
 from hs_agent.cgroup import NO_CGROUP, JobCgroup
 from hs_agent.devices import GpuProcess, Reading, open_devices
+from hs_agent.folder import Key
 from hs_agent.strangers import HELD_S, STAYS_S, Strangers
 from hs_agent.watch import Watch
 from hs_core.events import GpusSeen, HostEvent
@@ -49,7 +50,7 @@ def start() -> Iterator[Start]:
 class Host:
     def __init__(self, place: Path) -> None:
         self.strangers = Strangers(place / "run")
-        self.running: list[tuple[int, JobCgroup]] = []
+        self.running: list[tuple[Key, int, JobCgroup]] = []
 
     def look(
         self,
@@ -104,7 +105,10 @@ def test_processes_of_jobs_are_no_strangers(host, start, place: Path) -> None:
     group = place / "group"
     group.mkdir()
     (group / "cgroup.procs").write_text(f"{in_group.pid}\n")
-    host.running = [(shim.pid, NO_CGROUP), (shim.pid, JobCgroup(group, {}))]
+    host.running = [
+        (Key(JobId(7), 1), shim.pid, NO_CGROUP),
+        (Key(JobId(8), 1), shim.pid, JobCgroup(group, {})),
+    ]
     ours = (by_socket.pid, child, in_group.pid)
     try:
         for at_s in (0.0, STAYS_S):

@@ -51,7 +51,10 @@ class Ways:
     deaf: bool = False  # never answers the hook's stop
     unkillable: bool = False
     work_s: float = 1e12  # of training, then it ends by itself
-    memory_bytes: int = 0  # measured when it trains
+    memory_bytes: int = 0  # of a GPU's: what its hook measures when it trains
+    context_bytes: int = (
+        0  # besides, from its first step edge on and also while it's swapped; only the driver sees that
+    )
     host_bytes: int = 0  # of the host's memory, from its first step edge on; half of it before
     step_s: float = 0.1
     fetch_s: float = 2.0
@@ -98,6 +101,14 @@ class Process:
     @property
     def host_bytes(self) -> int:
         return self.ways.host_bytes // (2 if self.state == "starting" else 1)
+
+    @property
+    def device_bytes(self) -> int:
+        """As the driver counts it, on each of its GPUs."""
+        ways = self.ways
+        if self.state == "starting":
+            return 0
+        return ways.context_bytes + (0 if self.state == "swapped" else ways.memory_bytes)
 
     @property
     def step(self) -> int:

@@ -16,6 +16,7 @@ from fakejob import Process, Ways
 from hs_core.events import (
     CheckpointFetched,
     ControllerHeard,
+    DeviceMemorySeen,
     Fetch,
     FetchFailed,
     Forget,
@@ -54,6 +55,7 @@ class HostSim:
         config: HostConfig | None = None,
         quantum_s: float = 60.0,
         ram_bytes: int = 0,
+        driver: bool = False,
     ) -> None:
         self.gpus = tuple(
             Gpu(id=GpuId(f"GPU-{i}"), index=i, model="V100", memory_bytes=memory_bytes) for i in range(gpus)
@@ -90,6 +92,8 @@ class HostSim:
         self.fullest_bytes = 0  # that was ever held of it
         if ram_bytes:
             self._look()
+        if driver:
+            self._ask_the_driver()
 
     # --- what a test orders
 
@@ -203,6 +207,11 @@ class HostSim:
             )
         )
 
+    def _ask_the_driver(self) -> None:
+        self.after(LOOK_S, self._ask_the_driver)
+        held_bytes = {process.job: process.device_bytes for process in self.processes.values()}
+        self.tell(DeviceMemorySeen(now_s=self.now_s, held_bytes=held_bytes))
+
     def bind_to_one_gpu(self, quanta: int = 2) -> None:
         """The jobs so far: they start while the others are sick. Then all are well, and the controller alone lets these jobs run."""
         self.see_gpus(sick=range(1, len(self.gpus)))
@@ -223,9 +232,9 @@ class HostSim:
         self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s, saved=self._saved)
         assert {r.job for r in seen.reports()} == {r.job for r in self.machine.reports()}
         missed, self._missed = self._missed, []
-        exits = [replace(event, now_s=self.now_s) for event in missed if isinstance(event, JobExited)]
-        for event in exits:
-            self.tell(event)
+        for event in missed:  # it finds who has no process any more
+            if isinstance(event, JobExited | LaunchFailed):
+                self.tell(replace(event, now_s=self.now_s))
         self.tell(Woke(now_s=self.now_s))
         for process in list(self.processes.values()):
             process.say_again()

@@ -40,6 +40,8 @@ ways = st.builds(
     work_s=st.sampled_from([30.0, 300.0, 3000.0, 1e9]),
     lose=st.sets(st.sampled_from(["held", "went-on", "resume"]), max_size=2),
     host_bytes=st.sampled_from([0, 3 * GIB, 10 * GIB]),
+    memory_bytes=st.sampled_from([0, 5 * GIB, 12 * GIB]),
+    context_bytes=st.sampled_from([0, GIB]),
 )
 modes = st.sampled_from(
     [SuspendMode.AUTO] * 6 + [SuspendMode.HOOK, SuspendMode.TRANSPARENT, SuspendMode.NONE]
@@ -59,9 +61,18 @@ class AnyHost(RuleBasedStateMachine):
         clock=st.booleans(),
         fence_after_s=st.sampled_from([0.0, 0.0, 300.0]),
         ram=st.sampled_from([0, 0, 24]),
+        driver=st.booleans(),
     )
     def start(  # noqa: PLR0917 — hypothesis passes by name
-        self, gpus: int, freeze: bool, preload: int, budget: int, clock: bool, fence_after_s: float, ram: int
+        self,
+        gpus: int,
+        freeze: bool,
+        preload: int,
+        budget: int,
+        clock: bool,
+        fence_after_s: float,
+        ram: int,
+        driver: bool,
     ) -> None:
         config = HostConfig(
             can_freeze=freeze or self.gentle,
@@ -69,7 +80,7 @@ class AnyHost(RuleBasedStateMachine):
             host_memory_budget_bytes=budget * GIB,
             host_memory_reserve_bytes=2 * GIB,
         )
-        self.sim = HostSim(gpus, config=config, ram_bytes=ram * GIB)
+        self.sim = HostSim(gpus, config=config, ram_bytes=ram * GIB, driver=driver)
         self.sim.watch = self.look
         self.counted: dict[tuple[int, int], tuple[float, ...]] = {}
         self.number = 0
@@ -281,7 +292,7 @@ class CivilHost(AnyHost):
         for report in self.sim.machine.reports():
             if report.exit is None and report.job in before:
                 assert report.run_s > before[report.job], (
-                    f"job {report.job} got nothing in {STARVED_QUANTA} quanta"
+                    f"job {report.job} got nothing in {STARVED_QUANTA} quanta: {report.note}"
                 )
 
     def shares(self, job: JobId) -> bool:

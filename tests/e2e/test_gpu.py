@@ -8,6 +8,7 @@ import pynvml
 import pytest
 import torch
 
+from hs_agent.strangers import counts_as_the_driver
 from tests.e2e.harness import Cluster, until
 
 pytestmark = [
@@ -56,3 +57,17 @@ def test_jobs_of_unknown_size_that_do_not_fit_together_take_turns_and_none_runs_
     assert len({str([line[:2] for line in done[user][:shortest]]) for user in USERS}) == 1, "all train alike"
     log = (cluster.state / "agent.log").read_text()
     assert "(swap)" in log
+
+
+@pytest.mark.skipif(not counts_as_the_driver(), reason="a container with processes of its own")
+def test_what_a_job_without_the_hook_holds_is_known_from_the_driver(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = new_cluster("--devices", "nvml", "--quantum", "1")
+    held_bytes = 2 << 30
+    script = f"import time, torch; held = torch.empty({held_bytes}, dtype=torch.uint8, device='cuda'); time.sleep(600)"
+    job = cluster.submit("--suspend", "transparent", "-e", "PATH", "--", sys.executable, "-c", script)
+    until(
+        lambda: int(cluster.json("show", str(job))["gpu_memory_bytes"]) > held_bytes,
+        "it is measured, with its context",
+    )

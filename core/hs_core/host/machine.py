@@ -32,6 +32,7 @@ from hs_core.errors import BrokenError
 from hs_core.events import (
     CheckpointFetched,
     ControllerHeard,
+    DeviceMemorySeen,
     Fact,
     GpusSeen,
     HostCommand,
@@ -51,6 +52,7 @@ from hs_core.host import (
     away,
     comings,
     deadlines,
+    device_memory,
     foresight,
     host_memory,
     letting_go,
@@ -142,6 +144,9 @@ class HostMachine:
                 grown = host_memory.seen(board, event)
                 if not (board.room_for or board.refused or host_memory.is_short(board)):
                     touched = grown
+            case DeviceMemorySeen():
+                if not device_memory.seen(board, event):
+                    touched = ()
             case ControllerHeard():
                 board.heard(event.late_s)
                 touched = ()

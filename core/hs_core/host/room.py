@@ -1,11 +1,12 @@
 """Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known.
 
-What a job holds is what its user says or its hook has measured, the larger. Of one that nobody has measured what others of its class held counts; of the
+What a job holds is what its user says, its hook has measured, or the driver says of its processes, the largest. A swapped one still holds its device's context.
+Of one that nobody has measured what others of its class held counts; of the
 first of its class that it may take all that a GPU has: in its first turn it is alone there, as far as others can leave. Started ahead of that turn, which is
 when scripts build their models, it may take half.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
@@ -14,12 +15,10 @@ from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 
 
-def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[HostedJob]) -> int:
-    """By how much `job` and these others are too large for a GPU together; what is unknown counts as nothing."""
+def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others_bytes: Iterable[int]) -> int:
+    """By how much `job` and others of these sizes are too large for a GPU together; what is unknown counts as nothing."""
     capacity = capacity_bytes(board, gpu)
-    if not capacity:
-        return 0
-    return size_bytes(board, job) + sum(size_bytes(board, o) for o in others) - capacity
+    return size_bytes(board, job) + sum(others_bytes) - capacity if capacity else 0
 
 
 def capacity_bytes(board: Board, gpu: GpuId) -> int:
@@ -31,40 +30,56 @@ def size_bytes(board: Board, job: HostedJob) -> int:
     return board.class_device_bytes.get(job.wanted.job_class, 0) if job.untried else job.memory_bytes
 
 
+def _lying_bytes(board: Board, job: HostedJob) -> int:
+    """What of it lies there now."""
+    return job.residue_bytes if job.phase is Phase.SWAPPED else size_bytes(board, job)
+
+
 def is_unknown(board: Board, job: HostedJob) -> bool:
     return job.untried and not size_bytes(board, job)
 
 
 def _lacking_bytes(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> int:
     """What should leave a GPU for it. One that nobody knows anything of may need all there is."""
+    lying_bytes = [_lying_bytes(board, other) for other in staying]
     if is_unknown(board, job) and capacity_bytes(board, gpu):
-        return sum(size_bytes(board, other) for other in staying)
-    return excess_bytes(board, job, gpu, staying)
+        return sum(lying_bytes)
+    return excess_bytes(board, job, gpu, lying_bytes)
+
+
+def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> bool:
+    """It is known not to fit beside these. Not for what swapped ones leave behind: they stay, and it would wait for as long as they live."""
+    if job.resident or is_unknown(board, job) or not size_bytes(board, job):
+        return False
+    whole_bytes = [size_bytes(board, other) for other in staying if other.resident]
+    return excess_bytes(board, job, gpu, whole_bytes) > 0
 
 
 def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
-    """Jobs whose state lies on each GPU."""
+    """Jobs of which something lies on each GPU."""
     found: dict[GpuId, list[HostedJob]] = {}
     for job in board.jobs.values():
-        if job.resident:
+        if job.resident or job.residue_bytes:
             for gpu in job.gpus:
                 found.setdefault(gpu, []).append(job)
     return found
 
 
 def fits_now(board: Board, job: HostedJob) -> bool:
-    """Who has to leave its GPUs for it has left. Of unknown size, it waits only for those that can."""
-    if is_unknown(board, job):
-        there = residents(board)
-        others = [other for gpu in job.gpus for other in there.get(gpu, ()) if other is not job]
-        if any(other.leaving_memory and size_bytes(board, other) for other in others):
-            return False
-        fixed = [other.id for other in others if other.in_turn]
-        return not make_room(board, job, job.gpus, there=there, parked={}, rank={}, fixed=fixed)
-    if job.resident:
+    """Who has to leave its GPUs for it has left. Of unknown size, or short of what swapped ones leave behind, it waits only for those that can."""
+    if job.resident and not is_unknown(board, job):
         return True
     there = residents(board)
-    return all(excess_bytes(board, job, gpu, there.get(gpu, ())) <= 0 for gpu in job.gpus)
+    on = {gpu: [other for other in there.get(gpu, ()) if other is not job] for gpu in job.gpus}
+    if all(_lacking_bytes(board, job, gpu, others) <= 0 for gpu, others in on.items()):
+        return True
+    if any(_is_refused(board, job, gpu, others) for gpu, others in on.items()):
+        return False
+    others = [other for some in on.values() for other in some]
+    if any(other.leaving_memory and size_bytes(board, other) for other in others):
+        return False
+    fixed = [other.id for other in others if other.in_turn]
+    return not make_room(board, job, job.gpus, there=there, parked={}, rank={}, fixed=fixed)
 
 
 def parked_bytes(board: Board) -> int:
@@ -141,8 +156,7 @@ def make_room(
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)
-        refuses = not job.resident and not is_unknown(board, job) and size_bytes(board, job) > 0
-        if refuses and excess_bytes(board, job, gpu, staying) > 0:
+        if _is_refused(board, job, gpu, staying):
             return None
     return more
 
@@ -159,4 +173,4 @@ def spare_for_preload(
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
     if is_unknown(board, job) and (capacity := capacity_bytes(board, gpu)):
         return sum(size_bytes(board, other) for other in bound) <= capacity // 2
-    return excess_bytes(board, job, gpu, bound) <= 0
+    return excess_bytes(board, job, gpu, [size_bytes(board, other) for other in bound]) <= 0

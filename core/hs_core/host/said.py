@@ -21,8 +21,8 @@ from hs_core.events import (
     RendezvousReserved,
     SuspendFailed,
 )
-from hs_core.host import comings, deadlines, wants
-from hs_core.host.board import Board, remember, remember_most
+from hs_core.host import comings, deadlines, device_memory, wants
+from hs_core.host.board import Board, remember
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
@@ -175,9 +175,7 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
     job.steps_per_s = event.steps_per_s
     if event.noise_samples:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
-    if event.device_memory_bytes > job.device_memory_bytes:
-        job.device_memory_bytes = event.device_memory_bytes
-        remember_most(board.class_device_bytes, job.wanted.job_class, event.device_memory_bytes)
+    device_memory.holds(board, job, event.device_memory_bytes)
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
