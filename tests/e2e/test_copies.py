@@ -114,9 +114,10 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
         if any(copy.phase == "exited" for copy in view.copies):
             return view
         if view.epoch not in killed and training(2)():
-            pids = (int(path.suffix[1:]) for path in tmp_path.glob("forked.*"))
-            os.kill(max(pid for pid in pids if Path(f"/proc/{pid}").exists()), signal.SIGKILL)
-            killed.add(view.epoch)
+            pids = [int(path.suffix[1:]) for path in tmp_path.glob("forked.*")]
+            if there := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+                os.kill(max(there), signal.SIGKILL)
+                killed.add(view.epoch)
         return None
 
     before = until(one_died, "a copy's end is known")
