@@ -211,6 +211,16 @@ def test_models_with_less_memory_than_it_was_seen_to_take_are_left_out() -> None
         there = later(there, verdict, 60.0, steps=99.0, edge=True)
 
 
+@pytest.mark.parametrize(("rates", "home"), [({}, "q"), ({("big", "V100"): 4.0}, "v")])
+def test_what_a_class_without_a_hook_was_seen_to_take_keeps_its_jobs_from_no_model(
+    rates: dict[tuple[str, str], float], home: str
+) -> None:
+    """JAX takes three quarters of any GPU."""
+    here = sized(1, "big", 4, hosts=("v",), started=True, running=True, memory_bytes=12 * GIB)
+    asked = replace(snapshot([V, Q], [here, sized(2, "big", 4)], now_s=1e6), rates=rates)
+    assert homes_of(decide(asked))[2] == home
+
+
 @pytest.mark.parametrize(
     "facts",
     [{"migrate": Migrate.NEVER}, {"movable": False}, {"migrate": Migrate.SAME_TYPE}],

@@ -112,14 +112,18 @@ def _trials(book: _Book, plan: Plan, batches: int) -> dict[JobId, Trial]:
 
 
 def _with_misfits(snapshot: Snapshot) -> Mapping[tuple[str, str], float]:
-    """The rates, with 0 where a class was seen to take more memory than GPUs of that model have."""
+    """The rates, with 0 where a class was seen to take more memory than GPUs of that model have.
+
+    Not of classes without any rate: they have no hook, and what the driver says of them may be what they take of any GPU, however large it is.
+    """
     most: dict[str, int] = {}
     for host in snapshot.hosts:
         most[host.model] = max(most.get(host.model, 0), host.gpu_memory_bytes)
-    peaks = _peaks(snapshot)
+    hooked = {job_class for job_class, _ in snapshot.rates}
     misfits = {
         (job_class, model): 0.0
-        for job_class, peak in peaks.items()
+        for job_class, peak in _peaks(snapshot).items()
+        if job_class in hooked
         for model, memory in most.items()
         if peak > memory and (job_class, model) not in snapshot.rates
     }
