@@ -8,8 +8,9 @@ wait. Nobody comes to less than its shares are worth to it by that, as far as ra
 Departure: the paper leaves this to users having many jobs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from math import frexp, fsum, inf
 
 from hs_core.mechanism.beside_gangs import most_beside
@@ -17,7 +18,6 @@ from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.world import At, World
-from hs_core.mechanism.worth import HOPE
 from hs_core.names import UserName
 
 STEPS = 64  # of a GPU, and finer the less of one it is: shares are multiples of its inverse, so that tickets stay simple fractions
@@ -82,6 +82,15 @@ class _Books:
         self._worth: dict[UserName, _Worth] = {}
         self._lacks: dict[UserName, float] = {}
 
+    @cached_property
+    def _kinds(self) -> dict[UserName, list[tuple[str, str, int]]]:
+        """Of users who have jobs somewhere: class, model, and GPUs that they ask for."""
+        found: dict[UserName, list[tuple[str, str, int]]] = {}
+        for (user, job_class, model), gpus in self._world.kind_gpus.items():
+            if gpus > 0:
+                found.setdefault(user, []).append((job_class, model, gpus))
+        return found
+
     @property
     def lack(self) -> bool:
         """Somebody lacks something."""
@@ -103,7 +112,11 @@ class _Books:
         return min(waits, self._most[model].get(user, inf) - has)
 
     def enter(self, users: Iterable[UserName]) -> None:
-        for user, worth in _worths(self._world, self._speeds, users).items():
+        wanted = set(users)
+        for user, kinds in self._kinds.items() if wanted else ():
+            if user not in wanted:
+                continue
+            worth = _worth(self._world.models, self._speeds, kinds)
             pairs = [
                 (one, is_known, self._shares.get((user, model), 0.0), self.has.get((user, model), 0.0))
                 for model, (one, is_known) in worth.items()
@@ -146,35 +159,16 @@ class _Books:
                 yield user, min(has * (1 - KEPT), -lacks / one)
 
 
-def _worths(world: World, speeds: Speeds, users: Iterable[UserName]) -> dict[UserName, _Worth]:
-    """Of those of them who have jobs somewhere: mean over what their jobs ask for."""
-    wanted = set(users)
-    classes: dict[UserName, dict[str, int]] = {}
-    untold: set[At] = set()
-    for (user, job_class, model), gpus in world.kind_gpus.items() if wanted else ():
-        if user not in wanted or gpus <= 0:
-            continue
-        mine = classes.setdefault(user, {})
-        mine[job_class] = mine.get(job_class, 0) + gpus
+def _worth(models: Sequence[str], speeds: Speeds, kinds: Iterable[tuple[str, str, int]]) -> _Worth:
+    """Mean over what a user's jobs ask for."""
+    classes: dict[str, int] = {}
+    untold: set[str] = set()
+    for job_class, model, gpus in kinds:
+        classes[job_class] = classes.get(job_class, 0) + gpus
         if speeds.get(job_class, model) is None:
-            untold.add((user, model))
-    models = world.models
-    found: dict[UserName, _Worth] = {}
-    for user, mine in classes.items():
-        whole, rows = sum(mine.values()), [(gpus, _speeds(one, models, speeds)) for one, gpus in mine.items()]
-        found[user] = {
-            model: (fsum([gpus * row[at] for gpus, row in rows]) / whole, (user, model) not in untold)
-            for at, model in enumerate(models)
-        }
-    return found
-
-
-def _speeds(job_class: str, models: tuple[str, ...], speeds: Speeds) -> list[float]:
-    """Pools on which a class was not measured are as fast as the next newer one, or a little faster than the next older (as `Worth` has it)."""
-    known = [speeds.get(job_class, model) for model in models]
-    found: list[float] = []
-    for at, speed in enumerate(known):
-        newer = next((other for other in reversed(known[: at + 1]) if other is not None), None)
-        older = next((other for other in known[at:] if other is not None), 1 / HOPE)
-        found.append(HOPE * older if newer is None else newer if speed is None else speed)
-    return found
+            untold.add(model)
+    whole, rows = sum(classes.values()), [(gpus, speeds.hoped(one)) for one, gpus in classes.items()]
+    return {
+        model: (fsum([gpus * row[at] for gpus, row in rows]) / whole, model not in untold)
+        for at, model in enumerate(models)
+    }

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.loads import Board
-from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.worth import ENOUGH, HOPE, SCOUTS, SLACK, Offer
+from hs_core.mechanism.rates import HOPE, Speeds
+from hs_core.mechanism.worth import ENOUGH, SCOUTS, SLACK, Offer
 from hs_core.names import UserName
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Speeds of job classes on pools, as ratios that can be compared between users."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum, hypot, inf
 from typing import NamedTuple
 
@@ -25,6 +25,11 @@ _Found = dict[tuple[str, str], _Bid]
 """By (fast, slow)."""
 
 
+HOPE = (
+    1.25  # what a newer model is taken to be worth before anybody knows: the least that table 1 has is 1.22
+)
+
+
 class Speeds:
     """How many times as fast a class is on a pool as on the slowest where it was measured and makes any progress."""
 
@@ -34,8 +39,9 @@ class Speeds:
         models: Iterable[str],
         within: Mapping[tuple[str, str], float] | None = None,
     ) -> None:
-        """`rates`, `within`: as in a snapshot."""
-        known = set(models)
+        """`rates`, `within`: as in a snapshot. `models`: newest first."""
+        self._models = tuple(models)
+        known = set(self._models)
         self._rates = rates
         self._within = within or {}
         slowest: dict[str, float] = {}
@@ -43,10 +49,25 @@ class Speeds:
             if model in known and 0 < rate < slowest.get(job_class, inf):
                 slowest[job_class] = rate
         self._speeds = {at: rate / slowest.get(at[0], 1.0) for at, rate in rates.items()}
+        self._hoped: dict[str, tuple[float, ...]] = {}
         self._bids: dict[UserName, tuple[_Classes, _Found]] = {}
 
     def get(self, job_class: str, model: str) -> float | None:
         return self._speeds.get((job_class, model))
+
+    def hoped(self, job_class: str) -> tuple[float, ...]:
+        """By model: where it was not measured as fast as on the next newer one, or a little faster than on the next older (as `Worth` has it)."""
+        found = self._hoped.get(job_class)
+        if found is None:
+            found = self._hoped[job_class] = tuple(self._hope(job_class))
+        return found
+
+    def _hope(self, job_class: str) -> Iterator[float]:
+        known = [self.get(job_class, model) for model in self._models]
+        for at, speed in enumerate(known):
+            newer = next((other for other in reversed(known[: at + 1]) if other is not None), None)
+            older = next((other for other in known[at:] if other is not None), 1 / HOPE)
+            yield HOPE * older if newer is None else newer if speed is None else speed
 
     def rate(self, job_class: str, model: str) -> float | None:
         """Mini-batches a second."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import inf
 
 from hs_core.mechanism.loads import Board
-from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.rates import HOPE, Speeds
 from hs_core.mechanism.world import At
 from hs_core.names import UserName
 from hs_core.policy import JobFacts
@@ -14,9 +14,6 @@ SCOUTS = SLACK / 1e3  # what it is worth to find out: something, after all else
 ENOUGH = 2.0  # who goes to find out has one turn in so many quanta there
 Offer = tuple[float, UserName, str, str, str]
 """(the less, the better; user, class, from, to)."""
-HOPE = (
-    1.25  # what a newer model is taken to be worth before anybody knows: the least that table 1 has is 1.22
-)
 
 
 class Worth:
