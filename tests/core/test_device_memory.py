@@ -104,6 +104,20 @@ def test_what_swapped_jobs_leave_behind_keeps_nobody_from_its_turns() -> None:
         assert sim.gpu_s(job) == pytest.approx(300, abs=30)
 
 
+def test_who_has_left_leaves_nothing_behind() -> None:
+    sim = host()
+    for number, held_gib in ((1, 39), (2, 39), (3, 70)):
+        ways = with_hook(held_gib - 5, 5)
+        ways.work_s = 180.0 if number == 3 else 1e9
+        sim.job(number, user=str(number), ways=ways)
+    sim.send()
+    sim.quanta(14)
+    assert sim.phases()[3] == Phase.EXITED.value
+    log = len(sim.log)
+    sim.quanta(6)
+    assert suspends(sim, JobId(1), log) == suspends(sim, JobId(2), log) == {"(hold)"}
+
+
 def test_a_restarted_agent_knows_what_jobs_leave_behind() -> None:
     sim = host()
     for n in (1, 2):
