@@ -89,7 +89,9 @@ def learn(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
 
 def uninterrupted(scripts: Path, path: Path, steps: int, ranks: int = 1) -> list[list[Step]]:
     """The same training without any cluster, rank by rank."""
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    notes = f"--log-dir={path}.torchrun"
+    gang = ["-m", "torch.distributed.run", "--standalone", notes, "--nproc-per-node", str(ranks)]
+    run = gang if ranks > 1 else []
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     runtime = Path(__file__).resolve().parents[2] / "client"
     subprocess.run(

@@ -27,6 +27,7 @@ def alone(path: Path, epochs: int) -> list[dict[str, Any]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     words = [
         "--standalone",
+        f"--log-dir={path}.torchrun",
         "--nproc-per-node",
         "2",
         str(SCRIPT),

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +46,8 @@ class StubAgent:
         self._changed = threading.Condition()
         self._jobs: list[subprocess.Popen[str] | Forked] = []
         self._alive = False
+        # What killed processes leave behind, torchrun's notes and sockets of loaders' workers, goes when we do.
+        self._temporary = tempfile.TemporaryDirectory(prefix="hsj", dir="/tmp", ignore_cleanup_errors=True)
 
     def start(self) -> Self:
         self.machine = GangMachine(JOB, EPOCH, **self._machine_args)
@@ -84,6 +87,7 @@ class StubAgent:
                     os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
         self.kill()
+        self._temporary.cleanup()
 
     # --- the job ---------------------------------------------------------------------------------------------------
 
@@ -97,6 +101,7 @@ class StubAgent:
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "TORCH_SHOW_CPP_STACKTRACES": "0",
+            "TMPDIR": self._temporary.name,
             **more,
         }
 
