@@ -42,6 +42,18 @@ def end_workers() -> None:
         child.kill()
 
 
+def remove_sockets() -> None:
+    """To a DataLoader's workers: multiprocessing keeps them in a folder that it removes at exit, and whoever leaves as we do leaves it behind each time."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is not None:
+        return  # a child's is its parent's
+    folder = getattr(processes.current_process(), "_config", {}).get("tempdir")
+    if folder:
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
+
+
 def works_for_a_loader() -> bool:
     """This process is a DataLoader's worker, started and not forked. It ends with who trains: torch would call its leaving by itself a failure."""
     data = sys.modules.get("torch.utils.data")
@@ -63,4 +75,6 @@ def vanish() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    with contextlib.suppress(Exception):  # nothing may keep us
+        remove_sockets()
     EXIT(LEFT_ON_PURPOSE)

@@ -1,5 +1,6 @@
 """How a process leaves once its state is durable."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -93,3 +94,32 @@ def test_who_is_told_to_end_as_it_leaves_runs_nothing_of_its_scripts_and_loses_n
     )
     assert (left.returncode, left.stdout, left.stderr) == (75, "the script's own handler\n", "")
     assert file.read_text() == "step 7\n"
+
+
+SOCKETS = textwrap.dedent(
+    """
+    import multiprocessing, os
+    from multiprocessing.util import get_temp_dir
+    from hs_job import leaving
+
+    if __name__ == "__main__":
+        folder = get_temp_dir()
+        child = multiprocessing.get_context("fork").Process(target=leaving.vanish)
+        child.start()
+        child.join()
+        print(child.exitcode, os.path.isdir(folder), folder)
+        leaving.vanish()
+    """
+)
+
+
+def test_the_sockets_of_loaders_workers_are_gone_when_it_has_left_and_not_before(tmp_path: Path) -> None:
+    left = subprocess.run(
+        [sys.executable, "-c", SOCKETS], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (left.returncode, left.stderr) == (75, "")
+    code, was_there, folder = left.stdout.split()
+    assert (code, was_there) == ("75", "True"), "a child leaves its parent's alone"
+    assert Path(folder).parent == tmp_path
+    assert not list(tmp_path.iterdir())
