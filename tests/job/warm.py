@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
@@ -170,6 +171,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str, ranks: int) -> None:
         env = env | launch(ranks)
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None  # found for who imported torch
     os.chdir(cwd)
     sys.argv = argv
     added = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
