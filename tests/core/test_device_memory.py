@@ -104,6 +104,11 @@ def test_what_swapped_jobs_leave_behind_keeps_nobody_from_its_turns() -> None:
         assert sim.gpu_s(job) == pytest.approx(300, abs=30)
 
 
+def residues(sim: HostSim) -> dict[int, int]:
+    """By job, as an agent that is started again has them."""
+    return {job["wanted"]["job"]: job["residue_bytes"] for job in sim.machine.saved()["jobs"]}
+
+
 def test_who_has_left_leaves_nothing_behind() -> None:
     sim = host()
     for number, held_gib in ((1, 39), (2, 39), (3, 70)):
@@ -111,8 +116,11 @@ def test_who_has_left_leaves_nothing_behind() -> None:
         ways.work_s = 180.0 if number == 3 else 1e9
         sim.job(number, user=str(number), ways=ways)
     sim.send()
-    sim.quanta(14)
+    sim.quanta(5)
+    assert residues(sim)[3] == 5 * GIB
+    sim.quanta(9)
     assert sim.phases()[3] == Phase.EXITED.value
+    assert residues(sim)[3] == 0
     log = len(sim.log)
     sim.quanta(6)
     assert suspends(sim, JobId(1), log) == suspends(sim, JobId(2), log) == {"(hold)"}
@@ -125,9 +133,8 @@ def test_a_restarted_agent_knows_what_jobs_leave_behind() -> None:
     sim.send()
     sim.quanta(5)
     sim.kill_agent()
-    residues = {job["wanted"]["job"]: job["residue_bytes"] for job in sim._saved["jobs"]}
-    assert residues == {1: GIB, 2: GIB}
     sim.start_agent()
+    assert residues(sim) == {1: GIB, 2: GIB}
     sim.quanta(2)
     assert device_bytes(sim, JobId(1)) == 61 * GIB
 

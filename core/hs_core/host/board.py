@@ -169,7 +169,7 @@ class Board:
         job.aim = ()
         job.held_up, job.refused_quanta, job.idle_quanta = "", 0, 0
         job.launched_run_s = job.run_s
-        job.moved_bytes = job.residue_bytes = 0
+        job.moved_bytes = 0
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = job.weighed = False
@@ -278,7 +278,7 @@ class Board:
         job.gpus = ()
         job.in_turn = False
         job.asked = job.going_s = None
-        job.parked_bytes = 0
+        job.parked_bytes = job.residue_bytes = 0
         if self.free_bytes is not None:
             self.free_bytes += job.host_bytes
         job.host_bytes = 0

@@ -59,7 +59,7 @@ def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
     """Jobs of which something lies on each GPU."""
     found: dict[GpuId, list[HostedJob]] = {}
     for job in board.jobs.values():
-        if job.resident or (job.alive and job.residue_bytes):
+        if job.resident or job.residue_bytes:
             for gpu in job.gpus:
                 found.setdefault(gpu, []).append(job)
     return found
