@@ -5,13 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hs_agent import watch
+from hs_agent import device_memory, procs, watch
 from hs_agent.cgroup import NO_CGROUP, JobCgroup
 from hs_agent.device_memory import Owners
 from hs_agent.devices import GpuProcess, open_devices
@@ -19,9 +18,6 @@ from hs_agent.folder import Key
 from hs_core.events import DeviceMemorySeen, HostEvent
 from hs_core.names import GpuId, JobId
 from hs_core.reports import JobReport, Phase
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
 
 GIB = 1 << 30
 FIRST, SECOND = GpuId("g0"), GpuId("g1")
@@ -88,8 +84,6 @@ def test_all_processes_of_the_host_are_looked_at_only_where_one_is_not_known(
 ) -> None:
     one, below = shim()
     owners, looks = Owners(), list[object]()
-    from hs_agent import device_memory
-
     trees = device_memory.trees
     monkeypatch.setattr(device_memory, "trees", lambda roots: looks.append(roots) or trees(roots))
     for gib in (1, 2, 3):
@@ -106,8 +100,6 @@ def test_a_number_that_another_process_has_since_is_looked_up_anew(
     owners = Owners()
     assert owners.held([on(FIRST, one, 1)], []) == {}, "it is about to be listed"
     assert owners.held([on(FIRST, one, 1)], [(SEVEN, one, NO_CGROUP)]) == {SEVEN: GIB}
-    from hs_agent import procs
-
     real = procs.stat(one)
     assert real is not None
     monkeypatch.setattr(procs, "stat", lambda _: replace(real, start=real.start + 1))

@@ -22,7 +22,7 @@ def seen(board: Board, event: DeviceMemorySeen) -> bool:
             news |= job.residue_bytes != held_bytes
             job.residue_bytes = held_bytes
         elif job.phase in _STANDS and _has_grown(board, job):
-            news |= holds(board, job, held_bytes)
+            news |= measured(board, job, held_bytes)
     return news
 
 
@@ -30,8 +30,8 @@ def _has_grown(board: Board, job: HostedJob) -> bool:
     return job.run_s - job.launched_run_s + job.seconds_in_turn(board.now_s) >= GROWS_S
 
 
-def holds(board: Board, job: HostedJob, held_bytes: int) -> bool:
-    """On each of its GPUs: more than it was ever seen to."""
+def measured(board: Board, job: HostedJob, held_bytes: int) -> bool:
+    """So much on each of its GPUs. False: it was seen to hold as much before."""
     if held_bytes <= job.device_memory_bytes:
         return False
     job.device_memory_bytes = held_bytes

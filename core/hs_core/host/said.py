@@ -175,7 +175,7 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
     job.steps_per_s = event.steps_per_s
     if event.noise_samples:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
-    device_memory.holds(board, job, event.device_memory_bytes)
+    device_memory.measured(board, job, event.device_memory_bytes)
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
