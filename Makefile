@@ -20,13 +20,15 @@ help:
 	@echo "make bench         measure, and keep the figures under benchmarks/results"
 	@echo "make clean         remove .venv, caches and what the demos have left"
 
+# Most of what is installed is never imported, so it is compiled when it is; what every training process imports, before many do at the same time.
 venv: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement tools/requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[controller,agent,sim,demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement tools/requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[controller,agent,sim,demo]'
+	$(BIN)/python -c 'import torch._dynamo, torch.distributed.run, torch.utils.data'
 	@touch $@
 
 demo: $(READY)
@@ -54,7 +56,7 @@ lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 	$(BIN)/python tools/protos.py --check
 	$(BIN)/python tools/boards.py --check
 

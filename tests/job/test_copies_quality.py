@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from hs_core.mechanism.hadare import portions
@@ -20,6 +19,8 @@ class Digits:
     """Handwritten digits and a small network with running statistics: parameters, averages and counters in its state."""
 
     def __init__(self) -> None:
+        from sklearn.datasets import load_digits  # takes as long as torch, and others here do without
+
         images, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
         self.x, self.y = torch.tensor(images).float()[order] / 16, torch.tensor(labels)[order]

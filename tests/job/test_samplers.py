@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -78,24 +77,22 @@ def given_batches(ranks: int, rank: int, size: int) -> DataLoader[int]:
     return DataLoader(EXAMPLES, batch_sampler=BatchSampler(sampler, size, drop_last=False))
 
 
+def by_accelerate(loader: DataLoader[int], ranks: int, rank: int, **how: bool) -> DataLoader[int]:
+    from accelerate.data_loader import prepare_data_loader  # not while tests are collected: it takes a second
+
+    return prepare_data_loader(loader, num_processes=ranks, process_index=rank, put_on_device=False, **how)
+
+
 def prepared(ranks: int, rank: int, size: int) -> DataLoader[int]:
-    return prepare_data_loader(
-        DataLoader(EXAMPLES, batch_size=size), num_processes=ranks, process_index=rank, put_on_device=False
-    )
+    return by_accelerate(DataLoader(EXAMPLES, batch_size=size), ranks, rank)
 
 
 def prepared_whole(ranks: int, rank: int, size: int) -> DataLoader[int]:
-    return prepare_data_loader(
-        DataLoader(EXAMPLES, batch_size=size * ranks),
-        num_processes=ranks, process_index=rank, put_on_device=False, split_batches=True,
-    )  # fmt: skip
+    return by_accelerate(DataLoader(EXAMPLES, batch_size=size * ranks), ranks, rank, split_batches=True)
 
 
 def prepared_lines(ranks: int, rank: int, size: int) -> DataLoader[int]:
-    return prepare_data_loader(
-        DataLoader(Lines(), batch_size=size),
-        num_processes=ranks, process_index=rank, put_on_device=False, dispatch_batches=False,
-    )  # fmt: skip
+    return by_accelerate(DataLoader(Lines(), batch_size=size), ranks, rank, dispatch_batches=False)
 
 
 @pytest.mark.parametrize("make", [plain, given_batches, prepared, prepared_whole, prepared_lines])

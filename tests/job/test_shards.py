@@ -13,11 +13,6 @@ from hs_job.pack import PackError, pack, unpack
 from hs_job.shards import Layouts, local
 from hs_job.swap import Swapper
 
-try:
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-except ImportError:  # before torch 2.5
-    from torch.distributed._tensor import Replicate, Shard, distribute_tensor
-
 # What torch before 2.5 says of every tensor that is spread on the CPU:
 pytestmark = [
     pytest.mark.filterwarnings("ignore:DTensor random operators may not"),
@@ -36,6 +31,10 @@ def mesh() -> Iterator[DeviceMesh]:
 
 
 def sharded(mesh: DeviceMesh, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    try:
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    except ImportError:  # before torch 2.5
+        from torch.distributed._tensor import Replicate, Shard, distribute_tensor
     torch.manual_seed(seed)
     model = nn.Linear(4, 3)
     model.weight = nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
