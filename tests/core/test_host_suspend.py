@@ -276,6 +276,36 @@ def test_of_a_job_that_was_swapped_before_what_that_moved_counts_against_the_hos
     assert sim.gpu_s(JobId(1)) == pytest.approx(240, abs=10)
 
 
+def test_two_of_which_the_budget_holds_one_change_places():
+    """While they do both are on the host."""
+    sim = memory_sim(Ways(can_swap=True), host_memory_budget_bytes=12 * GIB)
+    sim.quanta(6)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
+    assert [sim.gpu_s(JobId(n)) for n in (1, 2)] == pytest.approx([360, 360], abs=5)
+
+
+def test_beyond_the_budget_who_can_writes_a_checkpoint_instead():
+    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True, **QUICK), host_memory_budget_bytes=12 * GIB)
+    sim.quanta(6)
+    assert "suspend 2 (checkpoint)" in orders(sim, "suspend")
+    assert sim.gpu_s(JobId(1)) == pytest.approx(360, abs=10)
+
+
+def test_one_that_was_to_come_back_and_did_not_goes_before_who_could_not_leave_for_it():
+    """Job 2 has left for it beyond the budget when its turn is over: were job 3 started now, it would have the GPU to its end."""
+    sim = HostSim(1, memory_bytes=16 * GIB, config=HostConfig(host_memory_budget_bytes=12 * GIB))
+    for n in (1, 2):
+        sim.job(n, memory_bytes=10 * GIB, ways=Ways(can_swap=True, swap_s=70.0))
+    sim.send()
+    sim.run(200.0)
+    assert orders(sim, "suspend")[-1] == "suspend 2 (swap)"
+    sim.job(3, user="B", memory_bytes=10 * GIB, ways=Ways(can_swap=True))
+    sim.send()
+    sim.quanta(40)
+    assert sim.gpu_s(JobId(3)) == 0.0, "there is no room for a third"
+    assert min(sim.gpu_s(JobId(n)) for n in (1, 2)) > 200
+
+
 def test_nobody_is_swapped_into_host_memory_that_is_not_there():
     sim = HostSim(
         1,

@@ -193,6 +193,7 @@ class Board:
         job.phase = Phase.RUNNING
         job.resumed = True
         job.parked_bytes = 0
+        job.coming_back = False
         job.going_s = self.now_s
         job.resend_s = self.now_s + self.config.suspend_deadline_s
         job.orders += 1
@@ -279,6 +280,7 @@ class Board:
         job.in_turn = False
         job.asked = job.going_s = None
         job.parked_bytes = job.residue_bytes = 0
+        job.coming_back = False
         if self.free_bytes is not None:
             self.free_bytes += job.host_bytes
         job.host_bytes = 0

@@ -84,6 +84,7 @@ class HostedJob:
     noise_samples: int = 0
     parked_bytes: int = 0
     moved_bytes: int = 0  # by this process's last swap: the host memory for it stays its own
+    coming_back: bool = False  # swapped itself, it has others swapped so that there is room for it
     residue_bytes: int = 0  # that this process was last seen to hold on each of its GPUs while it was swapped: its device's context
     host_bytes: int = 0  # host memory that its processes hold, as last seen
     host_peak_bytes: int = 0  # the most that was ever seen

@@ -6,7 +6,7 @@ from hs_core.events import HostCommand, Launch
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
-from hs_core.host.room import parked_bytes
+from hs_core.host.room import coming_back, over_bytes, parked_by
 from hs_core.names import GpuId
 from hs_core.reports import Phase, Tier
 
@@ -95,9 +95,9 @@ def _of_gpus(board: Board) -> Iterator[str]:
         if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
             yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"
     if any(j.phase is Phase.SWAPPED or j.asked is Tier.SWAP for j in board.jobs.values()):
-        measured = parked_bytes(board)
-        if measured > max(board.config.host_memory_budget_bytes, 0) and not _grew(board):
-            yield f"{measured} bytes are parked in host memory, {board.config.host_memory_budget_bytes} are allowed"
+        leaving_bytes = max((parked_by(job) for job in coming_back(board)), default=0)
+        if over_bytes(board) > leaving_bytes and not _grew(board):
+            yield f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
 
 
 def _grew(board: Board) -> bool:

@@ -85,10 +85,14 @@ def fits_now(board: Board, job: HostedJob) -> bool:
 def parked_bytes(board: Board) -> int:
     """Host memory that swapped jobs hold, or are about to."""
     return sum(
-        job.parked_bytes or swap_bytes(job)
+        parked_by(job)
         for job in board.jobs.values()
         if job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
     )
+
+
+def parked_by(job: HostedJob) -> int:
+    return job.parked_bytes or swap_bytes(job)
 
 
 def swap_bytes(job: HostedJob) -> int:
@@ -96,26 +100,43 @@ def swap_bytes(job: HostedJob) -> int:
     return job.moved_bytes or job.memory_bytes * job.gang
 
 
-def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int) -> bool:
-    """Within the budget, and nobody has to be killed for the memory that it does not have yet."""
+def over_bytes(board: Board) -> int:
+    """By how much more is parked than may be."""
+    return parked_bytes(board) - board.config.host_memory_budget_bytes
+
+
+def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back_bytes: int = 0) -> bool:
+    """Within the budget, and nobody has to be killed for the memory that it does not have yet. `back_bytes`: of who comes back as soon as it has left."""
     size = swap_bytes(job)
-    if parked_bytes(board) + reserved_bytes + size > board.config.host_memory_budget_bytes:
+    if over_bytes(board) + reserved_bytes + size > back_bytes:
         return False
     lacking = size - job.moved_bytes
     reserve = board.config.host_memory_reserve_bytes
     return board.free_bytes is None or lacking <= max(0, board.free_bytes - reserve)
 
 
-def parking_tier(board: Board, job: HostedJob, reserved_bytes: int) -> Tier | None:
-    """The cheapest tier that takes the job's state off its GPUs, None if there is none now."""
+def parking_tier(board: Board, job: HostedJob, reserved_bytes: int, to: HostedJob) -> Tier | None:
+    """The cheapest tier that takes the job's state off its GPUs, None if there is none now.
+
+    Where no other is left, a job whose place a swapped one takes (`to`) is swapped beyond the budget, until that one is back: else it never would be.
+    """
     stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
     if not stands or not job.ready or job.asked is not None:
         return None
-    if job.can_swap and board.now_s >= job.swap_after_s and _host_has_room(board, job, reserved_bytes):
+    swaps = job.can_swap and board.now_s >= job.swap_after_s
+    if swaps and _host_has_room(board, job, reserved_bytes):
         return Tier.SWAP
     if job.can_checkpoint and board.now_s >= job.checkpoint_after_s:
         return Tier.CHECKPOINT
+    back_bytes = parked_by(to) if to.phase is Phase.SWAPPED else 0
+    if swaps and back_bytes and _host_has_room(board, job, reserved_bytes, back_bytes):
+        return Tier.SWAP
     return None
+
+
+def coming_back(board: Board) -> list[HostedJob]:
+    """Swapped jobs for whom others were swapped: more may be parked than the budget, by what they have there, until they are back."""
+    return [job for job in board.jobs.values() if job.coming_back and job.phase is Phase.SWAPPED]
 
 
 def make_room(
@@ -152,7 +173,7 @@ def make_room(
                 continue  # who is to run beside it does not leave for it
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
             reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
-            tier = parking_tier(board, other, reserved_bytes)
+            tier = parking_tier(board, other, reserved_bytes, job)
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)

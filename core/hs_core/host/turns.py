@@ -290,7 +290,7 @@ def wait_for_room(board: Board, job: HostedJob) -> bool:
     if room is None:
         pass_over(job, f"the memory of {board.names(job.gpus)} is held by jobs that can't be moved out")
         return False
-    this.parked = room
+    this.take_room(job, room)
     park(board, this)
     return True
 

@@ -9,7 +9,7 @@ from hs_core.host.demand import demand
 from hs_core.host.host_memory import has_memory, starts, to_come, waits_text
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates, parting
-from hs_core.host.room import make_room, residents, spare_for_preload
+from hs_core.host.room import coming_back, make_room, over_bytes, residents, spare_for_preload
 from hs_core.host.seating import awaited, is_leaving, others_seats, seat_of
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
@@ -118,7 +118,7 @@ class Walk:
         if room is None:
             job.held_up = f"the memory of {board.names(gpus)} is held by jobs that can't be moved out"
             return False
-        self.parked |= room
+        self.take_room(job, room)
         job.held_up = ""
         self.bind(job, gpus)
         self.claim(job)
@@ -134,10 +134,17 @@ class Walk:
         return has_memory(self.board, job, self.starts, self.holders)
 
     def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
+        if _is_kept(self.board, job, gpus):
+            return None
         fixed = {self.claimed[gpu] for gpu in gpus if gpu in self.claimed}
         return make_room(
             self.board, job, gpus, there=self.there, parked=self.parked, rank=self.rank, fixed=fixed
         )
+
+    def take_room(self, job: HostedJob, room: Mapping[JobId, Tier]) -> None:
+        """Others leave so that it fits."""
+        self.parked |= room
+        job.coming_back |= job.phase is Phase.SWAPPED and Tier.SWAP in room.values()
 
     def _beside(self, job: HostedJob, lent: Mapping[JobId, list[GpuId]]) -> tuple[GpuId, ...] | None:
         """So many GPUs of each mate, free ones for the rest. A guest comes after its partners; they need not wait for it."""
@@ -193,6 +200,14 @@ class Walk:
             for some in (*apart(self.board, job, allowed), allowed)
         )
         return next((found for found in tried if found), None)
+
+
+def _is_kept(board: Board, job: HostedJob, gpus: Collection[GpuId]) -> bool:
+    """For a swapped one that has not come back while more is parked than may be: a third one there could not be swapped until it is."""
+    if job.resident or job.phase is Phase.SWAPPED:
+        return False
+    back = [other for other in coming_back(board) if not set(gpus).isdisjoint(other.gpus)]
+    return bool(back) and over_bytes(board) > 0 and any(has_turn(board, other) for other in back)
 
 
 def _bound_beside(board: Board, job: HostedJob) -> set[GpuId]:
