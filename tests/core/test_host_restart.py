@@ -229,8 +229,8 @@ def test_what_an_agent_remembers_of_classes_does_not_grow_with_all_that_there_ev
     sim.send()
     sim.run(10)
     saved = sim.machine.saved()
-    for remembered in (saved["hooking_classes"], list(saved["class_bytes"])):
+    for remembered in (saved["stopping_classes"], list(saved["class_bytes"])):
         assert remembered == [f"class {n}" for n in range(5, 13)]
     sim.kill_agent()
     sim.start_agent()
-    assert sim.machine.saved()["hooking_classes"] == saved["hooking_classes"]
+    assert sim.machine.saved()["stopping_classes"] == saved["stopping_classes"]

@@ -6,10 +6,11 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
+from hs_core.events import JobExited
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
-from hs_core.reports import Phase
+from hs_core.reports import Exit, Phase
 from hs_core.wanted import Turn
 
 ONE, TWO = JobId(1), JobId(2)
@@ -37,6 +38,60 @@ def test_only_the_first_job_of_a_class_trains_ahead_of_its_turn_for_want_of_a_ho
     assert sim.gpu_s(JobId(4)) > 0
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_who_ends_before_it_is_known_to_have_no_hook_pays_for_it_and_the_next_of_its_class_waits_for_its_turn(
+    *, cancelled: bool
+) -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.send()
+    for n in (2, 3):
+        sim.job(n, user="B", ways=Ways(hooks=False, work_s=1e9 if cancelled else 18.0))
+        sim.send()
+        sim.run(20.0)
+        if cancelled:
+            sim.change(JobId(n), cancelled=True)
+            sim.send()
+            sim.run(1.0)
+    assert (sim.phases()[2], sim.gpu_s(TWO)) == ("exited", pytest.approx(20.0, abs=0.5))
+    assert sim.phases()[3] == ("exited" if cancelled else "waiting")
+    assert not [what for _, what in sim.log if what.startswith("launch 3")]
+
+
+def test_a_class_that_hooks_and_never_stands_at_an_edge_is_not_started_ahead_either() -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.job(2, user="B", ways=Ways(ready_s=1e9))
+    sim.send()
+    sim.run(50.0)
+    sim.machine.handle(JobExited(now_s=sim.now_s, job=TWO, epoch=1, exit=Exit()))
+    assert sim.gpu_s(TWO) == pytest.approx(50.0, abs=0.5)
+    sim.job(3, user="B")
+    sim.send()
+    sim.run(5.0)
+    assert sim.phases()[3] == "waiting"
+    sim.quanta(4)
+    sim.job(4, user="B")
+    sim.send()
+    sim.run(5.0)
+    assert sim.phases()[4] == "held", "the third stood at its first, in its turn"
+
+
+def test_who_is_sent_elsewhere_while_it_starts_up_says_nothing_about_its_class() -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.job(2, user="B", ways=Ways(hook_s=20.0, ready_s=21.0))
+    sim.send()
+    sim.run(10.0)
+    del sim.wanted[TWO]
+    sim.send()
+    sim.run(2.0)
+    sim.job(3, user="B")
+    sim.send()
+    sim.run(5.0)
+    assert sim.phases()[3] == "held"
+
+
 def test_a_class_that_hooks_after_all_is_started_ahead_again() -> None:
     sim = HostSim(1)
     sim.job(1, user="A")
@@ -59,7 +114,7 @@ def test_a_gang_that_may_have_no_hook_has_its_turn_on_idle_gpus_from_the_next_ed
     sim.run(25.0)
     assert sim.gpu_s(ONE) == pytest.approx(5.0, abs=0.1), "nobody waits thirty seconds for its hook"
     sim.run(50.0)
-    assert sim.gpu_s(ONE) == pytest.approx(55.0, abs=0.1)
+    assert sim.gpu_s(ONE) == pytest.approx(75.0, abs=0.1), "once that is known, all since its launch is charged"
     assert not [what for _, what in sim.log if what.startswith("suspend")]
 
 

@@ -46,10 +46,10 @@ class Board:
     advance: Fraction = Fraction(0)  # of the virtual time, charged when it began
     suspending: Usual = field(default_factory=Usual)
     resuming: Usual = field(default_factory=Usual)
-    hooking_classes: dict[str, None] = field(
+    stopping_classes: dict[str, None] = field(
         default_factory=dict
-    )  # job classes whose processes were seen to load the runtime, by `remember`
-    unhooked_classes: dict[str, None] = field(default_factory=dict)  # and those that were seen not to
+    )  # job classes of which the newest stood at a step edge, by `remember`
+    edgeless_classes: dict[str, None] = field(default_factory=dict)  # and those of which it never did
     heard_s: float = 0.0  # the controller, last
     fence_after_s: float = 0.0
     drained: frozenset[GpuId] = frozenset()
@@ -174,7 +174,7 @@ class Board:
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = job.weighed = False
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
-        if self.never_hooks(job):
+        if self.is_edgeless(job):
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
         self.saves_later(job)
         generation = job.checkpoint_generation
@@ -183,9 +183,9 @@ class Board:
         how = "" if generation < 0 else f" from checkpoint {generation}"
         self.tell("launched", f"launched on {self.names(job.gpus)}{how}", job)
 
-    def never_hooks(self, job: HostedJob) -> bool:
-        """Another of its class turned out to have no step hook: it trains from its launch on."""
-        return job.mode is SuspendMode.AUTO and job.wanted.job_class in self.unhooked_classes
+    def is_edgeless(self, job: HostedJob) -> bool:
+        """The newest of its class never stood at a step edge: it computes from its launch on."""
+        return job.mode is SuspendMode.AUTO and job.wanted.job_class in self.edgeless_classes
 
     def resume(self, job: HostedJob) -> None:
         if job.phase is not Phase.STARTING:

@@ -3,11 +3,10 @@
 from math import inf
 
 from hs_core.events import Resume
-from hs_core.host import comings
-from hs_core.host.board import Board, remember
+from hs_core.host import comings, edgeless
+from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
-from hs_core.model import SuspendMode
 from hs_core.reports import TIME_LIMIT, UNDYING, Phase, Tier
 
 
@@ -74,26 +73,14 @@ def _no_edge(board: Board, job: HostedJob) -> None:
     """It will not stop by itself at a step edge: from here on it counts as running, and must not run out of its turn."""
     if job.hooked is None:
         job.hooked = False
-        _of_no_hook(board, job)
     else:
         job.overdue = True
     board.begins(job)
+    edgeless.goes_on(board, job)
     job.phase, job.resumed = Phase.RUNNING, True
     board.tell("unhooked", job.note(board.config.can_freeze), job)
     if not job.in_turn or not job.occupying or job.wanted.paused:
         intrude(board, job)
-
-
-def _of_no_hook(board: Board, job: HostedJob) -> None:
-    """Others of its class will not load the runtime either: they are not left to train ahead of their turn."""
-    name = job.wanted.job_class
-    if name in board.hooking_classes or name in board.unhooked_classes:
-        return
-    remember(board.unhooked_classes, name, None)
-    for other in board.in_order:
-        same = other is not job and other.wanted.job_class == name and other.mode is SuspendMode.AUTO
-        if same and other.phase is Phase.STARTING and other.hooked is None:
-            other.start_deadline_s = board.now_s
 
 
 def intrude(board: Board, job: HostedJob) -> None:

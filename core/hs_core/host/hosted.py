@@ -297,6 +297,15 @@ class HostedJob:
         self.run_s += seconds
         self.charged_from_s = now_s
 
+    def charge_start(self, now_s: float) -> None:
+        """It was none: what it has had since its launch outside its turns."""
+        assert self.launched_s is not None
+        if self.charged_from_s is not None:
+            self._charge(now_s)
+        ahead_s = max(0.0, now_s - self.launched_s - (self.run_s - self.launched_run_s))
+        self.gpu_s += ahead_s * self.gang
+        self.run_s += ahead_s
+
     def note(self, can_freeze: bool) -> str:
         mode = self.wanted.spec.suspend
         if self.phase is Phase.EXITED:

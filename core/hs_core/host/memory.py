@@ -13,7 +13,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 4
+VERSION = 5
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -40,8 +40,8 @@ def save(board: Board) -> dict[str, Any]:
             "quantum": agenda.quantum,
             "known": [[quantum, plain(turn)] for quantum, turn in agenda.known.items()],
         },
-        "hooking_classes": list(board.hooking_classes),
-        "unhooked_classes": list(board.unhooked_classes),
+        "stopping_classes": list(board.stopping_classes),
+        "edgeless_classes": list(board.edgeless_classes),
         "free_bytes": board.free_bytes,
         "most_bytes": board.most_bytes,
         "class_bytes": dict(board.class_bytes),
@@ -66,8 +66,8 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     agenda.synced, agenda.quantum = kept["synced"], kept["quantum"]
     agenda.standing = revive(Turn, kept["standing"])
     agenda.known = {quantum: revive(Turn, turn) for quantum, turn in kept["known"]}
-    board.hooking_classes = dict.fromkeys(saved["hooking_classes"])
-    board.unhooked_classes = dict.fromkeys(saved["unhooked_classes"])
+    board.stopping_classes = dict.fromkeys(saved["stopping_classes"])
+    board.edgeless_classes = dict.fromkeys(saved["edgeless_classes"])
     board.free_bytes, board.most_bytes = saved["free_bytes"], saved["most_bytes"]
     board.class_bytes = dict(saved["class_bytes"])
     board.class_device_bytes = dict(saved["class_device_bytes"])

@@ -21,8 +21,8 @@ from hs_core.events import (
     RendezvousReserved,
     SuspendFailed,
 )
-from hs_core.host import comings, deadlines, device_memory, wants
-from hs_core.host.board import Board, remember
+from hs_core.host import comings, deadlines, device_memory, edgeless, wants
+from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
@@ -93,8 +93,6 @@ def _hooked(board: Board, job: HostedJob) -> None:
     if first:
         job.start_deadline_s = board.now_s + board.config.ready_deadline_s
     job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
-    remember(board.hooking_classes, job.wanted.job_class, None)
-    board.unhooked_classes.pop(job.wanted.job_class, None)
     if first and job.wanted.paused and job.occupying:
         pause(board, job)
 
@@ -103,6 +101,7 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
     if not job.alive or not job.hookable or job.phase in (Phase.KILLING, Phase.SWAPPED, Phase.CHECKPOINTED):
         return
     _hooked(board, job)
+    edgeless.stood(board, job)
     first, job.ready, job.start_fails = not job.ready, True, 0
     _can(job, event)
     job.step = event.step
@@ -139,6 +138,7 @@ def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
         return  # it goes on again, or will stop again, and then says so
     job.ready, job.resumed = True, True
     _hooked(board, job)
+    edgeless.stood(board, job)
     asked, job.step = job.asked, event.step
     if asked is None and job.phase is PHASE_OF_TIER[event.tier]:
         return  # told again, because another host of its gang asked
@@ -231,6 +231,8 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
             board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
         board.gone(job)
     else:
+        if edgeless.starts_up(job):
+            edgeless.ended(board, job)
         _ended(board, job, exit_)
 
 

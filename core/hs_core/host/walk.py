@@ -291,8 +291,8 @@ def fills(board: Board) -> bool:
 
 def may_start_ahead(board: Board, job: HostedJob) -> bool:
     """Where it turned out to have no step hook, it could still be kept off the GPU; where that is known, it would train there."""
-    known = board.config.can_freeze or job.wanted.job_class in board.hooking_classes
-    return job.hookable and known and not board.never_hooks(job) and able(board, job)
+    known = board.config.can_freeze or job.wanted.job_class in board.stopping_classes
+    return job.hookable and known and not board.is_edgeless(job) and able(board, job)
 
 
 def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:

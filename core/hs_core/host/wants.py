@@ -1,6 +1,6 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
-from hs_core.host import deadlines
+from hs_core.host import deadlines, edgeless
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
@@ -26,6 +26,8 @@ def want(board: Board, entry: WantedJob) -> None:
         deadlines.hurry(board, job)
     if entry.cancelled and not job.ended:
         if job.alive:
+            if edgeless.starts_up(job):
+                edgeless.ended(board, job)
             board.kill(job, TOLD_TO_END)
         else:
             board.exited(job, Exit(why=TOLD_TO_END))
