@@ -114,7 +114,9 @@ def test_a_gang_that_may_have_no_hook_has_its_turn_on_idle_gpus_from_the_next_ed
     sim.run(25.0)
     assert sim.gpu_s(ONE) == pytest.approx(5.0, abs=0.1), "nobody waits thirty seconds for its hook"
     sim.run(50.0)
-    assert sim.gpu_s(ONE) == pytest.approx(75.0, abs=0.1), "once that is known, all since its launch is charged"
+    assert sim.gpu_s(ONE) == pytest.approx(75.0, abs=0.1), (
+        "once that is known, all since its launch is charged"
+    )
     assert not [what for _, what in sim.log if what.startswith("suspend")]
 
 
