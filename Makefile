@@ -56,7 +56,7 @@ lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy --num-workers auto
+	$(BIN)/mypy
 	$(BIN)/python tools/protos.py --check
 	$(BIN)/python tools/boards.py --check
 

@@ -6,6 +6,7 @@ What a host lacks is said once, as a warning; the shim covers for it by walking 
 import contextlib
 import hashlib
 import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,8 +115,13 @@ class JobCgroup:
                 (self.v2 / "cgroup.kill").write_text("1")
                 return
         for pid in self.procs():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)  # read from the job's own group just now
+            with contextlib.suppress(OSError):
+                pidfd = os.pidfd_open(pid)
+                try:
+                    if pid in self.procs():  # still: else the number may be another's by now
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                finally:
+                    os.close(pidfd)
         with contextlib.suppress(OSError):
             self.freeze(frozen=False)
 

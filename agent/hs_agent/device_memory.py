@@ -19,18 +19,15 @@ class Owners:
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Key]] = {}  # pid → when it was started, and whose it is
 
-    def held(self, processes: Iterable[GpuProcess], running: Running) -> dict[Key, int]:
-        """Bytes, of the GPU on which it holds most."""
+    def on(self, processes: Iterable[GpuProcess], running: Running) -> dict[tuple[Key, GpuId], int]:
+        """Bytes that its processes hold, also where that is nothing yet."""
         processes = list(processes)
         owners = self._of({one.pid for one in processes}, running)
-        on: dict[tuple[Key, GpuId], int] = {}
+        found: dict[tuple[Key, GpuId], int] = {}
         for one in processes:
             if (key := owners.get(one.pid)) is not None:
-                on[key, one.gpu] = on.get((key, one.gpu), 0) + one.memory_bytes
-        found: dict[Key, int] = {}
-        for (key, _), held_bytes in on.items():
-            found[key] = max(found.get(key, 0), held_bytes)
-        return {key: held_bytes for key, held_bytes in found.items() if held_bytes}
+                found[key, one.gpu] = found.get((key, one.gpu), 0) + one.memory_bytes
+        return found
 
     def _of(self, pids: Collection[int], running: Running) -> Mapping[int, Key]:
         now = {pid: at.start for pid in pids if (at := procs.stat(pid)) is not None}
@@ -39,6 +36,14 @@ class Owners:
             owners = members(running)
             self._known |= {pid: (now[pid], owners[pid]) for pid in new if pid in owners}
         return {pid: key for pid, (_, key) in self._known.items()}
+
+
+def most(on: Mapping[tuple[Key, GpuId], int]) -> dict[Key, int]:
+    """Bytes, of the GPU on which it holds most."""
+    found: dict[Key, int] = {}
+    for (key, _), held_bytes in on.items():
+        found[key] = max(found.get(key, 0), held_bytes)
+    return {key: held_bytes for key, held_bytes in found.items() if held_bytes}
 
 
 def members(running: Running) -> dict[int, Key]:

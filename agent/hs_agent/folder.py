@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,7 +191,7 @@ class Folder:
                     Path(entry).unlink()
             ended.mkdir(mode=0o700, exist_ok=True)
             target = ended / self.path.name
-            shutil.rmtree(target, ignore_errors=True)
+            remove_tree(target)
             # In one step, which takes no room: whoever is killed, or finds a full disk, leaves the log here or there.
             self.path.rename(target)
 
@@ -212,4 +211,4 @@ def prune(ended: Path, keep: int) -> None:
     with contextlib.suppress(OSError):
         found = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(ended))
         for _, path in found[: max(len(found) - keep, 0)]:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(Path(path))  # with what torchrun's user may have put there since

@@ -288,9 +288,11 @@ class Agent:
         self.rendezvous.forget(key)
 
         async def forget() -> None:
-            await asyncio.to_thread(self.launcher.forget, key)
-            await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
-            self._forget_checkpoints()
+            try:
+                await asyncio.to_thread(self.launcher.forget, key)
+                await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
+            finally:
+                self._forget_checkpoints()
 
         self.jobs.spawn(forget())
 

@@ -10,12 +10,13 @@ import structlog
 
 from hs_agent import host_memory
 from hs_agent.config import Config, DeviceKind
-from hs_agent.device_memory import Owners, Running
+from hs_agent.device_memory import Owners, Running, most
 from hs_agent.devices import DeviceEvent, Devices, Reading
 from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
 from hs_agent.strangers import Strangers, counts_as_the_driver
-from hs_core.events import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen
+from hs_agent.trespassers import Trespassers
+from hs_core.events import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen, JobTrespassed
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase
@@ -40,7 +41,7 @@ class _Look:
     gpus: tuple[Gpu, ...]
     readings: tuple[Reading, ...]
     taken: Mapping[GpuId, str]  # GPUs that strangers have
-    held_bytes: Mapping[Key, int]  # by jobs that run
+    on: Mapping[tuple[Key, GpuId], int]  # bytes that jobs which run hold
 
 
 class Watch:
@@ -62,6 +63,7 @@ class Watch:
         self.left_bytes: int | None = None  # of the host's memory
         self._strangers = Strangers(config.run_dir)
         self._owners = Owners()
+        self._trespassers = Trespassers()
         self._taken: dict[GpuId, str] = {}  # GPUs that nobody can have just now, and why
         self._declared_bytes: dict[JobId, int] = {}
         self._ended = threading.Event()
@@ -90,7 +92,7 @@ class Watch:
             if report.phase is Phase.KILLING and report.note.startswith(UNDYING)
             for gpu in report.gpus
         }
-        stood = self._phases()
+        stood, bound = self._phases(), self._bound()
         running = [(key, job.shim.pid, job.group) for key, job in self._jobs.running.items()]
         if self._config.devices is DeviceKind.EMULATED:
             look = self._look(running, used.keys())
@@ -99,9 +101,13 @@ class Watch:
         self.readings, self._taken = look.readings, {**look.taken, **undying}
         self._saw(look.gpus)
         still = stood.items() & self._phases().items()
-        told = {key.job: size for key, size in look.held_bytes.items() if (key, stood.get(key)) in still}
+        told = {key.job: size for key, size in most(look.on).items() if (key, stood.get(key)) in still}
         if told:
             self._post(DeviceMemorySeen(now_s=boot_s(), held_bytes=told))
+        same = dict(bound.items() & self._bound().items())
+        for key, gpu in self._trespassers.look(look.on, same, boot_s()):
+            log.warning("a job computes on a GPU that is not its own", job=key.job, epoch=key.epoch, gpu=gpu)
+            self._post(JobTrespassed(now_s=boot_s(), job=key.job, epoch=key.epoch, gpu=gpu))
 
     def _look(self, running: Running, holders: Collection[GpuId]) -> _Look:
         processes = self._devices.processes()
@@ -112,11 +118,14 @@ class Watch:
             taken=self._strangers.look(
                 gpus, processes, readings, running=running, holders=holders, now_s=boot_s()
             ),
-            held_bytes=self._owners.held(processes, running) if counts_as_the_driver() else {},
+            on=self._owners.on(processes, running) if counts_as_the_driver() else {},
         )
 
     def _phases(self) -> dict[Key, Phase]:
         return {Key(report.job, report.epoch): report.phase for report in self._reports()}
+
+    def _bound(self) -> dict[Key, tuple[GpuId, ...]]:
+        return {Key(report.job, report.epoch): report.gpus for report in self._reports() if report.gpus}
 
     def _memory_use(self) -> tuple[dict[GpuId, int], set[GpuId]]:
         """Device memory as jobs declare or report it, and which GPUs are in somebody's turn."""

@@ -399,6 +399,15 @@ class GpusSeen(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobTrespassed(At):
+    """A process of it has been for a while on a GPU that is not one of its own, as the driver says."""
+
+    job: JobId
+    epoch: int
+    gpu: GpuId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemorySeen(At):
     """What could still be taken without anybody being pushed out, and what the processes of each job hold."""
 
@@ -432,6 +441,7 @@ HostEvent = (
     | CheckpointFetched
     | FetchFailed
     | RendezvousReserved
+    | JobTrespassed
     | ControllerHeard
     | GpusSeen
     | HostMemorySeen

@@ -131,7 +131,10 @@ TIME_LIMIT = "time limit"
 WITH_AGENT = "ended with its agent"
 """Why a job ended whose agent was to take its jobs along when it stopped: that is the end of it, wherever its other parts are."""
 
-FINAL = frozenset({TIME_LIMIT, WITH_AGENT})
+TRESPASSED = "computed on a GPU that is not its own"
+"""Why a job ended whose processes were on a GPU that was given to others, or to nobody."""
+
+FINAL = frozenset({TIME_LIMIT, WITH_AGENT, TRESPASSED})
 """Ends after which a job is not tried again."""
 
 FOLLOWED = "ended because another part of it had"
@@ -154,10 +157,10 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     with_agent = (r for r in failed if r.exit and r.exit.why == WITH_AGENT)
     # One that is lost takes the others with it, also where they were heard of first.
     lost = (r for r in failed if r.exit and r.exit.why.startswith(LOST))
-    # So does its time limit: parts fail as another is ended for it, and may be heard of before.
-    timed = (r for r in failed if r.exit and r.exit.why == TIME_LIMIT)
+    # So does its time limit, or a trespass: parts fail as another is ended for it, and may be heard of before.
+    final = (r for r in failed if r.exit and r.exit.why in FINAL)
     first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
-    ended = next(chain(with_agent, lost, timed, first_failed, failed), None)
+    ended = next(chain(with_agent, lost, final, first_failed, failed), None)
     phases = [r.phase for r in reports]
     if ended is not None:
         gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)

@@ -12,7 +12,7 @@ import pytest
 
 from hs_agent import device_memory, procs, watch
 from hs_agent.cgroup import NO_CGROUP, JobCgroup
-from hs_agent.device_memory import Owners
+from hs_agent.device_memory import Owners, most
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.folder import Key
 from hs_core.events import DeviceMemorySeen, HostEvent
@@ -64,19 +64,19 @@ def test_a_job_holds_what_all_of_its_processes_hold_on_the_gpu_where_that_is_mos
         on(SECOND, apart, 5),
         on(FIRST, 1, 9),
     ]
-    assert Owners().held(processes, running) == {SEVEN: 4 * GIB, EIGHT: 5 * GIB}
+    assert most(Owners().on(processes, running)) == {SEVEN: 4 * GIB, EIGHT: 5 * GIB}
 
 
 def test_who_has_left_its_shim_is_known_by_the_jobs_control_group(shim: Start) -> None:
     (one, _), (elsewhere, _) = shim(), shim()
     running = [(SEVEN, one, group(elsewhere))]
-    assert Owners().held([on(FIRST, elsewhere, 2)], running) == {SEVEN: 2 * GIB}
+    assert most(Owners().on([on(FIRST, elsewhere, 2)], running)) == {SEVEN: 2 * GIB}
 
 
 def test_processes_of_nobody_and_those_of_which_the_driver_says_nothing_are_left_out(shim: Start) -> None:
     one, below = shim()
-    assert Owners().held([on(FIRST, one, 2)], []) == {}
-    assert Owners().held([on(FIRST, below, 0)], [(SEVEN, one, NO_CGROUP)]) == {}
+    assert most(Owners().on([on(FIRST, one, 2)], [])) == {}
+    assert most(Owners().on([on(FIRST, below, 0)], [(SEVEN, one, NO_CGROUP)])) == {}
 
 
 def test_all_processes_of_the_host_are_looked_at_only_where_one_is_not_known(
@@ -87,9 +87,9 @@ def test_all_processes_of_the_host_are_looked_at_only_where_one_is_not_known(
     trees = device_memory.trees
     monkeypatch.setattr(device_memory, "trees", lambda roots: looks.append(roots) or trees(roots))
     for gib in (1, 2, 3):
-        assert owners.held([on(FIRST, one, gib)], [(SEVEN, one, NO_CGROUP)]) == {SEVEN: gib * GIB}
+        assert most(owners.on([on(FIRST, one, gib)], [(SEVEN, one, NO_CGROUP)])) == {SEVEN: gib * GIB}
     assert len(looks) == 1
-    owners.held([on(FIRST, one, 1), on(FIRST, below, 1)], [(SEVEN, one, NO_CGROUP)])
+    owners.on([on(FIRST, one, 1), on(FIRST, below, 1)], [(SEVEN, one, NO_CGROUP)])
     assert len(looks) == 2
 
 
@@ -98,12 +98,12 @@ def test_a_number_that_another_process_has_since_is_looked_up_anew(
 ) -> None:
     one, _ = shim()
     owners = Owners()
-    assert owners.held([on(FIRST, one, 1)], []) == {}, "it is about to be listed"
-    assert owners.held([on(FIRST, one, 1)], [(SEVEN, one, NO_CGROUP)]) == {SEVEN: GIB}
+    assert most(owners.on([on(FIRST, one, 1)], [])) == {}, "it is about to be listed"
+    assert most(owners.on([on(FIRST, one, 1)], [(SEVEN, one, NO_CGROUP)])) == {SEVEN: GIB}
     real = procs.stat(one)
     assert real is not None
     monkeypatch.setattr(procs, "stat", lambda _: replace(real, start=real.start + 1))
-    assert owners.held([on(FIRST, one, 1)], []) == {}
+    assert most(owners.on([on(FIRST, one, 1)], [])) == {}
 
 
 class Driver:

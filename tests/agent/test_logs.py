@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,26 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
     assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: launcher.ended / "4-1"}
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
+
+
+def test_whatever_a_jobs_user_has_put_beside_a_kept_log_goes_with_it_and_older_ones_too(place: Path) -> None:
+    """As it was retired another process of that user was at it, and has dug deeper than calls go since."""
+    ended = place / "ended"
+    for number in (1, 2):
+        made = ended / f"{number}-1"
+        made.mkdir(parents=True)
+        (made / "log").write_text("it said this")
+        os.utime(made, (number, number))
+    below = os.open(ended / "1-1", os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 500):
+        os.mkdir("torchrun", dir_fd=below)
+        deeper = os.open("torchrun", os.O_RDONLY, dir_fd=below)
+        os.close(below)
+        below = deeper
+    os.close(below)
+    os.utime(ended / "1-1", (1, 1))
+    folder.prune(ended, 0)
+    assert list(ended.iterdir()) == []
 
 
 @pytest.mark.parametrize("cut_off", ["mkdir", "rename", "unlink", "rmdir"])

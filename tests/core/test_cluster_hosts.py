@@ -12,7 +12,7 @@ from hs_core.errors import RefusedError
 from hs_core.events import Direct, HostDrained, HostJoined, HostReported
 from hs_core.model import Drain, JobState, Switches
 from hs_core.names import JobId, UserName
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import TRESPASSED, Exit, JobReport, Phase
 
 
 def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
@@ -210,9 +210,10 @@ def test_a_gang_that_was_ended_with_its_agents_is_not_begun_anew_as_they_come_ba
     assert row.exit.why == "ended with its agent"
 
 
+@pytest.mark.parametrize("why", ["time limit", TRESPASSED])
 @pytest.mark.parametrize("first", ["n1", "n2"])
-def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_its_time_limit_is_not_tried_again(
-    first: str,
+def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_good_is_not_tried_again(
+    first: str, why: str
 ) -> None:
     at = world(
         "host n1 V100:1 peer=n1:1",
@@ -222,13 +223,13 @@ def test_a_gang_whose_ranks_fail_as_another_part_is_ended_for_its_time_limit_is_
         "report n2 1:0=running",
     )
     ends = {
-        "n1": "report n1 1:0=exited run_s=100.02 signal=15 why=time_limit",
+        "n1": f"report n1 1:0=exited run_s=100.02 signal=15 why={why.replace(' ', '_')}",
         "n2": "report n2 1:0=exited run_s=99.99 code=1",
     }
     at.do(ends.pop(first))
     at.do(*ends.values())
     row = at.machine.job(JobId(1))
-    assert (row.state, row.retries, row.exit) == (JobState.FAILED, 0, Exit(signal=15, why="time limit"))
+    assert (row.state, row.retries, row.exit) == (JobState.FAILED, 0, Exit(signal=15, why=why))
     assert "retried" not in [fact.kind for fact in at.machine.story(JobId(1))]
 
 

@@ -4,10 +4,10 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import LaunchFailed, WantedChanged
+from hs_core.events import JobTrespassed, LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
 from hs_core.names import JobId
-from hs_core.reports import LOST, Exit, Phase
+from hs_core.reports import LOST, TRESPASSED, Exit, Phase
 from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
@@ -411,3 +411,18 @@ def test_a_job_started_again_on_its_host_goes_on_from_its_newest_checkpoint():
     sim.send()
     sim.run(5)
     assert f"launch 1 on 0 from generation {newest}" in orders(sim, "launch")
+
+
+def test_who_computes_on_a_gpu_that_is_not_its_own_is_ended_and_others_work_on() -> None:
+    sim = HostSim(2)
+    one, other = sim.job(1), sim.job(2)
+    sim.send()
+    sim.run(10.0)
+    sim.tell(JobTrespassed(now_s=sim.now_s, job=one, epoch=1, gpu=sim.machine.report(one).gpus[0]))
+    assert sim.machine.report(one).exit is None, "it is its own"
+    sim.tell(JobTrespassed(now_s=sim.now_s, job=one, epoch=1, gpu=sim.machine.report(other).gpus[0]))
+    sim.run(10.0)
+    ended = sim.machine.report(one).exit
+    assert ended is not None
+    assert ended.why == TRESPASSED
+    assert sim.running() == {other}

@@ -16,6 +16,7 @@ from hs_core.events import (
     JobProgressed,
     JobReady,
     JobRestored,
+    JobTrespassed,
     JobWentOn,
     LaunchFailed,
     RendezvousReserved,
@@ -25,7 +26,8 @@ from hs_core.host import comings, deadlines, device_memory, edgeless, wants
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
-from hs_core.reports import LAUNCH_FAILED, Exit, Phase, Tier
+from hs_core.names import GpuId
+from hs_core.reports import LAUNCH_FAILED, TRESPASSED, Exit, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
@@ -39,7 +41,7 @@ PHASE_OF_TIER = {
 
 JobEvent = (
     JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved | JobTrespassed
 )  # fmt: skip
 
 
@@ -78,6 +80,8 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             comings.fetch_failed(board, job, event.why, hopeless=event.hopeless, host_fault=event.host_fault)
         case RendezvousReserved():
             comings.reserved(board, job, event.address)
+        case JobTrespassed():
+            _trespassed(board, job, event.gpu)
         case _:
             assert_never(event)
 
@@ -176,6 +180,17 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
     if event.noise_samples:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
     device_memory.measured(board, job, event.device_memory_bytes)
+
+
+def _trespassed(board: Board, job: HostedJob, gpu: GpuId) -> None:
+    """What it takes there is charged to nobody, and whoever has that GPU trains at half its speed or fails for want of memory."""
+    if not job.alive or job.ended or gpu in job.gpus:
+        return
+    there, own = board.names([gpu]), board.names(job.gpus)
+    board.tell(
+        "trespassed", f"computes on {there}, its own is {own}: does its script set CUDA_VISIBLE_DEVICES?", job
+    )
+    board.kill(job, TRESPASSED)
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
