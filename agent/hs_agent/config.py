@@ -344,6 +344,10 @@ def _emulated(top: Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
         )
     if sum(group.count for group in made) > 64:
         raise RefusedError(f"{top.file}: emulated: expected at most 64 devices in all")
+    if len(models := dict.fromkeys(group.model for group in made)) > 1:
+        raise RefusedError(
+            f"{top.file}: emulated: {', '.join(models)}; expected devices of one model, as a server has: run an agent for each"
+        )
     return made
 
 

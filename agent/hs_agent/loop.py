@@ -11,7 +11,7 @@ import hs_job
 from hs_agent import cgroup, folder, logs, memory
 from hs_agent.adoption import Adoption
 from hs_agent.config import Config
-from hs_agent.devices import Devices, Reading, mixed_models
+from hs_agent.devices import Devices, Reading
 from hs_agent.errands import Errands
 from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
@@ -67,7 +67,7 @@ class Agent:
         dial = PeerDialer(config, identity)
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
         self.watch = Watch(config, devices, self.jobs, reports=self.reports, post=self.post)
-        self.warnings = (*groups.warnings, *devices.warnings, *mixed_models(self.gpus))
+        self.warnings = (*groups.warnings, *devices.warnings)
         self.grants = Grants()
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
         self.fetches = Fetches(self.launcher, dial, self.post)

@@ -86,7 +86,8 @@ def test_one_line_is_enough() -> None:
             {"emulated": [{"model": "V100", "memry": "16G"}]},
             "unknown key 'emulated[0].memry'; did you mean 'memory'?",
         ),
-        ({"emulated": ["V100:40", "K80:40"]}, "at most 64 devices"),
+        ({"emulated": ["V100:40", "V100:40"]}, "at most 64 devices"),
+        ({"emulated": ["V100:4", "K80:4"]}, "emulated: V100, K80; expected devices of one model"),
         ({"gpu_model": "V100-32G"}, 'gpu_model = "V100-32G" is given but devices = "emulated"'),
         ({"gpu_model": "V100 32G"}, "gpu_model = 'V100 32G': expected what the GPUs of this host are called"),
         (

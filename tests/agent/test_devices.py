@@ -11,7 +11,6 @@ import pytest
 
 from hs_agent.__main__ import DEFAULT_CONFIG
 from hs_agent.config import EmulatedGpus
-from hs_agent.devices import mixed_models
 from hs_agent.devices.emulated import EmulatedDevices
 from hs_agent.devices.names import short_model
 from hs_agent.devices.nvml import HARDWARE_XIDS, JOBS_OWN_XIDS
@@ -69,9 +68,6 @@ def test_emulated_devices_keep_their_identities_and_account_memory() -> None:
     readings = {reading.gpu: reading for reading in devices.readings()}
     assert (readings[first].memory_used_bytes, readings[first].utilization_percent) == (3 * GIB, 100)
     assert readings[third].memory_used_bytes == GIB
-    assert mixed_models(devices.gpus()) == (
-        "GPUs of several models on one host (V100, K80): it counts as a V100 host",
-    )
 
 
 def test_no_xid_is_both_a_jobs_fault_and_the_hardwares() -> None:
@@ -89,8 +85,8 @@ devices = None
 for line in sys.stdin:
     try:
         match line.split():
-            case ["open"]:
-                devices = NvmlDevices()
+            case ["open", *how]:
+                devices = NvmlDevices(one_name=how == ["one-name"])
                 said = [devices.description, list(devices.warnings)]
             case ["gpus"]:
                 said = [[g.id, g.index, g.model, g.memory_bytes, g.healthy, g.why_unhealthy] for g in devices.gpus()]
@@ -171,6 +167,16 @@ def test_four_devices_are_read_through_pynvml(nvml) -> None:
     assert len({gpu[0] for gpu in gpus}) == 4
     assert nvml("readings") == [[10 * i, i * GIB, i] for i in range(4)]
     assert nvml("processes") == [["2", 4242, GIB], ["2", 4243, 5]]
+
+
+def test_gpus_of_another_model_than_most_are_left_out_unless_all_are_given_one_name(nvml) -> None:
+    """A controller would refuse a server of two pools; the odd one is for a screen, as a rule."""
+    nvml.write(f"gpu 4 Tesla T4|{16 * GIB}|0|0|0|0|0", f"gpu 5 Tesla V100-SXM2-16GB|{16 * GIB}|0|0|0|0|0")
+    said, [warning] = nvml("open")
+    assert said == "5 V100, driver 570.00"
+    assert warning.startswith("a server has GPUs of one model, here V100, and GPU 4 (T4) is left out")
+    assert [gpu[1] for gpu in nvml("gpus")] == [0, 1, 2, 3, 5]
+    assert nvml("open one-name") == ["6 T4, V100, driver 570.00", []]
 
 
 def test_a_lost_gpu_is_unhealthy_and_the_others_work_on(nvml) -> None:

@@ -65,12 +65,4 @@ def open_devices(config: Config) -> Devices:
         return EmulatedDevices(config.name, config.emulated)
     from hs_agent.devices.nvml import NvmlDevices
 
-    return NvmlDevices()
-
-
-def mixed_models(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """A warning where a server holds several models: the cluster takes it for a server of the first one's pool."""
-    models = list(dict.fromkeys(gpu.model for gpu in gpus))
-    if len(models) < 2:
-        return ()
-    return (f"GPUs of several models on one host ({', '.join(models)}): it counts as a {models[0]} host",)
+    return NvmlDevices(one_name=bool(config.gpu_model))

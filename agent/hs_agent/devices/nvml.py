@@ -1,6 +1,7 @@
 """Real GPUs through NVML: the only module that knows pynvml."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -41,8 +42,24 @@ def _refuse(what: str, todo: str) -> RefusedError:
     return RefusedError(f"{what}. {todo} {_OR_EMULATE}", Kind.IMPOSSIBLE)
 
 
+def _of_one_model(found: list[_Device], warnings: list[str]) -> list[_Device]:
+    """A server is of one pool: those of the model that it has most of, of equals the first."""
+    models = Counter(device.gpu.model for device in found)
+    if len(models) < 2:
+        return found
+    [(model, _)] = models.most_common(1)
+    out = ", ".join(
+        f"{device.gpu.index} ({device.gpu.model})" for device in found if device.gpu.model != model
+    )
+    warnings.append(
+        f"a server has GPUs of one model, here {model}, and GPU {out} is left out (to have all, give them one name: gpu_model)"
+    )
+    return [device for device in found if device.gpu.model == model]
+
+
 class NvmlDevices:
-    def __init__(self) -> None:
+    def __init__(self, *, one_name: bool = False) -> None:
+        """`one_name`: all of its GPUs are said to be of one model, whatever the driver calls them."""
         try:
             import pynvml
         except ImportError:
@@ -53,12 +70,13 @@ class NvmlDevices:
         self._nvml: Any = pynvml
         self._start()
         warnings: list[str] = []
-        self._devices = self._find(warnings)
+        found = self._find(warnings)
+        self._devices = found if one_name else _of_one_model(found, warnings)
         self.warnings = tuple(warnings)
         if not self._devices:
-            found = f" ({'; '.join(warnings)})" if warnings else ""
+            why = f" ({'; '.join(warnings)})" if warnings else ""
             pynvml.nvmlShutdown()
-            raise _refuse(f"NVML finds no usable GPU on this host{found}", "See what `nvidia-smi` lists.")
+            raise _refuse(f"NVML finds no usable GPU on this host{why}", "See what `nvidia-smi` lists.")
         names = ", ".join(sorted({device.gpu.model for device in self._devices}))
         self.description = f"{len(self._devices)} {names}, driver {self._driver()}"
         self._watched = self._watch()
