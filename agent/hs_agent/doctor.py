@@ -120,6 +120,10 @@ def _devices(config: Config) -> list[Finding]:
 def _look_at(devices: Devices, config: Config) -> list[Finding]:
     findings = [Finding(OK, "devices", devices.description)]
     findings += [Finding(WARN, "devices", warning) for warning in devices.warnings]
+    largest_bytes = max((gpu.memory_bytes for gpu in devices.gpus()), default=0)
+    if config.devices is DeviceKind.NVML and 0 < config.host_memory_budget_bytes < largest_bytes:
+        why = f"GPUs of {largest_bytes / 2**30:.0f} GiB: a job that fills one cannot be parked in the host's memory (host_memory_budget)"
+        findings.append(Finding(WARN, "devices", why))
     findings += [
         Finding(FAIL, f"GPU {gpu.index}", f"{gpu.model} {gpu.id}: {gpu.why_unhealthy}")
         for gpu in devices.gpus()

@@ -12,6 +12,8 @@ import grpc
 import pytest
 
 from hs_agent import cgroup, doctor, host_clock, memory
+from hs_agent.config import DeviceKind
+from hs_agent.devices import open_devices
 from hs_agent.doctor import examine
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -138,6 +140,19 @@ def test_a_criu_that_hangs_is_not_waited_for(place, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "ASK_S", 0.2)
     found = criu(place, monkeypatch, "exec sleep 600")
     assert (found.verdict, "did not come to an end within 0.2 s" in found.text) == ("warn", True)
+
+
+@pytest.mark.parametrize(("budget_gib", "said"), [(8, True), (16, False), (0, False)])
+def test_it_says_that_a_job_which_fills_a_gpu_cannot_be_parked(
+    settings, *, budget_gib: int, said: bool
+) -> None:
+    """Without any budget another line says so."""
+    config = settings(emulated=[{"model": "V100", "count": 2, "memory": "16GiB"}])
+    devices = open_devices(config)
+    real = replace(config, devices=DeviceKind.NVML, host_memory_budget_bytes=budget_gib << 30)
+    found = [each for each in doctor._look_at(devices, real) if "cannot be parked" in each.text]
+    assert bool(found) == said
+    assert all(each.text.startswith("GPUs of 16 GiB") and each.verdict == "warn" for each in found)
 
 
 # --- the clock -----------------------------------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ class Lives(Views):
         assert whole is not None
         happening = states.comes_to(whole)
         state = states.after(row, happening) if happening else row.state
-        ran = happening is Happening.RAN
-        first_run_s = now_s if ran and row.first_run_s is None else row.first_run_s
+        first_run_s = _began_s(whole, happening, now_s) if row.first_run_s is None else row.first_run_s
         new = row_with(row, reports=said, state=state, first_run_s=first_run_s)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
@@ -543,6 +542,13 @@ def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, bool, bool]
     )
     can = report.can_checkpoint, report.single
     return report.phase, *can, report.sliceable, memory_bytes, over, held_up
+
+
+def _began_s(whole: JobReport, happening: Happening | None, now_s: float) -> float | None:
+    """When it ran for the first time: now, or, of one that ends before anybody has heard that it runs, as long ago as it ran."""
+    if happening is Happening.RAN:
+        return now_s
+    return now_s - whole.run_s if whole.exit is not None and whole.run_s > 0 else None
 
 
 def _weighs_alike(old: JobReport, new: JobReport) -> bool:
