@@ -71,6 +71,14 @@ def exit_code(job: wire.JobView) -> int:
     return errors.FAILED
 
 
+@dataclass(slots=True)
+class Had:
+    """How far somebody is with a job's output. Mutable."""
+
+    epoch: int = 0  # incarnation that said something last
+    size: int = 0  # bytes of what it said
+
+
 class Client:
     """A connection to the controller (docs/hsctl.md: how it is found). `user` acts for somebody else, for admins."""
 
@@ -208,10 +216,10 @@ class Client:
         since_s: float = 0.0,
         follow: bool = False,
         stop: threading.Event | None = None,
-        from_epoch: int = 0,
+        had: Had | None = None,
         rank: int = 0,
     ) -> Iterator[wire.LogsChunk]:
-        """The same, chunk by chunk, each with the incarnation that said it; what those before `from_epoch` said is left out.
+        """The same, chunk by chunk, each with the incarnation that said it; of all of it, not of a tail, what was `had` before is left out, and counted on.
 
         Of a job over several servers it is what its first one said; with `rank` what the newest incarnation said on that one.
 
@@ -221,33 +229,32 @@ class Client:
             job_id=job_id,
             tail_lines=tail_lines,
             follow=follow,
-            from_epoch=from_epoch,
+            from_epoch=had.epoch if had else 0,
             rank=rank,
             since_s=since_s,
         )
         began_s = heard_s = time.monotonic()
-        newest = from_epoch  # incarnation that said something
-        received = 0  # bytes of what it said
-        skip = 0
+        had = had or Had()
+        skip = had.size
         told = False
         self.info()  # where no controller is there to begin with, that is said at once
         for attempt in range(1_000_000):
             if attempt:
                 now_s = time.monotonic()
-                request.from_epoch = newest
+                request.from_epoch = had.epoch
                 # The same moment. Where the server tells it less exactly by now, some is said twice and nothing is left out.
                 request.since_s = since_s and since_s + now_s - began_s
                 if tail_lines < 0:  # all of the newest again, less what we have
-                    skip = received
+                    skip = had.size
                 elif told or not tail_lines:
                     # Nobody knows what a tail was: what has been written since, likewise.
                     request.tail_lines, request.since_s = -1, now_s - heard_s + AGAIN_S
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):
-                    if chunk.epoch != newest:
-                        newest, received, skip = chunk.epoch, 0, 0
+                    if chunk.epoch != had.epoch:
+                        had.epoch, had.size, skip = chunk.epoch, 0, 0
                     chunk.data, skip = chunk.data[skip:], skip - min(skip, len(chunk.data))
-                    received += len(chunk.data)
+                    had.size += len(chunk.data)
                     heard_s, told = time.monotonic(), told or bool(chunk.data)
                     if chunk.data or (chunk.away and not attempt):
                         yield chunk
@@ -255,7 +262,7 @@ class Client:
             except grpc.RpcError as error:
                 if stop is not None and stop.is_set():
                     return
-                if not follow or not _is_lost(error):
+                if not follow or not (_is_lost(error) or _is_cut_off(error)):
                     raise self._refusal(error) from None
             self._await_controller()
 
@@ -539,6 +546,12 @@ def _kind(error: grpc.RpcError) -> str:
 def _is_lost(error: grpc.RpcError) -> bool:
     """The connection failed, as opposed to the controller having refused."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)
+
+
+def _is_cut_off(error: grpc.RpcError) -> bool:
+    """The server that told of it is not connected any more. Asked again, the controller waits for it as long as that makes sense."""
+    text: str = error.details() or ""
+    return _kind(error) == "unavailable" and " went away: " in text
 
 
 def _was_out_of_reach(error: grpc.RpcError) -> bool:

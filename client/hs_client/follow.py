@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hs_client.api import ENDED, Client, exit_code
+from hs_client.api import ENDED, Client, Had, exit_code
 from hs_client.errors import ConflictError, HeteroShareError, UnavailableError, WaitTimeoutError
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -28,13 +28,14 @@ def follow(client: Client, job_id: int, *, report: Report) -> int:
     changes: queue.Queue[wire.JobView | _Broke] = queue.Queue()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(client, job_id, changes, ended, report), daemon=True).start()
-    shown_epoch = -1
+    shown_epoch, had = -1, Had()
     while True:
         view = _next(changes)
         if view.state in ENDED and (view.epoch == shown_epoch or not _has_log(view)):
             return _told(view, report)
         if view.epoch > shown_epoch and _has_log(view):
-            shown_epoch = _copy_log(client, view, shown_epoch, ended, report)
+            if _copy_log(client, view, had, ended, report):
+                shown_epoch = max(view.epoch, had.epoch)
             if view.state in ENDED:
                 return _told(view, report)
 
@@ -83,18 +84,16 @@ def _has_log(view: wire.JobView) -> bool:
 
 
 def _copy_log(
-    client: Client, view: wire.JobView, shown_epoch: int, ended: threading.Event, report: Report
-) -> int:
-    """The newest incarnation whose output has been shown. As before: there was none to be had, and the next change is another chance."""
-    newest = view.epoch
+    client: Client, view: wire.JobView, had: Had, ended: threading.Event, report: Report
+) -> bool:
+    """All of its output has been shown, `had` before or now. Else there was none to be had, and the next change is another chance."""
     try:
-        for chunk in client.output(view.id, follow=True, stop=ended, from_epoch=shown_epoch + 1):
-            newest = max(newest, chunk.epoch)
+        for chunk in client.output(view.id, follow=True, stop=ended, had=had):
             write_chunk(chunk, report)
     except (ConflictError, UnavailableError) as error:
         report(f"no output of job {view.id} just now: {error}")
-        return shown_epoch
-    return newest
+        return False
+    return True
 
 
 def write_chunk(chunk: wire.LogsChunk, report: Report) -> None:

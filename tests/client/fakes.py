@@ -58,6 +58,7 @@ class FakeController(HeteroShareServicer):
         self.copy: list[wire.BackupChunk] = []
         self.supports: list[wire.SupportFile] = []
         self.notes: list[str] = []
+        self.cut_off: list[str] = []  # how streams of output are refused, one after another, once all that there is has been said
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
         )
@@ -220,7 +221,9 @@ class FakeController(HeteroShareServicer):
         lines = b"".join(self.logs.get(request.job_id, [])).splitlines(keepends=True)
         kept = lines if request.tail_lines < 0 else lines[len(lines) - request.tail_lines :]
         for line in kept:
-            yield wire.LogsChunk(data=line)
+            yield wire.LogsChunk(data=line, epoch=self.jobs[request.job_id].epoch)
+        if self.cut_off:
+            self._refuse(context, "unavailable", self.cut_off.pop(0))
         while request.follow and request.job_id in self.hold_logs and context.is_active():
             with self.changed:
                 if self.jobs[request.job_id].state in ENDED:

@@ -255,6 +255,30 @@ def test_followed_logs_are_whole_after_a_restart_of_the_controller(serving, fake
     assert b"".join(got) == b"one\ntwo\n"
 
 
+@pytest.mark.parametrize("verb", ["attach", "logs -f"])
+def test_followed_output_is_said_once_though_its_server_went_away_meanwhile(hsctl, fake, verb):
+    job = fake.add(state="running", host="n1", started_at=1.7e9).id
+    fake.logs[job] = [b"one\n", b"two\n"]
+    fake.cut_off = ["n1 went away: it hung up", "n1 went away: it hung up"]
+    fake.end(job)
+    done = hsctl(*verb.split(), str(job))
+    assert (done.code, done.out) == (0, "one\ntwo\n"), done.err
+    assert len(fake.requests["Logs"]) == 3
+
+
+def test_output_that_was_not_to_be_had_for_a_while_goes_on_where_it_was(hsctl, fake):
+    job = fake.add(state="running", host="n1", started_at=1.7e9, epoch=1).id
+    fake.logs[job] = [b"one\n", b"two\n"]
+    fake.cut_off = ["n1, where job 1 is, is away: its log is there"]
+    ends = threading.Timer(1.0, lambda: fake.end(job))
+    ends.start()
+    done = hsctl("attach", str(job))
+    ends.join()
+    assert done.code == 0, done.err
+    assert done.out == "one\ntwo\n"
+    assert "no output of job 1 just now" in done.err
+
+
 @pytest.mark.parametrize("tail", [0, 1])
 def test_who_follows_the_end_of_a_log_misses_nothing_over_a_restart_of_the_controller(serving, fake, tail):
     fake.add(state="running", host="n1")
