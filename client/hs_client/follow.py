@@ -83,9 +83,7 @@ def _has_log(view: wire.JobView) -> bool:
     )
 
 
-def _copy_log(
-    client: Client, view: wire.JobView, had: Had, ended: threading.Event, report: Report
-) -> bool:
+def _copy_log(client: Client, view: wire.JobView, had: Had, ended: threading.Event, report: Report) -> bool:
     """All of its output has been shown, `had` before or now. Else there was none to be had, and the next change is another chance."""
     try:
         for chunk in client.output(view.id, follow=True, stop=ended, had=had):

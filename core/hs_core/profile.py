@@ -175,7 +175,10 @@ class Profile:
         for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
             self._newest.pop(key, None)
-            self._kinds[key[:2]].discard(key[2:])
+            kinds = self._kinds[key[:2]]
+            kinds.discard(key[2:])
+            if not kinds:
+                del self._kinds[key[:2]]
 
     def dump(self) -> list[Any]:
         """JSON-able."""

@@ -58,7 +58,9 @@ class FakeController(HeteroShareServicer):
         self.copy: list[wire.BackupChunk] = []
         self.supports: list[wire.SupportFile] = []
         self.notes: list[str] = []
-        self.cut_off: list[str] = []  # how streams of output are refused, one after another, once all that there is has been said
+        self.cut_off: list[
+            str
+        ] = []  # how streams of output are refused, one after another, once all that there is has been said
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
         )

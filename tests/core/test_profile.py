@@ -152,4 +152,5 @@ def test_what_was_measured_beside_a_class_is_forgotten_with_either_of_them() -> 
     assert set(again.beside("vae", "V100")) == {"gan", "lm"}
     again.forget("gan")
     assert set(again.beside("vae", "V100")) == {"lm"}
+    assert again._kinds.keys() == {("vae", "V100")}, "classes are made up by users"
     assert again.beside("gan", "V100") == {}

@@ -229,6 +229,14 @@ def test_a_drain_goes_on_as_the_budget_allows() -> None:
     assert [quantum for quantum, _ in world.moved] == [0, 1, 2, 3]
 
 
+def test_who_needs_no_budget_does_not_wait_behind_a_drain_that_has_none() -> None:
+    """Job 2 has no process yet, and its server too few GPUs in health."""
+    waits = [replace(one, started=False) for one in at("sick", job(2, "B", 2))]
+    jobs = [*at("a", job(1, "A", 2)), *waits]
+    verdict = decide([host("a", accepts=False), host("sick", 1), host("free")], jobs, migrations_left=0)
+    assert where(verdict) == {"a": 1, "free": 1}
+
+
 # --- edges --------------------------------------------------------------------------------------------------------------
 
 

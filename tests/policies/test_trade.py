@@ -176,6 +176,7 @@ def test_a_trade_is_taken_back_once_nobody_knows_what_it_is_worth_to_a_side(user
 
     soon = Market(has, first.trades, Needs(), each(rates), awaited=awaited).settle(NEWEST_FIRST, 60.0)
     assert soon.trades == first.trades, "it will be known in a few quanta"
+    assert not soon.at_rest, "or it will not, and that is a matter of time alone"
 
 
 def test_a_loss_that_may_be_none_takes_no_trade_back() -> None:

@@ -149,7 +149,7 @@ class Mover:
         """First, and outside the thresholds."""
         for job in self.world.leavers:
             if job.started and self._budget <= 0:
-                return
+                continue
             to = self._elsewhere(job)
             if to and to != job.hosts:
                 leaves = next((name for name in job.hosts if not self.world.hosts[name].accepts), None)

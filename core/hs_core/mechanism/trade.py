@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count
 from math import lcm
 from operator import attrgetter
 from typing import Any
@@ -228,9 +229,10 @@ class Market:
         for (user, _), gpus in self._base.items():
             self._totals[user] = self._totals.get(user, 0) + gpus
         self._base_totals = dict(self._totals)
-        self._trades = list(standing)
+        self._trades = dict(enumerate(standing))  # by number, as they were made
+        self._numbers = count(len(standing))
         self._news: list[TradeNews] = []
-        self._waits = False  # for a third's bid, that is about to come
+        self._waits = False  # for a bid that is about to come, or for who is about to know
         for trade in standing:
             self._book(trade, 1)
 
@@ -245,34 +247,37 @@ class Market:
         for at, fast in enumerate(models):
             for slow in reversed(models[at + 1 :]):
                 self._trade(users, fast, slow, now_s, margin)
-        check_trades(self._base, self._has, self._trades, self._speedups, self._borne)
+        trades = tuple(self._trades.values())
+        check_trades(self._base, self._has, trades, self._speedups, self._borne)
         entitled = {
             at: self._given[at] if gpus == self._base.get(at) else Fraction(gpus, self._unit)
             for at, gpus in self._has.items()
             if gpus
         }
         at_rest = not (self._news or self._waits)
-        return Outcome(tuple(self._trades), tuple(self._news), entitled, at_rest)
+        return Outcome(trades, tuple(self._news), entitled, at_rest)
 
     # --- taking back ------------------------------------------------------------------------------------------------
 
     def _undo_losses(self) -> None:
         """A new profile shows a loss, or that neither gains; or nobody knows any more: other jobs came in place of those that were measured."""
-        for trade in reversed(list(self._trades)):
+        for number, trade in reversed(list(self._trades.items())):
             giver = self._speedups(trade.giver, trade.fast, trade.slow)
             taker = self._speedups(trade.taker, trade.fast, trade.slow)
             borne, taker_borne = self._borne(trade.giver, trade), self._borne(trade.taker, trade)
             if giver is not None and giver > trade.price * (1 + borne):
-                self._undo(trade, f"{trade.giver}'s jobs are now {giver:.3g} times as fast on a {trade.fast}")
+                self._undo(
+                    number, f"{trade.giver}'s jobs are now {giver:.3g} times as fast on a {trade.fast}"
+                )
             elif taker is not None and taker < trade.price * (1 - taker_borne):
                 self._undo(
-                    trade, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
+                    number, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
                 )
             elif giver == taker == trade.price:
-                self._undo(trade, f"a {trade.fast} is now worth its price to both, so that neither gains")
+                self._undo(number, f"a {trade.fast} is now worth its price to both, so that neither gains")
             elif (user := self._unknown(trade, giver, taker)) is not None:
                 self._undo(
-                    trade,
+                    number,
                     f"nobody knows how many times as fast the jobs that {user} has now are on a {trade.fast}",
                 )
 
@@ -282,6 +287,7 @@ class Market:
             here = speedup is None and self._base_totals.get(user, 0) > 0
             if here and not self._awaited(user, trade.fast, trade.slow):
                 return user
+            self._waits |= here  # for so long only
         return None
 
     def _borne(self, user: UserName, trade: Trade) -> float:
@@ -293,10 +299,10 @@ class Market:
         undone = not self._all_carried()
         while undone:
             undone = False
-            for trade in reversed(list(self._trades)):
+            for number, trade in reversed(list(self._trades.items())):
                 if (found := self._shortfall(trade)) is not None:
                     gpus, why = found
-                    self._undo(trade, why, gpus)
+                    self._undo(number, why, gpus)
                     undone = True
 
     def _all_carried(self) -> bool:
@@ -350,18 +356,17 @@ class Market:
             return self._has.get(at, 0)
         return max(limit * self._unit, self._base.get(at, 0))
 
-    def _undo(self, trade: Trade, why: str, gpus: int | None = None) -> None:
+    def _undo(self, number: int, why: str, gpus: int | None = None) -> None:
         """Takes the trade back, or so many of its fast GPUs."""
-        at = self._trades.index(trade)
-        back = trade
+        back = trade = self._trades[number]
         if gpus is not None and gpus < trade.fast_gpus:
             part = gpus / trade.fast_gpus
             back = replace(trade, fast_gpus=Fraction(gpus), slow_gpus=trade.slow_gpus * part)
-            self._trades[at] = replace(
+            self._trades[number] = replace(
                 trade, fast_gpus=trade.fast_gpus - gpus, slow_gpus=trade.slow_gpus - back.slow_gpus
             )
         else:
-            del self._trades[at]
+            del self._trades[number]
         self._book(back, -1)
         self._news.append(TradeNews(trade=back, undone=True, why=f"taken back: {why}"))
 
@@ -405,7 +410,7 @@ class Market:
                 since_s=now_s,
             )
             self._book(trade, 1)
-            self._trades.append(trade)
+            self._trades[next(self._numbers)] = trade
             self._news.append(TradeNews(trade=trade, why=explain(trade)))
 
     def _side(self, user: UserName, speedup: float, fast: str, slow: str) -> Side:
