@@ -5,7 +5,6 @@ Everything is below one state folder, but for the sockets where that folder's pa
 
 import contextlib
 import fcntl
-import getpass
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from typing import Any
 
 from hs_client import process, quantities
 from hs_client.address import CLUSTER_FILE
-from hs_client.errors import ConflictError, InvalidError
+from hs_client.errors import ConflictError, ImpossibleError, InvalidError
 from hs_client.process import Identity
 from hs_client.version import VERSION
 
@@ -293,10 +292,14 @@ def _report_interval(options: Options) -> float:
 
 
 def _account() -> str:
+    """Raises ImpossibleError where it has no name: jobs run as accounts that have one."""
+    uid = os.geteuid()
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return getpass.getuser()
+        raise ImpossibleError(
+            f"uid {uid} has no account on this machine; expected an entry in /etc/passwd (getent passwd {uid})"
+        ) from None
 
 
 def host_name() -> str:

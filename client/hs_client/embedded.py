@@ -36,6 +36,7 @@ from hs_client.process import Identity
 Report = Callable[[str], None]
 
 NEEDS = {CONTROLLER: ("hs_controller", "sqlalchemy", "structlog"), AGENT: ("hs_agent", "pynvml", "structlog")}
+SHIMS_END_S = 5.0  # that what is left of jobs may take once their agent has ended them
 START_S = 30.0  # that a daemon may take until it can be told to stop
 _COUNT_GPUS = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
 
@@ -266,6 +267,8 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
             agents += _agents_again(state, cluster, report)
         if agents:
             _stop_agents(cluster, agents, keep_jobs=keep_jobs, deadline_s=deadline_s, report=report)
+        if not keep_jobs:
+            _jobs_have_ended(state, cluster)
         if CONTROLLER in running:
             report("stopping the controller")
             _stop(cluster.daemons[CONTROLLER], CONTROLLER, deadline_s)
@@ -326,6 +329,18 @@ def _stop_agents(
                 raise UnavailableError(
                     f"an agent (pid {agent.pid}) has not ended within {deadline_s:g} s; it goes on trying: run `hsctl down` again"
                 )
+
+
+def _jobs_have_ended(state: Path, cluster: Cluster) -> None:
+    """An agent may have died before it ended them."""
+    where, end_s = folders(state), time.monotonic() + SHIMS_END_S
+    for name in restored(cluster.options).agents:
+        while process.any_of(jobs_of(state, name)):
+            if time.monotonic() > end_s:
+                raise UnavailableError(
+                    f"{name} ended before its jobs did, and they go on (--keep-jobs leaves them and stops the rest); its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
+                )
+            time.sleep(0.1)
 
 
 def _live_jobs(cluster: Cluster) -> int:

@@ -1,6 +1,9 @@
-"""Stand-ins for the two daemons: `stand_in.py controller SOCKET NODE…` serves the scripted controller, `stand_in.py agent FILE` waits."""
+"""Stand-ins for the two daemons: `stand_in.py controller SOCKET NODE…` serves the scripted controller, `stand_in.py agent FILE` waits, and ends
+the jobs beside FILE; `stand_in.py deserts FILE` leaves them."""
 
+import contextlib
 import importlib.util
+import os
 import signal
 import sys
 import threading
@@ -13,6 +16,15 @@ def node(word: str, gpus: list[object]) -> wire.NodeView:
     """`NAME`, or `NAME:JOBS` of one that is away."""
     name, _, jobs = word.partition(":")
     return wire.NodeView(name=name, state="away" if jobs else "up", jobs=int(jobs or 0), gpus=gpus)
+
+
+def end_jobs(folder: Path) -> None:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                last = (entry / "cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2]
+                if Path(os.fsdecode(last)).parent == folder:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def main() -> None:
@@ -35,6 +47,8 @@ def main() -> None:
     else:
         Path(path).write_text("is up")
         told.wait()
+        if role == "agent":
+            end_jobs(Path(path).with_name("agent") / "jobs")
         Path(path).write_text("told to stop")
 
 

@@ -253,6 +253,19 @@ def test_an_agent_that_cannot_be_started_again_to_end_jobs_is_shown_with_its_log
     assert call("down", "--keep-jobs").out == "down\n"
 
 
+@pytest.mark.usefixtures("left_job")
+def test_down_says_that_jobs_go_on_where_an_agent_ended_before_them(call, state, stand_ins, monkeypatch):
+    monkeypatch.setattr(embedded, "SHIMS_END_S", 0.5)
+    call(*UP)
+    killed(state)
+    stand_ins["agent"] = "deserts"
+    ran = call("down")
+    assert (ran.code, ran.out) == (6, "")
+    assert "agent ended before its jobs did, and they go on" in ran.err
+    stand_ins["agent"] = "agent"
+    assert call("down").out == "down\n"
+
+
 @pytest.mark.usefixtures("stand_ins")
 def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled(call, state):
     call(*UP)
