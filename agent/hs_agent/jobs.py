@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -306,8 +307,13 @@ class Jobs:
         await self._tell_again(running, word)
 
     async def _tell_again(self, running: RunningJob, word: str) -> None:
-        """A shim that was started a moment ago does not listen yet."""
-        while not running.gone.is_set() and not running.folder.control(word):  # noqa: ASYNC110 — the shim rings no bell
+        """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away never will again."""
+        while not running.gone.is_set() and not running.folder.control(word):
+            if not running.folder.path.exists():
+                procs.send(
+                    running.shim, signal.SIGTERM
+                )  # which ends the job, too, as where the host is shut down
+                return
             await asyncio.sleep(CONTROL_POLL_S)
 
     async def end_unknown(self, folder: Folder, shim: procs.Identity) -> None:

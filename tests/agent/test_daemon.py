@@ -178,6 +178,25 @@ def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller
     assert not any(procs.alive(who) for who in pids)
 
 
+def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(
+        job(
+            1, *python("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"), **UNSUSPENDED
+        )
+    )
+    wait_for(lambda: lines(daemon, 1) == 1, "it is up")
+    (folder,) = daemon.folders()
+    process = procs.identity(int((folder.path / "log").read_text()))
+    folder.path.rename(daemon.place / "elsewhere")
+    controller.want(job(1, "/bin/true", cancelled=True, **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert not procs.alive(process)
+    assert "how it ended is not known" in report.exit.why
+
+
 def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for) -> None:
     daemon.start()
     controller.want(job(1, "/bin/sleep", "600", gpu_memory_bytes=3 << 30, **UNSUSPENDED))
