@@ -10,7 +10,7 @@ from hs_core.events import JobExited
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
-from hs_core.reports import Exit, Phase
+from hs_core.reports import LOST, Exit, Phase
 from hs_core.wanted import Turn
 
 ONE, TWO = JobId(1), JobId(2)
@@ -75,6 +75,20 @@ def test_a_class_that_hooks_and_never_stands_at_an_edge_is_not_started_ahead_eit
     sim.send()
     sim.run(5.0)
     assert sim.phases()[4] == "held", "the third stood at its first, in its turn"
+
+
+def test_who_is_lost_while_it_starts_up_says_nothing_about_its_class() -> None:
+    sim = HostSim(1)
+    sim.job(1, user="A")
+    sim.job(2, user="B", ways=Ways(hook_s=20.0, ready_s=21.0))
+    sim.send()
+    sim.run(10.0)
+    sim.tell(JobExited(now_s=sim.now_s, job=TWO, epoch=1, exit=Exit(why=f"{LOST}: it was restarted")))
+    sim.job(3, user="B")
+    sim.send()
+    sim.run(5.0)
+    assert sim.phases()[3] == "held"
+    assert sim.gpu_s(TWO) == 0.0
 
 
 def test_who_is_sent_elsewhere_while_it_starts_up_says_nothing_about_its_class() -> None:

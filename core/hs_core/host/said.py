@@ -246,7 +246,7 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
             board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
         board.gone(job)
     else:
-        if edgeless.starts_up(job):
+        if edgeless.starts_up(job) and not exit_.why:  # by itself
             edgeless.ended(board, job)
         _ended(board, job, exit_)
 
