@@ -16,7 +16,7 @@ from hs_agent.cgroup import JobCgroup
 from hs_agent.config import Config
 from hs_agent.folder import Ended, Folder, Key
 from hs_agent.gangs import Gang, HeadGang, MemberGang, Tell
-from hs_agent.jobsock import JobSocket
+from hs_agent.jobsock import Connections, JobSocket
 from hs_agent.launch import Launcher
 from hs_core.events import (
     Checkpoint,
@@ -81,6 +81,7 @@ class Jobs:
         self._post, self._step_of = post, step_of
         self.running: dict[Key, RunningJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connections = Connections()
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
@@ -96,7 +97,12 @@ class Jobs:
 
         gang = self._gang(key, launch, tell, hang_up)
         sock = JobSocket(
-            self.launcher.socket_path(key), int(launch["uid"]), int(launch["gid"]), gang.heard, gang.gone
+            self.launcher.socket_path(key),
+            int(launch["uid"]),
+            int(launch["gid"]),
+            gang.heard,
+            gang.gone,
+            shared=self._connections,
         )
         try:
             await sock.open()

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,11 +79,32 @@ class _Patience:
         return self._messages >= MESSAGES_PER_WINDOW or self._bytes >= BYTES_PER_WINDOW
 
 
+class Connections:
+    """How many the jobs of each user have, over all their sockets: together at most half of the files that this process may open, so that nobody keeps others out."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most or max(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._taken: Counter[int] = Counter()
+
+    def take(self, uid: int) -> bool:
+        """False: it has as many as it may."""
+        if self._taken[uid] >= self._most:
+            return False
+        self._taken[uid] += 1
+        return True
+
+    def give_back(self, uid: int) -> None:
+        self._taken[uid] -= 1
+
+
 class JobSocket:
     """Listens for one job. `heard` and `gone` are called on the loop with a number for each connection, never reused."""
 
-    def __init__(self, path: Path, uid: int, gid: int, heard: Heard, gone: Gone) -> None:
+    def __init__(
+        self, path: Path, uid: int, gid: int, heard: Heard, gone: Gone, *, shared: Connections
+    ) -> None:
         self.path, self.uid, self.gid = path, uid, gid
+        self._shared = shared
         self._heard, self._gone = heard, gone
         self._server: asyncio.Server | None = None
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -109,7 +132,8 @@ class JobSocket:
             raise
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._welcome(writer) or len(self._writers) >= MAX_CONNECTIONS:
+        full = len(self._writers) >= MAX_CONNECTIONS
+        if not self._welcome(writer) or full or not self._shared.take(self.uid):
             writer.transport.abort()
             return
         connection, self._next = self._next, self._next + 1
@@ -146,11 +170,13 @@ class JobSocket:
     def _drop(self, connection: int) -> None:
         writer = self._writers.pop(connection, None)
         if writer is not None:
+            self._shared.give_back(self.uid)
             writer.close()
             self._gone(connection)
 
     def _abort(self, connection: int) -> None:
         writer = self._writers.pop(connection)
+        self._shared.give_back(self.uid)
         # Before it is let go: Python 3.13 warns of one that was open.
         writer.transport.abort()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hs_agent import jobsock
-from hs_agent.jobsock import JobSocket, frame, read_message
+from hs_agent.jobsock import Connections, JobSocket, frame, read_message
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -45,7 +45,9 @@ class Heard:
 
 
 @contextlib.asynccontextmanager
-async def listening(path: Path, uid: int | None = None, gid: int | None = None):
+async def listening(
+    path: Path, uid: int | None = None, gid: int | None = None, shared: Connections | None = None
+):
     heard = Heard()
     sock = JobSocket(
         path,
@@ -53,6 +55,7 @@ async def listening(path: Path, uid: int | None = None, gid: int | None = None):
         os.getegid() if gid is None else gid,
         heard.heard,
         heard.left,
+        shared=shared or Connections(),
     )
     await sock.open()
     try:
@@ -75,6 +78,35 @@ def test_messages_pass_both_ways_and_a_departure_is_told(place) -> None:
             writer.close()
             await heard.until(lambda: heard.gone == [0])
             sock.tell(0, {"type": "go"})  # to nobody
+
+    asyncio.run(go())
+
+
+def test_a_users_jobs_have_so_many_connections_together_and_no_more(place) -> None:
+    async def knock(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(frame({"type": "hello"}))
+        return reader, writer
+
+    async def go() -> None:
+        shared = Connections(most=2)
+        async with (
+            listening(place / "a", shared=shared) as (_, one),
+            listening(place / "b", shared=shared) as (_, other),
+        ):
+            _, first = await knock(place / "a")
+            _, second = await knock(place / "b")
+            await one.until(lambda: one.messages)
+            await other.until(lambda: other.messages)
+            reader, third = await knock(place / "b")
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "it is hung up on"
+            first.close()
+            await one.until(lambda: one.gone)
+            _, fourth = await knock(place / "b")
+            await other.until(lambda: len(other.messages) == 2)
+            for each in (second, third, fourth):
+                each.close()
 
     asyncio.run(go())
 
