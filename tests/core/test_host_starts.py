@@ -38,15 +38,16 @@ def test_only_the_first_job_of_a_class_trains_ahead_of_its_turn_for_want_of_a_ho
     assert sim.gpu_s(JobId(4)) > 0
 
 
+@pytest.mark.parametrize("mode", [SuspendMode.AUTO, SuspendMode.HOOK])
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_who_ends_before_it_is_known_to_have_no_hook_pays_for_it_and_the_next_of_its_class_waits_for_its_turn(
-    *, cancelled: bool
+    *, cancelled: bool, mode: SuspendMode
 ) -> None:
     sim = HostSim(1)
     sim.job(1, user="A")
     sim.send()
     for n in (2, 3):
-        sim.job(n, user="B", ways=Ways(hooks=False, work_s=1e9 if cancelled else 18.0))
+        sim.job(n, user="B", mode=mode, ways=Ways(hooks=False, work_s=1e9 if cancelled else 18.0))
         sim.send()
         sim.run(20.0)
         if cancelled:

@@ -174,7 +174,7 @@ class Board:
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = job.weighed = False
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
-        if self.is_edgeless(job):
+        if self.is_edgeless(job) and job.mode is SuspendMode.AUTO:
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
         self.saves_later(job)
         generation = job.checkpoint_generation
@@ -185,7 +185,7 @@ class Board:
 
     def is_edgeless(self, job: HostedJob) -> bool:
         """The newest of its class never stood at a step edge: it computes from its launch on."""
-        return job.mode is SuspendMode.AUTO and job.wanted.job_class in self.edgeless_classes
+        return job.wanted.job_class in self.edgeless_classes
 
     def resume(self, job: HostedJob) -> None:
         if job.phase is not Phase.STARTING:
