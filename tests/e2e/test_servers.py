@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from hs_client.api import Had
 from tests.e2e.harness import Cluster, Step, incarnations, learn, learned, uninterrupted, until
 from tests.e2e.test_faults import count_words, steps
 
@@ -133,7 +134,7 @@ def test_a_jobs_output_is_one_text_over_all_servers_that_it_has_been_on(
     with cluster.client() as client:
         assert b"".join(client.logs(job)).decode().splitlines() == said
         assert b"".join(client.logs(job, tail_lines=2)).decode().splitlines() == said[-2:]
-        second = list(client.output(job, from_epoch=1))
+        second = list(client.output(job, had=Had(epoch=1)))
     assert {chunk.epoch for chunk in second} == {1}
     lines = b"".join(chunk.data for chunk in second).decode().splitlines()
     assert 0 < len(lines) < total
