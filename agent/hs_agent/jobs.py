@@ -316,9 +316,8 @@ class Jobs:
         """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away never will again."""
         while not running.gone.is_set() and not running.folder.control(word):
             if not running.folder.path.exists():
-                procs.send(
-                    running.shim, signal.SIGTERM
-                )  # which ends the job, too, as where the host is shut down
+                # It ends its job at that, too, as where the host is shut down.
+                procs.send(running.shim, signal.SIGTERM)
                 return
             await asyncio.sleep(CONTROL_POLL_S)
 

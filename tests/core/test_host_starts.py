@@ -78,33 +78,37 @@ def test_a_class_that_hooks_and_never_stands_at_an_edge_is_not_started_ahead_eit
     assert sim.phases()[4] == "held", "the third stood at its first, in its turn"
 
 
-def test_who_is_lost_while_it_starts_up_says_nothing_about_its_class() -> None:
+def one_starts_up() -> HostSim:
+    """Job 2 does, ahead of its turn, beside job 1."""
     sim = HostSim(1)
     sim.job(1, user="A")
     sim.job(2, user="B", ways=Ways(hook_s=20.0, ready_s=21.0))
     sim.send()
     sim.run(10.0)
-    sim.tell(JobExited(now_s=sim.now_s, job=TWO, epoch=1, exit=Exit(why=f"{LOST}: it was restarted")))
+    return sim
+
+
+def next_is_started_ahead(sim: HostSim) -> bool:
+    """Job 3, of the class of job 2."""
     sim.job(3, user="B")
     sim.send()
     sim.run(5.0)
-    assert sim.phases()[3] == "held"
+    return sim.phases()[3] == "held"
+
+
+def test_who_is_lost_while_it_starts_up_says_nothing_about_its_class() -> None:
+    sim = one_starts_up()
+    sim.tell(JobExited(now_s=sim.now_s, job=TWO, epoch=1, exit=Exit(why=f"{LOST}: it was restarted")))
+    assert next_is_started_ahead(sim)
     assert sim.gpu_s(TWO) == 0.0
 
 
 def test_who_is_sent_elsewhere_while_it_starts_up_says_nothing_about_its_class() -> None:
-    sim = HostSim(1)
-    sim.job(1, user="A")
-    sim.job(2, user="B", ways=Ways(hook_s=20.0, ready_s=21.0))
-    sim.send()
-    sim.run(10.0)
+    sim = one_starts_up()
     del sim.wanted[TWO]
     sim.send()
     sim.run(2.0)
-    sim.job(3, user="B")
-    sim.send()
-    sim.run(5.0)
-    assert sim.phases()[3] == "held"
+    assert next_is_started_ahead(sim)
 
 
 def test_a_class_that_hooks_after_all_is_started_ahead_again() -> None:
