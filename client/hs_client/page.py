@@ -12,6 +12,7 @@ from hs_client.api import ENDED, Client
 from hs_client.fitting import Fitting
 from hs_client.quantities import span_text
 from hs_client.screen import STYLES, clock, printable
+from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
 COLOURS = (
@@ -26,6 +27,8 @@ COLOURS = (
     "bright_green",
 )
 _NEWEST_EVENTS = 5
+_HOUR_S = 3600.0
+_FAIR = 0.8  # received for each GPU entitled to; less is pointed out
 _FEWEST = 3  # jobs that are listed however low the terminal is
 _FIXED = 15  # lines of the page: its head, those of its four tables, what is between them, and how many jobs are not listed
 
@@ -45,7 +48,7 @@ def look(client: Client) -> Seen:
     listed = client.newest_jobs()
     return Seen(
         info=client.info(),
-        shares=client.shares(),
+        shares=client.shares(window_s=_HOUR_S),
         trades=client.trades(),
         nodes=client.nodes(),
         jobs=listed.jobs,
@@ -58,8 +61,8 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
     """`height`: lines that there are (0: as many as it takes); the list of jobs is what gets shorter."""
     colours = _colours(seen)
     upper: list[Any] = [
-        _head(seen, at), Text(),
-        _pools(seen.shares), Text(),
+        _head(seen, at), _fairness(seen.shares),
+        _pools(seen), Text(),
         _who(seen, colours), Text(),
         _servers(seen.nodes, colours), Text(),
     ]  # fmt: skip
@@ -89,14 +92,39 @@ def _head(seen: Seen, at: float) -> Text:
     return words
 
 
-def _pools(reply: wire.SharesReply) -> Fitting:
+def _fairness(reply: wire.SharesReply) -> Text:
+    """Or an empty line."""
+    words = Text(no_wrap=True)
+    if furthest := _furthest_below(reply):
+        ratio, user = furthest
+        words.append(f"furthest below its share: {printable(user)}, ")
+        words.append(f"{100 * ratio:.0f} %", style="yellow" if ratio < _FAIR else "green")
+        words.append(f" of it in the last {span_text(reply.window_s)}")
+    return words
+
+
+def _furthest_below(reply: wire.SharesReply) -> tuple[float, str] | None:
+    """What it received for each GPU that it is entitled to now, and of whom that is least; None where nobody is entitled to any."""
+    due: dict[str, float] = {}
+    got: dict[str, float] = {}
+    for share in reply.shares:
+        due[share.user] = due.get(share.user, 0.0) + share.entitled_gpus
+        got[share.user] = got.get(share.user, 0.0) + share.received_gpus
+    return min(((got[user] / gpus, user) for user, gpus in due.items() if gpus > 0), default=None)
+
+
+def _pools(seen: Seen) -> Fitting:
     rows = []
-    for pool in reply.pools:
+    for pool in seen.shares.pools:
+        there = [gpu for node in seen.nodes if node.state == "up" for gpu in node.gpus]
+        percent = [gpu.utilization_percent for gpu in there if gpu.model == pool.gpu_model]
+        utilized = f"{sum(percent) / len(percent):.0f} %" if percent else "-"
         whole = max(pool.gpus, 1)
         filled = "█" * round(pool.busy / whole * tables.BAR_WIDTH)
         bar = f"{filled:·<{tables.BAR_WIDTH}} {tables.out_of_use(pool)}".rstrip()
-        rows.append((pool.gpu_model, str(pool.gpus), str(pool.busy), bar))
-    return Fitting(("pool", "GPUs", "busy", ""), rows, right={"GPUs", "busy"}, long={"": 20})
+        rows.append((pool.gpu_model, str(pool.gpus), str(pool.busy), utilized, bar))
+    names = ("pool", "GPUs", "busy", "utilized", "")
+    return Fitting(names, rows, right={"GPUs", "busy", "utilized"}, spare=("utilized",), long={"": 20})
 
 
 def _who(seen: Seen, colours: Mapping[str, str]) -> Fitting:
@@ -163,18 +191,13 @@ def _given(trades: Sequence[wire.TradeView]) -> dict[tuple[str, str], str]:
 
 
 def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitting:
-    """A square per GPU: full in its user's colour, open where idle, crossed where it may not be used."""
+    """A square per GPU: full in its user's colour, open where idle (a square in it where suspended jobs stand on it), hatched where drained, crossed where it cannot be used."""
     rows: list[tuple[Text | str, ...]] = []
     for node in nodes:
         uses = {use.gpu_id: use for use in node.uses}
         squares = Text()
         for gpu in node.gpus:
-            use = uses.get(gpu.id)
-            if use is not None and use.running_job:
-                squares.append("■", style=colours.get(use.user, ""))
-            else:
-                usable = gpu.healthy and gpu.index not in node.drained_gpus and not node.draining
-                squares.append("□" if usable else "☒", style="dim" if usable else "red")
+            squares.append_text(_square(gpu, uses.get(gpu.id), node, colours))
         state = tables.node_state(node)
         note = tables.draining(node) or (node.warnings[0] if node.warnings else "")
         models = ",".join(sorted({gpu.model for gpu in node.gpus}))
@@ -193,8 +216,32 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitt
     )
 
 
+def _square(
+    gpu: common.Gpu, use: wire.GpuUse | None, node: wire.NodeView, colours: Mapping[str, str]
+) -> Text:
+    if use is not None and use.running_job:
+        return Text("■", style=colours.get(use.user, ""))
+    if not gpu.healthy:
+        return Text("☒", style="red")
+    if node.draining or gpu.index in node.drained_gpus:
+        return Text("▨", style="yellow")
+    return Text("▣" if use is not None and use.bound_jobs else "□", style="dim")
+
+
 def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
-    names = ("job", "name", "user", "state", "gpus", "on", "share", "steps/s", "moves", "why / next")
+    names = (
+        "job",
+        "name",
+        "user",
+        "state",
+        "gpus",
+        "on",
+        "share",
+        "steps/s",
+        "suspends",
+        "moves",
+        "why / next",
+    )
     rows: list[tuple[Text | str, ...]] = []
     order = {"running": 0, "starting": 1, "suspended": 2, "queued": 3}
     live = sorted(
@@ -213,6 +260,7 @@ def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
                 ",".join(forms.homes(job)) or "-",
                 f"{job.entitled_gpus:.2f}",
                 f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
+                str(job.suspends),
                 str(job.migrations),
                 printable(why),
             )
@@ -220,8 +268,8 @@ def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
     made = Fitting(
         names,
         rows,
-        right={"job", "gpus", "share", "steps/s", "moves"},
-        spare=("moves", "steps/s", "share", "gpus"),
+        right={"job", "gpus", "share", "steps/s", "suspends", "moves"},
+        spare=("suspends", "moves", "steps/s", "share", "gpus"),
         long={"name": 16, "user": 10, "on": 12, "why / next": 28},
     )
     left = seen.totals.jobs - min(most, len(live))

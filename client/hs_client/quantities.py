@@ -176,9 +176,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """For people: `45s`, `3m 20s`, `2h 05m`, `4d 03h`."""
+    """For people: `0.5s`, `45s`, `3m 20s`, `2h 05m`, `4d 03h`."""
     if not math.isfinite(seconds) or seconds < 0:
         return "-"
+    if 0 < seconds < 1:
+        return f"{seconds:.1g}s"
     if seconds < 60:
         return f"{seconds:.0f}s"
     whole = int(seconds)

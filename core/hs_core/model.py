@@ -417,7 +417,7 @@ class Job:
     left_behind: tuple[
         "Job", ...
     ] = ()  # and the last round of copies that ended without one that was cut off
-    settled_s: float = 0.0  # when it was placed or last moved
+    settled_s: float = 0.0  # when it was placed or last moved, and its checkpoint had come along
     past_gpu_s: float = 0.0  # of earlier epochs
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0

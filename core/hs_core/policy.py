@@ -54,7 +54,9 @@ class JobFacts:
     rooted: bool = False  # has a process that can never go elsewhere, or not for long; a started one that is neither this nor movable soon will be
     single: bool = False  # it trains as one: copies of it could not be averaged
     migrate: Migrate = Migrate.AUTO
-    settled_s: float = 0.0  # when it was placed or last moved
+    settled_s: float = (
+        0.0  # when it was placed or last moved, and its checkpoint had come along; inf: that is on its way
+    )
     attained_gpu_s: float = 0.0
     state_bytes: int = 0  # that a move would take along; 0: not known
     steps: float = 0.0  # mini-batches in all; 0: not said by its user

@@ -380,21 +380,29 @@ def test_share_shows_base_and_what_trades_changed(hsctl, fake):
 @pytest.mark.usefixtures("traded")
 def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes):
     two_nodes.shares = wire.SharesReply(
+        window_s=3600.0,
         pools=[wire.Pool(gpu_model="V100", gpus=8, healthy=4, busy=2, away=4)],
         shares=[
             wire.ShareView(
                 user="ann", gpu_model="V100", tickets=100, base_gpus=2, entitled_gpus=1, received_gpus=1
-            )
+            ),
+            wire.ShareView(user="bob", gpu_model="V100", entitled_gpus=2, received_gpus=1.5),
+            wire.ShareView(user="eve", gpu_model="V100", received_gpus=0.1),
         ],
     )
     two_nodes.add(id=9, user="bob", reason="waiting-for-turn", reason_text="1 quantum of 2 is its")
     two_nodes.nodes[0].uses.add(gpu_id="GPU-0", running_job=7, user="ann")
+    two_nodes.nodes[0].gpus[0].utilization_percent = 90
+    two_nodes.nodes[0].uses.add(gpu_id="GPU-1", bound_jobs=[8])
+    two_nodes.nodes[1].drained_gpus.append(2)
     two_nodes.events = [wire.Event(seq=1, at=1.7e9, kind="trade", text="ann gives 1 V100")]
     shown = hsctl("top").out
     for words in (
         "1.00 → 5.00 K80",
-        "■□",
-        "□☒",
+        "■▣",
+        "▨☒",
+        "22 %",  # the mean of the four
+        "furthest below its share: bob, 75 % of it in the last 1h",
         "1 quantum of 2 is its",
         "moving to k1",
         "ann gives 1 V100",
@@ -402,6 +410,8 @@ def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes)
         "4 away",
     ):
         assert words in shown, words
+    (asked,) = two_nodes.requests["Shares"]
+    assert asked.window_s == 3600.0
 
 
 def test_the_page_fits_the_terminal_by_showing_fewer_jobs(fake, serving):

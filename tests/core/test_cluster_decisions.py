@@ -1,6 +1,7 @@
 """ClusterMachine: what the policy is shown, when it is asked, and what becomes of what it says."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from clusters import ALICE, N1, SETTINGS, submit, world
@@ -19,9 +20,14 @@ from hs_core.wanted import Turn
 
 
 def recording(
-    turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False, progress: bool = True
+    turns: dict[HostName, Turn],
+    seen: list[Snapshot],
+    *,
+    every_quantum: bool = False,
+    progress: bool = True,
+    wishes: Wishes | None = None,
 ) -> Policy:
-    inner = plain_policy()
+    inner = plain_policy(wishes=wishes)
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         seen.append(snapshot)
@@ -257,6 +263,65 @@ def test_the_policy_is_told_where_a_job_is_going_until_it_has_left() -> None:
     left = "report n2 2:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes"
     assert told(left) == [Going(hosts=(N1,), gpus=4), None]
     assert (seen[-1].jobs[1].hosts, seen[-1].jobs[1].coming) == ((N1,), True)
+
+
+def test_who_moved_has_settled_once_its_checkpoint_has_come_along() -> None:
+    """Over a slow network that takes minutes: called back as soon as it had left, it would be so again and again."""
+    seen: list[Snapshot] = []
+    wishes: Wishes = {}
+    at = World(recording({}, seen, wishes=wishes), Settings(settle_s=0.0), wishes=wishes)
+
+    def settled_s(lines: str) -> float:
+        for line in lines.splitlines():
+            at.do(line.strip())
+        return seen[-1].jobs[0].settled_s
+
+    begun = """host n1 V100:4
+        host n2 V100:4
+        user alice
+        submit alice a
+        report n1 1:0=running can_checkpoint=yes"""
+    assert settled_s(begun) == 0.0
+    left = """@100
+        wish 1 n2
+        user alice 90
+        @130
+        report n1 1:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes
+        report n2 1:1=waiting"""
+    assert settled_s(left) == inf
+    there = """@430
+        report n2 1:1=waiting checkpoint_step=7 checkpoint_generation=0"""
+    assert settled_s(there) == 430.0
+    row = at.machine.job(JobId(1))
+    assert row is not None
+    assert row.settled_s == 430.0
+    at.do("@440")
+    told = at.do(
+        "report n2 1:1=held step=7 began_step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes"
+    )
+    assert any("it moved from n1 to n2 in 340.0 s" in line for line in told), told
+    assert settled_s("user alice 91") == 430.0
+
+
+def test_who_cannot_have_its_checkpoint_is_not_waited_for() -> None:
+    seen: list[Snapshot] = []
+    wishes: Wishes = {}
+    at = World(recording({}, seen, wishes=wishes), Settings(settle_s=0.0), wishes=wishes)
+    begun = """host n1 V100:4
+        host n2 V100:4
+        user alice
+        submit alice a
+        report n1 1:0=running can_checkpoint=yes
+        wish 1 n2
+        user alice 90
+        @30
+        report n1 1:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes
+        report n2 1:1=waiting
+        @60
+        report n2 1:1=waiting note=cannot_fetch_it:_n1_cannot_be_reached"""
+    for line in begun.splitlines():
+        at.do(line.strip())
+    assert (seen[-1].jobs[0].settled_s, seen[-1].jobs[0].held_up) == (60.0, True)
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -223,18 +223,18 @@ def test_a_job_whose_server_lost_gpus_goes_to_one_that_has_them() -> None:
     assert where(verdict) == {"b": 1}
 
 
-def test_a_drain_goes_on_as_the_budget_allows() -> None:
-    world = run([host("a", accepts=False), host("b")], at("a", *sweep(1, 4, "A")), migrations_left=1)
+def test_servers_that_lost_gpus_are_left_as_the_budget_allows() -> None:
+    world = run([host("a", 1), host("b")], at("a", *sweep(1, 2, "A", 2)), migrations_left=1)
     world.go(4)
-    assert [quantum for quantum, _ in world.moved] == [0, 1, 2, 3]
+    assert [quantum for quantum, _ in world.moved] == [0, 1]
 
 
-def test_who_needs_no_budget_does_not_wait_behind_a_drain_that_has_none() -> None:
-    """Job 2 has no process yet, and its server too few GPUs in health."""
+def test_who_needs_no_budget_does_not_wait_behind_who_finds_none() -> None:
+    """Both servers have too few GPUs in health; job 2 has no process yet. Job 3 lives on a drained one."""
     waits = [replace(one, started=False) for one in at("sick", job(2, "B", 2))]
-    jobs = [*at("a", job(1, "A", 2)), *waits]
-    verdict = decide([host("a", accepts=False), host("sick", 1), host("free")], jobs, migrations_left=0)
-    assert where(verdict) == {"a": 1, "free": 1}
+    jobs = [*at("a", job(1, "A", 2)), *waits, *at("drained", job(3, "A", 1))]
+    hosts = [host("a", 1), host("sick", 1), host("drained", accepts=False), host("free")]
+    assert where(decide(hosts, jobs, migrations_left=0)) == {"a": 1, "free": 2}
 
 
 # --- edges --------------------------------------------------------------------------------------------------------------

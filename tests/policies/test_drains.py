@@ -1,4 +1,4 @@
-"""Who leaves a server that is drained, under policies that suspend nobody: there is room elsewhere, or it stays."""
+"""Who leaves a server that is drained: under policies that suspend nobody where there is room elsewhere, else it stays; whatever budget of moves is left."""
 
 import pytest
 
@@ -19,9 +19,9 @@ def runs(at: int, gang: int, at_home: HostName) -> JobFacts:
     return job(at, f"u{at}", gang, host=at_home, started=True, running=True, **facts)
 
 
-def decided(policy: Policy, *jobs: JobFacts) -> tuple[Snapshot, Verdict]:
+def decided(policy: Policy, *jobs: JobFacts, budget: int = 9) -> tuple[Snapshot, Verdict]:
     hosts = [host("h", accepts=False), host("i")]
-    asked = snapshot(hosts, list(jobs), rates={("c", "V100"): 1.0}, migrations_left=9)
+    asked = snapshot(hosts, list(jobs), rates={("c", "V100"): 1.0}, migrations_left=budget)
     verdict = policy.decide(asked, {})
     check(asked, verdict.plan, policy.needs)
     return asked, verdict
@@ -40,3 +40,11 @@ def test_who_leaves_a_drained_server_takes_no_gpus_of_those_who_run(policy: Poli
     asked, verdict = decided(policy, runs(1, 2, H), runs(2, 3, I))
     assert homes_of(verdict) == {1: "h", 2: "i"}
     assert {job for turn in verdict.plan.turns.values() for job in turn.gangs} == asked.running
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=lambda policy: policy.name)
+def test_who_leaves_a_drained_server_needs_no_budget(policy: Policy) -> None:
+    """An administrator's word, with a deadline perhaps, after which jobs are ended: what evens out shares may have used it up."""
+    _, verdict = decided(policy, runs(1, 2, H), runs(2, 1, H), budget=0)
+    assert homes_of(verdict) == {1: "i", 2: "i"}
+    assert {reason for reason, _ in verdict.plan.moves.values()} == {MoveReason.DRAIN}

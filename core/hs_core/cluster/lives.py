@@ -62,6 +62,10 @@ class Lives(Views):
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
         settled = self._settled(new, now_s)
+        if reports.is_fetching(row) and not reports.is_fetching(settled):
+            # Only now can it begin there: who called it back before would do so again and again.
+            settled = replace(settled, settled_s=now_s)
+            self._stale = True
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
         )
@@ -232,14 +236,15 @@ class Lives(Views):
         if report is not None and (stored.in_folder or stored.surpassed):  # what was found may be newer
             from_step = max(from_step, report.began_step)
             generation = max(generation, report.checkpoint_generation)
+        flight = self._flights.pop(row.id, None)
+        since_s = row.settled_s if flight is None else flight[1]
         data: dict[str, str | int | float] = {
             "from": ",".join(stored.servers),
             "to": ",".join(row.hosts),
             "step": from_step,
             "generation": generation,
-            "start_s": round(max(0.0, now_s - row.settled_s), 3),
+            "start_s": round(max(0.0, now_s - since_s), 3),
         }
-        flight = self._flights.pop(row.id, None)
         if flight is None:
             text = f"it goes on from step {from_step} on {', '.join(row.hosts)}, at step {step}"
             self._fact(now_s, "restored", text, job=row.id, data=data)

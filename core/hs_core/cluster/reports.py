@@ -137,6 +137,18 @@ def is_held_up(report: JobReport) -> bool:
     return report.note.startswith((CANNOT_FETCH, CANNOT_START))
 
 
+def is_fetching(row: Job) -> bool:
+    """The checkpoint that it goes on from lies elsewhere, and a server of its home has yet to have it; one that cannot have it is held up."""
+    stored = row.stored
+    if stored is None or stored.in_folder or row.portions or not row.hosts or stored.is_at(row.hosts):
+        return False
+    return any(
+        part is None
+        or (part.phase is Phase.WAITING and part.checkpoint_step < stored.step and not is_held_up(part))
+        for part in map(row.reports.get, row.hosts)
+    )
+
+
 def came_up(before: JobReport | None, new: JobReport) -> bool:
     """A process of it was started there since: it stands, runs, or has ended."""
     if before is not None and before.phase not in _BEFORE_PROCESS:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from fractions import Fraction
+from math import inf
 
 from hs_core.cluster import copies, reports
 from hs_core.cluster.absent import Absent
@@ -346,7 +347,7 @@ class Sight:
             rooted=grounded or any(map(reports.cannot_leave, parts)),
             single=report is not None and report.single,
             migrate=row.spec.migrate,
-            settled_s=row.settled_s,
+            settled_s=inf if reports.is_fetching(row) else row.settled_s,
             attained_gpu_s=row.gpu_s,
             steps=row.spec.steps,
             steps_done=row.step,

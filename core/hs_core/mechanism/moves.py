@@ -134,12 +134,11 @@ class Mover:
         self.board.add(job, to)
         self.world.homes[job.id] = to
         self._moved.add(job.id)
-        if job.started:
-            self._budget -= 1
-            if reason is not MoveReason.DRAIN:
-                self._started_left -= 1
-        else:
+        if not job.started:
             self._waiting_left -= 1
+        elif reason is not MoveReason.DRAIN:  # an administrator's word is not budgeted
+            self._budget -= 1
+            self._started_left -= 1
         if job.id not in self._fresh:
             self.done.append(Moved(job, to, reason, text))
 
@@ -148,15 +147,15 @@ class Mover:
     def drain(self) -> None:
         """First, and outside the thresholds."""
         for job in self.world.leavers:
-            if job.started and self._budget <= 0:
+            leaves = next((name for name in job.hosts if not self.world.hosts[name].accepts), None)
+            if leaves is None and job.started and not self.moves_started:
                 continue
             to = self._elsewhere(job)
             if to and to != job.hosts:
-                leaves = next((name for name in job.hosts if not self.world.hosts[name].accepts), None)
                 if leaves is not None:
                     text = f"{leaves} is drained; it goes to {', '.join(to)}"
                     self.move(job, to, MoveReason.DRAIN, text)
-                elif (job.started and self._started_left > 0) or not job.started:
+                else:
                     text = f"its server has too few GPUs in health; it goes to {', '.join(to)}"
                     self.move(job, to, MoveReason.BALANCE, text)
 

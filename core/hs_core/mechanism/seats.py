@@ -127,7 +127,7 @@ class Seats:
         """Promise the job its gang of that pool; False if too few are left or it can't go there."""
         if job.id in self._chosen or self._free[model] < job.gang or model not in self.choices(job):
             return False
-        if job.started and self._lives_on(job) != model:
+        if job.started and self._lives_on(job) != model and not self._slots.should_leave(job):
             if self._moves_left <= 0:
                 return False
             self._moves_left -= 1

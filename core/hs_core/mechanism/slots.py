@@ -149,13 +149,30 @@ class Slots:
         return bool(self._where(job))
 
     def should_leave(self, job: JobFacts) -> bool:
-        """A server of its home is drained, and the job can go."""
+        """A server of its home is drained, and the job can go: that is no matter of the budget."""
         home = self._homes.get(job.id)
-        if not self._floor.drained or home is None or not job.movable:
+        if home is None or not job.movable or self._drained_of(home) is None:
             return False
-        if all(self._hosts[name].accepts for name in home):
-            return False
-        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
+        return not job.started or job.migrate is not Migrate.NEVER
+
+    def _drained_of(self, home: Home) -> HostName | None:
+        """The first of these servers that is to be empty."""
+        if not self._floor.drained:
+            return None
+        return next((name for name in home if not self._hosts[name].accepts), None)
+
+    def _may_move(self, home: Home) -> bool:
+        """Whether the budget has a move left for who is started there."""
+        return self._moves_left > 0 or self._drained_of(home) is not None
+
+    def _move(self, job: JobFacts, home: Home, to: Home, reason: tuple[MoveReason, str] | None) -> None:
+        drained = self._drained_of(home)
+        if drained is not None:
+            self._moves[job.id] = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(to)}")
+            return
+        assert reason is not None, "nothing else moves without a reason"
+        self._moves[job.id] = reason
+        self._moves_left -= 1
 
     def offer(self, job: JobFacts) -> bool:
         """Give the job its GPUs for this quantum, at home or wherever it fits best; False if there are none."""
@@ -187,7 +204,7 @@ class Slots:
     def _ways_from(self, home: Home, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
         if job.movable and not job.started:
             return models
-        if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
+        if not job.movable or job.migrate is Migrate.NEVER or not self._may_move(home):
             return ()
         if job.migrate is not Migrate.SAME_TYPE:
             return models
@@ -246,10 +263,9 @@ class Slots:
         alone = any(partner in self._snapshot.reserved for gpus in beside.values() for partner in gpus)
         if alone or self.runs(job) or any(self._free[name] < own[name] for name in home):
             return False
-        if job.started and self._homes.get(job.id, home) != home:
-            assert why is not None, "nothing moves without a reason"
-            self._moves[job.id] = (MoveReason.ROUND, why)
-            self._moves_left -= 1
+        old = self._homes.get(job.id, home)
+        if job.started and old != home:
+            self._move(job, old, home, None if why is None else (MoveReason.ROUND, why))
         self._homes[job.id] = home
         self._in_turn.add(job.id)
         for name, gpus in beside.items():
@@ -340,12 +356,7 @@ class Slots:
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
-            drained = next((name for name in old if not self._hosts[name].accepts), None)
-            if drained is not None:
-                reason = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(home)}")
-            assert reason is not None, "nothing else moves without a reason"
-            self._moves[job.id] = reason
-            self._moves_left -= 1
+            self._move(job, old, home, reason)
         self._homes[job.id] = home
         per_node = job.per_node
         for name in home:

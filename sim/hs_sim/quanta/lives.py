@@ -79,9 +79,10 @@ class Lives(State):
         averaged = len(old) if job in fleet.copies else 1
         self._settle(job, new, now_s, self._copies.pop(job), shape)
         bytes_ = float(fleet.state_bytes[job]) * averaged  # each of the new has them all
-        self._rise(
-            job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
-        )
+        come_s = now_s + bytes_ / costs.network_bytes_per_s
+        if new != old:
+            fleet.settled_s[job] = come_s
+        self._rise(job, come_s + bytes_ / costs.checkpoint_bytes_per_s, carry)
         self._started(matters=len(new) > 1)
         return old
 

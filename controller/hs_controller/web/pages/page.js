@@ -448,7 +448,7 @@ function drawEvents() {
 
 // --- a job's page
 
-const STATES = { submitted: "queued", placed: "queued", starting: "starting", ready: "suspended", running: "running", suspended: "suspended", moving: "moving",
+const STATES = { submitted: "queued", placed: "starting", starting: "starting", ready: "suspended", running: "running", suspended: "suspended", moving: "moving",
   left: "moving", lost: "queued", retried: "queued", succeeded: "", failed: "", cancelled: "" };
 const ARRIVED = ["migrated", "reshaped", "restored", "move-abandoned"]; // its state, if that is another, was told just before
 
