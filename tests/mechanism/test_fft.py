@@ -1,6 +1,7 @@
 """FFT's round against brute force, its own bound and the paper's formulas."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError, RefusedError
 from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
+from hs_core.mechanism.fft.exchange import exchanged
 from hs_core.mechanism.fft.most import most_gpus
 from hs_core.mechanism.fft.program import Floats, Ints, decide
 
@@ -182,7 +184,7 @@ def test_a_job_shorter_than_a_round_does_no_more_in_it_than_it_has() -> None:
 
 def test_who_is_behind_is_owed_more_and_who_is_ahead_less() -> None:
     facts = jobs()
-    fair = fair_rounds(facts.rates, facts.work, facts.gpus, np.array([2, 4]))
+    fair = fair_rounds(facts.rates, facts.work, facts.gpus, np.array([2, 4]) / 2)
     # Half of (2, 4) GPUs: the pair of GPUs half the time on the fast type and half the time on the slow one.
     assert fair.tolist() == pytest.approx([100 / (0.5 * 4 + 0.5 * 2), 10 / 1.0])
     waited = owed_next(facts, fair, np.array([-1, -1]))
@@ -207,8 +209,54 @@ def test_a_starved_job_is_served_before_a_shorter_one() -> None:
         choice = decide(round_costs(facts), gpus, capacity).choice
         if choice[0] == 0:
             break
-        owed = owed_next(facts, fair_rounds(rates, facts.work, gpus, capacity), choice) * [1, 0]
+        owed = owed_next(facts, fair_rounds(rates, facts.work, gpus, capacity / 2), choice) * [1, 0]
     assert 60 < age < 100  # it is owed age^2 / 240 and costs 25 more than the short ones
+
+
+@pytest.mark.parametrize("rounds", [300.0, 1e4])
+@pytest.mark.parametrize("short", [[], [5.0]], ids=["alone", "beside-a-short-one"])
+def test_equal_jobs_run_equally_often_however_long_they_are(rounds: float, short: list[float]) -> None:
+    """What they are owed is little beside the rounds that each of them takes: less than what the program is exact to."""
+    long = np.array([rounds] * 3 + short)
+    jobs, capacity = len(long), np.array([2 + len(short)])
+    rates, gpus, owed = 100.0 / long[:, None], np.ones(jobs, np.int64), np.zeros(jobs)
+    ran = np.zeros(jobs, np.int64)
+    for age in range(1, 61):
+        facts = Jobs(
+            rates=rates,
+            work=np.full(jobs, 100.0),
+            gpus=gpus,
+            age=np.full(jobs, float(age)),
+            owed=owed,
+            transfer=np.zeros((jobs, 1)),
+        )
+        choice = decide(round_costs(facts), gpus, capacity).choice
+        ran += choice >= 0
+        owed = owed_next(facts, fair_rounds(rates, facts.work, gpus, capacity / jobs), choice)
+    assert ran[:3].sum() == 120
+    assert ran[:3].min() >= 39
+
+
+@given(cases(jobs=6), st.sampled_from([0.0, 1e5]))
+@settings(max_examples=60, deadline=None)
+def test_no_exchange_of_places_costs_less(case: Case, beside: float) -> None:
+    """Of those with gangs of one size; `beside` what all of them cost."""
+    costs, gpus, capacity = case
+    costs = costs + beside
+    first = most_gpus(gpus, np.isfinite(costs), capacity).choice
+    made = exchanged(costs, gpus, first)
+
+    def places(choice: Ints) -> list[tuple[int, int]]:
+        return sorted(zip(gpus.tolist(), choice.tolist(), strict=True))
+
+    def cost(choice: Sequence[int]) -> float:
+        return sum(float(costs[job, kind]) for job, kind in enumerate(choice) if kind >= 0)
+
+    assert places(made) == places(first)
+    assert (made == exchanged(costs, gpus, made)).all()
+    others = itertools.product(range(-1, len(capacity)), repeat=len(gpus))
+    least = min(cost(other) for other in others if places(np.array(other)) == places(first))
+    assert cost(made.tolist()) == pytest.approx(least, abs=1e-9 * max(1.0, beside))
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,23 @@ def test_fft_decides_also_where_jobs_of_a_moment_have_waited_for_very_long() -> 
     assert sum(len(turn.gangs) for turn in found.plan.turns.values()) == 2
 
 
+def test_fft_owes_a_fair_part_of_all_gpus_also_beside_who_cannot_be_suspended() -> None:
+    """Four jobs and one on 6 of 8 GPUs: each is due a fifth of the eight, more than it can use, not a fourth of the two that are left."""
+    small = [sized(at, 3e4, user=f"u{at}", job_class="even") for at in (1, 2, 3, 4)]
+    owed = []
+    for sliceable in (True, False):
+        big = sized(5, 3e5, gang=6, host=HostName("h"), started=True, running=True, sliceable=sliceable)
+        asked = snapshot([host("h", 8)], [*small, big], rates=RATES, quantum_s=300.0, now_s=9000.0)
+        found = decide("fft", asked)
+        waits = [
+            at for at in ("1", "2", "3", "4") if JobId(int(at)) not in found.plan.turns[HostName("h")].gangs
+        ]
+        owed += [found.memory["policy"]["next"][at] for at in waits]
+    tau, age, work = 100.0, 30.0, 100.0
+    assert len(owed) >= 2
+    assert owed == pytest.approx([age / tau * work / tau] * len(owed), rel=1e-3)
+
+
 def test_fft_owes_who_waits() -> None:
     asked = snapshot([host("h", 1)], [sized(1, 1e3), sized(2, 1e3)], rates=RATES, now_s=6000.0)
     first = decide("fft", asked)

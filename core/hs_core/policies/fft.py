@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
 from hs_core.mechanism.fft.program import decide as solve_round
 from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.placing import settled_homes
 from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
+from hs_core.mechanism.weights import pools
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 WORK = 100.0  # of every job, in all
-SHORTEST, LONGEST = 0.01, 1e6
-"""Rounds on the fastest model that jobs count as taking, at least and at most: beside larger costs (`--steps` without end) solvers no longer tell all others apart."""
+SHORTEST, LONGEST = 0.01, 1e4
+"""Rounds on the fastest model that jobs count as taking, at least and at most: beside larger costs (`--steps` without end) solvers no longer tell all others apart,
+nor do floats what such jobs are owed."""
 NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
 
 
@@ -30,8 +33,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     table = rows(snapshot, seats)
     past = _past(snapshot, memory)
-    jobs = _jobs(snapshot, table, past)
-    fair = fair_rounds(jobs.rates, jobs.work, jobs.gpus, table.gpus)
+    scale = _scale(snapshot, table)
+    jobs = _jobs(snapshot, table, past, scale)
+    fair = _fair(snapshot, seats, table, scale)
     found = solve_round(round_costs(jobs), table.gang, table.gpus)
     for job, kind in zip(table.jobs, found.choice.tolist(), strict=True):
         if kind >= 0:
@@ -71,9 +75,25 @@ def _ran(snapshot: Snapshot, table: Rows, plan: Plan) -> NDArray[np.int64]:
     return np.array(on, dtype=np.int64)
 
 
-def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
+def _scale(snapshot: Snapshot, table: Rows) -> NDArray[np.float64]:
+    """(J, 1) work that gets done in a round for each step/s."""
     round_steps = snapshot.quantum_s * table.speed.max(axis=1, initial=0.0)
     part = WORK / np.clip(table.steps, SHORTEST * round_steps, LONGEST * round_steps)
+    scale: NDArray[np.float64] = (part * snapshot.quantum_s)[:, None]
+    return scale
+
+
+def _fair(snapshot: Snapshot, seats: Seats, table: Rows, scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(J,) tau: all jobs count, and all GPUs, whoever has them just now: who cannot be suspended, or is on its way, is no less here."""
+    everybody = rows(snapshot, seats, though={job.id for job in snapshot.jobs})
+    at = {job.id: at for at, job in enumerate(everybody.jobs)}
+    alone = everybody.speed[[at[job.id] for job in table.jobs]]
+    gpus = np.array([gpus for _, gpus in pools(snapshot, settled_homes(snapshot))], dtype=np.int64)
+    work = np.full(len(table.jobs), WORK)
+    return fair_rounds(alone * scale, work, table.gang, gpus / max(len(everybody.jobs), 1))
+
+
+def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float], scale: NDArray[np.float64]) -> Jobs:
     hosts = {host.name: host.model for host in snapshot.hosts}
     transfer = np.zeros(table.speed.shape)
     for at, job in enumerate(table.jobs):
@@ -81,7 +101,7 @@ def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
             rounds = job.state_bytes / NETWORK_BYTES_PER_S / snapshot.quantum_s
             transfer[at] = [0.0 if model == hosts[job.hosts[0]] else rounds for model in table.models]
     return Jobs(
-        rates=table.speed * (part * snapshot.quantum_s)[:, None],
+        rates=table.speed * scale,
         work=np.full(len(table.jobs), WORK),
         gpus=table.gang,
         age=table.age_s / snapshot.quantum_s,

@@ -57,13 +57,13 @@ def round_costs(jobs: Jobs) -> Floats:
     return costs
 
 
-def fair_rounds(rates: Floats, work: Floats, gpus: Ints, capacity: Ints) -> Floats:
-    """tau - a, (J,): rounds that each job takes on its own 1/J of every type, never preempted; inf where it can run nowhere.
+def fair_rounds(rates: Floats, work: Floats, gpus: Ints, part: Floats) -> Floats:
+    """tau - a, (J,): rounds that each job takes on its own `part` (I,) of every type, 1/n of its GPUs where n jobs are there, never preempted; inf where it can run nowhere.
 
-    The paper leaves gangs open (footnote 2). Here a share of `capacity/J` GPUs runs a gang for that part of the time, fastest types
+    The paper leaves gangs open (footnote 2). Here a share of so many GPUs runs a gang for that part of the time, fastest types
     first, and no job for more than all the time.
     """
-    share = capacity / max(len(work), 1) / gpus[:, None]
+    share = part / gpus[:, None]
     order = np.argsort(-rates, axis=1, kind="stable")
     sorted_rates = np.take_along_axis(rates, order, axis=1)
     parts = np.where(sorted_rates > 0, np.take_along_axis(share, order, axis=1), 0.0)

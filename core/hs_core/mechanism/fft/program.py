@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hs_core import solve
 from hs_core.errors import BrokenError
+from hs_core.mechanism.fft.exchange import exchanged
 from hs_core.mechanism.fft.most import Most, most_gpus
 
 Floats = NDArray[np.float64]
@@ -74,7 +75,8 @@ def decide(costs: Floats, gpus: Ints, capacity: Ints, *, gap: float = GAP, busy:
     most = most_gpus(gpus, eligible, capacity) if busy else Most(0, nobody, proved=True)
     case = _Case(costs, gpus, capacity, most.gpus)
     lp = _prices(case, most.choice)
-    return _rounded(case, lp, _round(case, lp, most.choice, lp.bound), gap)
+    found = _rounded(case, lp, _round(case, lp, most.choice, lp.bound), gap)
+    return _round(case, lp, exchanged(costs, gpus, found.choice), found.bound)
 
 
 def _round(case: _Case, lp: _Lp, choice: Ints, bound: float) -> Round:

@@ -74,7 +74,8 @@ def finish_time_fair(
         low = max(low, search.bound(guess, found.prices, float(found.extra[0])))
         if high <= low * (1 + EXACT):
             break
-        guess = low
+        # Not the bound itself: once that is within rounding of the optimum it would be solved for again and again, a little too low.
+        guess = low * (1 + EXACT / 2)
     if centred and np.isfinite(high):
         enough = tellable(program, search.need(high * (1 + LOOSE)))
         asks = enough > 0
