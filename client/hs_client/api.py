@@ -97,6 +97,9 @@ class Client:
         )
         self.user = user
         self.timeout_s = timeout_s
+        self.patient = False
+        """For who asks again and again: a controller that has answered, and does not any more, is waited for as one that went away while it was asked."""
+        self._answered = False
         self._metadata = (("authorization", f"Bearer {self.address.token}"),) if self.address.token else ()
         self._channel = _channel(self.address)
         self._stub = HeteroShareStub(self._channel)
@@ -410,18 +413,21 @@ class Client:
         give_up, cut_off = time.monotonic() + self.timeout_s, False
         for attempt in count():
             try:
-                return method(request, timeout=self.timeout_s, metadata=self._metadata)
+                reply = method(request, timeout=self.timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 cut_off = cut_off or (_is_lost(error) and not _was_out_of_reach(error))
                 over = (
                     time.monotonic() > give_up
-                    if cut_off
+                    if cut_off or (self.patient and self._answered)
                     else attempt >= len(RETRY_DELAYS_S) or self._nobody_home()
                 )
                 if over or not _is_lost(error):
                     changes = cut_off and bool(getattr(request, "key", ""))
                     raise self._refusal(error, perhaps_done=changes) from None
                 time.sleep(RETRY_DELAYS_S[min(attempt, len(RETRY_DELAYS_S) - 1)])
+            else:
+                self._answered = True
+                return reply
         raise AssertionError("the last attempt returns or raises")
 
     def _open(
@@ -544,8 +550,12 @@ def _kind(error: grpc.RpcError) -> str:
 
 
 def _is_lost(error: grpc.RpcError) -> bool:
-    """The connection failed, as opposed to the controller having refused."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)
+    """The connection failed, or the controller stopped in an orderly way, which ends calls, as opposed to having refused."""
+    if _kind(error):
+        return False
+    if error.code() is grpc.StatusCode.CANCELLED:  # by ourselves it is said with these words
+        return not (error.details() or "").startswith("Locally cancelled")
+    return error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def _is_cut_off(error: grpc.RpcError) -> bool:

@@ -34,7 +34,8 @@ class FakeController(HeteroShareServicer):
         self.metadata: dict[str, dict[str, Any]] = {}
         self.refusals: dict[str, tuple[str, str]] = {}  # method -> (kind, text)
         self.hooks: dict[str, Any] = {}  # method -> called with the context first
-        self.losses: dict[str, int] = {}  # method -> connections to lose first
+        self.losses: dict[str, int] = {}  # method -> connections to lose first …
+        self.stops = False  # … as one that stops in an orderly way ends calls
         self.keys: dict[str, wire.SubmitReply] = {}
         self.jobs: dict[int, wire.JobView] = {}
         self.totals: wire.JobTotals | None = None  # of all jobs; None: of those that are here
@@ -60,7 +61,7 @@ class FakeController(HeteroShareServicer):
         self.notes: list[str] = []
         self.cut_off: list[
             str
-        ] = []  # how streams of output are refused, one after another, once all that there is has been said
+        ] = []  # how streams of output are refused (empty: ended, as by a controller that stops), one after another, once all that there is has been said
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
         )
@@ -119,6 +120,8 @@ class FakeController(HeteroShareServicer):
             self.hooks[method](context)
         if self.losses.get(method, 0) > 0:
             self.losses[method] -= 1
+            if self.stops:
+                context.abort(grpc.StatusCode.CANCELLED, "")
             context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
         if method in self.refusals:
             self._refuse(context, *self.refusals[method])
@@ -225,7 +228,10 @@ class FakeController(HeteroShareServicer):
         for line in kept:
             yield wire.LogsChunk(data=line, epoch=self.jobs[request.job_id].epoch)
         if self.cut_off:
-            self._refuse(context, "unavailable", self.cut_off.pop(0))
+            said = self.cut_off.pop(0)
+            if not said:
+                context.abort(grpc.StatusCode.CANCELLED, "")
+            self._refuse(context, "unavailable", said)
         while request.follow and request.job_id in self.hold_logs and context.is_active():
             with self.changed:
                 if self.jobs[request.job_id].state in ENDED:

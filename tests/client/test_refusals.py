@@ -176,8 +176,10 @@ def _unimplemented(context):
     context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method")
 
 
-def test_a_lost_answer_is_asked_again_with_the_same_key_and_gives_one_job(hsctl, fake, monkeypatch):
+@pytest.mark.parametrize("stops", [False, True], ids=["lost", "stopped"])
+def test_a_lost_answer_is_asked_again_with_the_same_key_and_gives_one_job(hsctl, fake, monkeypatch, stops):
     monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    fake.stops = stops
     fake.losses["Submit"] = 2
     ran = hsctl("submit", "--parsable", "true")
     assert (ran.code, ran.out) == (0, "1\n")
@@ -199,6 +201,53 @@ def test_a_controller_that_went_away_while_it_was_asked_is_waited_for(hsctl, fak
     fake.nodes = [wire.NodeView(name="v1", state="up")]
     assert hsctl("node", "drain", "v1").code == 0
     assert len({request.key for request in fake.requests["DrainNode"]}) == 1
+
+
+def test_who_watches_waits_for_a_controller_that_went_away_in_between(serving, fake, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    with Client(f"unix:{serving.socket}") as client:
+        assert client.jobs() == []
+        serving.stop()
+        with pytest.raises(UnavailableError):
+            client.jobs()
+        client.patient = True
+        fake.add()
+        back = threading.Timer(0.5, serving.start)
+        back.start()
+        assert [job.id for job in client.jobs()] == [1]
+        back.join()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "--watch"),
+        ("share", "--watch"),
+        ("nodes", "--watch", "--jsonl"),
+        ("top",),
+        ("node", "drain", "v1", "--wait"),
+    ],
+)
+def test_verbs_that_stay_are_patient(hsctl, fake, monkeypatch, words):
+    fake.nodes = [wire.NodeView(name="v1", state="up")]
+    seen = []
+
+    def looked(client, *_, **__):
+        seen.append(client.patient)
+        raise KeyboardInterrupt
+
+    for method in ("jobs", "newest_jobs", "shares", "nodes", "drain_node"):
+        monkeypatch.setattr(Client, method, looked)
+    monkeypatch.setattr("hs_client.verbs.top.repaints", lambda: True)
+    hsctl(*words)
+    assert seen == [True]
+
+
+def test_who_asks_once_is_told_soon_that_nobody_answers(serving):
+    with Client(f"unix:{serving.socket}.not") as client:
+        client.patient = True
+        with pytest.raises(UnavailableError, match="no such socket"):
+            client.info()
 
 
 def test_waiting_for_it_ends_some_time_and_says_that_the_change_may_have_been_made(

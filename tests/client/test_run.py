@@ -256,10 +256,11 @@ def test_followed_logs_are_whole_after_a_restart_of_the_controller(serving, fake
 
 
 @pytest.mark.parametrize("verb", ["attach", "logs -f"])
-def test_followed_output_is_said_once_though_its_server_went_away_meanwhile(hsctl, fake, verb):
+@pytest.mark.parametrize("how", ["n1 went away: it hung up", ""], ids=["server", "controller"])
+def test_followed_output_is_said_once_though_who_tells_it_went_away_meanwhile(hsctl, fake, verb, how):
     job = fake.add(state="running", host="n1", started_at=1.7e9).id
     fake.logs[job] = [b"one\n", b"two\n"]
-    fake.cut_off = ["n1 went away: it hung up", "n1 went away: it hung up"]
+    fake.cut_off = [how, how]
     fake.end(job)
     done = hsctl(*verb.split(), str(job))
     assert (done.code, done.out) == (0, "one\ntwo\n"), done.err

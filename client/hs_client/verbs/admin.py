@@ -76,7 +76,7 @@ def drain(
     deadline_s, timeout_s = span("--deadline", deadline), span("--timeout", timeout)
     if timeout and not wait:
         raise InvalidError("--timeout: expected --wait with it")
-    with connected(ctx) as client:
+    with connected(ctx, patient=wait) as client:
         view = client.drain_node(name, reason=reason, deadline_s=deadline_s)
         if wait:
             view = _until_empty(client, view, timeout_s)

@@ -24,7 +24,7 @@ from hs_proto.v1 import controller_pb2 as wire
 def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) -> None:
     """Show who is entitled to how many GPUs, and who gets them."""
     window_s = common.span("--window", window)
-    with connected(ctx) as client:
+    with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
@@ -77,7 +77,7 @@ CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third 
 @click.pass_context
 def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
     """List GPUs and who is on them."""
-    with connected(ctx) as client:
+    with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
@@ -99,7 +99,7 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 @click.pass_context
 def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
     """List servers."""
-    with connected(ctx) as client:
+    with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
@@ -123,7 +123,7 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
 @click.pass_context
 def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, **how: Any) -> None:
     """List trades: who gives fast GPUs and receives slow ones, of whom, and at what price."""
-    with connected(ctx) as client:
+    with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:

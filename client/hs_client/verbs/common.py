@@ -27,7 +27,8 @@ def out(text: str = "") -> None:
 
 
 @contextmanager
-def connected(ctx: click.Context) -> Iterator[Client]:
+def connected(ctx: click.Context, *, patient: bool = False) -> Iterator[Client]:
+    """`patient`: as `Client.patient`."""
     given = ctx.find_root().obj or {}
     with Client(
         given.get("controller"),
@@ -35,6 +36,7 @@ def connected(ctx: click.Context) -> Iterator[Client]:
         ca_file=given.get("ca_file"),
         user=given.get("user", ""),
     ) as client:
+        client.patient = patient
         yield client
 
 

@@ -66,7 +66,7 @@ def queue(
     if me and of_user:
         raise InvalidError("--me and --of: expected one of them")
     wanted = _states(states)
-    with connected(ctx) as client:
+    with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else of_user or ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:

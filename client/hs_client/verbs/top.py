@@ -22,7 +22,7 @@ def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:
 
     from hs_client.page import look, page
 
-    with connected(ctx) as client:
+    with connected(ctx, patient=not once) as client:
         if once or not repaints():
             console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
             console.print(page(look(client), at=time.time()))
