@@ -344,6 +344,31 @@ def test_hadar_moves_no_more_jobs_than_the_budget_allows(name: str) -> None:
         assert len(found.plan.moves) == budget
 
 
+@pytest.mark.parametrize("name", HADARS)
+def test_under_hadar_no_gpu_idles_beside_a_suspended_job_that_may_move_and_who_moved_stays(name: str) -> None:
+    def at(job: int, gang: int, home: str, steps: float, *, running: bool = True) -> JobFacts:
+        return sized(job, steps, gang=gang, host=HostName(home), started=True, running=running)
+
+    wide = [at(1, 3, "h", 1e5), at(2, 3, "k", 1e5), at(3, 2, "h", 1e5, running=False)]
+    small = [at(4, 1, "h", 1e2), at(5, 1, "h", 1e2, running=False)]
+    asked = snapshot([host("h", 4), host("k", 4)], [*wide, *small], rates=RATES, migrations_left=99)
+    world = Run(find(name), asked)
+    for _ in range(8):
+        before, found = world.asked, world.step()
+        runs = {job for turn in found.plan.turns.values() for job in turn.gangs}
+        left = {
+            each.name: each.gpus
+            - sum(
+                one.gang for one in before.jobs if one.id in runs and found.plan.homes[one.id] == (each.name,)
+            )
+            for each in before.hosts
+        }
+        waits = [one.gang for one in before.jobs if one.id not in runs]
+        assert max(left.values()) < min(waits), "somebody fits"
+    moved = [job for _, job in world.moved]
+    assert len(moved) == len(set(moved))
+
+
 FIVE = [host("v", 1), *(host(f"k{at}", 1, "K80") for at in range(2))]
 SPEEDS = {("c", "V100"): 8.0, ("c", "K80"): 2.0}
 

@@ -79,7 +79,7 @@ def _offer_what_is_left(market: Market, slots: Slots) -> None:
 def _of_what_is_left(market: Market, slots: Slots, at: int) -> Home:
     """Fast servers first, of these the fullest; () if there are too few."""
     job, rates = market.jobs[at], market.facts.rates[at]
-    if job.nodes == 1 or market.fixed[at] or (job.started and not slots.moves_left):
+    if market.fixed[at] or (job.started and not slots.moves_left):
         return ()
     able = [
         (-float(rates[kind]), slots.free(host.name), host.name)

@@ -34,6 +34,7 @@ class Round:
     value: float  # sum of costs
     bound: float  # no choice that uses as many GPUs costs less
     relaxed: float  # the LP's bound, which holds for mixtures of choices too
+    prices: Floats  # (I,): of a GPU of each type in the LP
 
     @property
     def gap(self) -> float:
@@ -71,7 +72,7 @@ def decide(costs: Floats, gpus: Ints, capacity: Ints, *, gap: float = GAP, busy:
     eligible = np.isfinite(costs)
     nobody = np.full(len(gpus), -1, np.int64)
     if not eligible.any():
-        return Round(nobody, 0, 0.0, 0.0, 0.0)
+        return Round(nobody, 0, 0.0, 0.0, 0.0, np.zeros(len(capacity)))
     most = most_gpus(gpus, eligible, capacity) if busy else Most(0, nobody, proved=True)
     case = _Case(costs, gpus, capacity, most.gpus)
     lp = _prices(case, most.choice)
@@ -82,7 +83,8 @@ def decide(costs: Floats, gpus: Ints, capacity: Ints, *, gap: float = GAP, busy:
 def _round(case: _Case, lp: _Lp, choice: Ints, bound: float) -> Round:
     runs = np.flatnonzero(choice >= 0)
     value = float(case.costs[runs, choice[runs]].sum())
-    return Round(choice, int(case.gpus[runs].sum()), value, min(bound, value), min(lp.bound, value))
+    gpus = int(case.gpus[runs].sum())
+    return Round(choice, gpus, value, min(bound, value), min(lp.bound, value), lp.slack - lp.surplus)
 
 
 def _prices(case: _Case, start: Ints) -> _Lp:
