@@ -2,7 +2,7 @@
 
 Run as `python -I -S carrier.py`. Orders come as the first frame on standard input, a frame being a kind (J: JSON, D: data), its length
 and its bytes. Sending: frames of what is there. Taking: what is there already, then frames of what is missing. Asking for an average, looking
-for what others wrote there: nothing more.
+for what others wrote there, weighing: nothing more.
 """
 # Descriptors of folders and O_NOFOLLOW are os:
 # ruff: noqa: PTH100, PTH103, PTH120, PTH208
@@ -134,6 +134,11 @@ def files_of(manifest: bytes, generation: int) -> tuple[dict[str, tuple[int, str
     return files, step
 
 
+def total(files: dict[str, tuple[int, str]]) -> int:
+    """Bytes of all of them."""
+    return sum(size for size, _ in files.values())
+
+
 # --- sending --------------------------------------------------------------------------------------------------------
 
 
@@ -219,11 +224,11 @@ class Taker:
         if self.present(here, manifest, files):
             if self.theirs != self.manifest_name:
                 write_whole(here, self.manifest_name, manifest)
-            return {"done": True, "step": step, "copied": 0}
+            return {"done": True, "step": step, "copied": 0, "size": total(files)}
         if have and of != own:
             self.clear(here)
             return {"again": True}
-        check_room(here, sum(size for size, _ in files.values()) - sum(have.values()))
+        check_room(here, total(files) - sum(have.values()))
         if of != own:
             self.clear(here)
             write_whole(here, ".of.part", own.encode())
@@ -235,7 +240,7 @@ class Taker:
         os.unlink(".of.part", dir_fd=here)
         os.fsync(here)
         os.fsync(root)
-        return {"done": True, "step": step, "copied": copied}
+        return {"done": True, "step": step, "copied": copied, "size": total(files)}
 
     def header(self, name: str) -> dict[str, Any]:
         kind, data = self.pipe.read()
@@ -358,7 +363,7 @@ def look(order: dict[str, Any], pipe: Pipe) -> None:
         why = f"no generation from {order['generation']} on"
         for generation in sorted((n for n in found if n >= order["generation"]), reverse=True):
             try:
-                step = whole(root, generation, order)
+                step, size = whole(root, generation, order)
             except TornError as error:
                 why = f"gen-{generation}: {error}"
                 continue
@@ -367,7 +372,7 @@ def look(order: dict[str, Any], pipe: Pipe) -> None:
                     raise
                 why = f"gen-{generation}: {error.strerror}: {error.filename}"
                 continue
-            pipe.say(done=True, generation=generation, step=step)
+            pipe.say(done=True, generation=generation, step=step, size=size)
             return
     raise TornError(why)
 
@@ -383,8 +388,8 @@ def claim(root: int, epoch: int) -> None:
             write_whole(root, "epoch.json", json.dumps({"epoch": epoch}).encode())
 
 
-def whole(root: int, generation: int, order: dict[str, Any]) -> int:
-    """Its step. Sizes are enough: digests are checked when the job takes it up."""
+def whole(root: int, generation: int, order: dict[str, Any]) -> tuple[int, int]:
+    """Its step, and bytes of what this node takes up of it. Sizes are enough: digests are checked when the job takes it up."""
     with folder(f"gen-{generation}", root, links=False) as here:
         manifests = {name: read_small(here, name) for name in order["manifests"]}
         parts = [files_of(manifest, generation) for manifest in manifests.values()]
@@ -401,7 +406,8 @@ def whole(root: int, generation: int, order: dict[str, Any]) -> int:
                 raise TornError(f"{name} has {there} bytes; expected {size}")
         if order["manifest"] not in manifests:  # ranks are alike: it goes on from what another node's wrote
             write_whole(here, order["manifest"], manifests[order["theirs"]])
-    return min(steps)
+    files, _ = files_of(manifests[order["theirs"]], generation)
+    return min(steps), total(files)
 
 
 # --- asking for an average ------------------------------------------------------------------------------------------
@@ -411,6 +417,7 @@ def ask(order: dict[str, Any], pipe: Pipe) -> None:
     """Leaves word for the job's process of what this generation is the average of (hs_job.average)."""
     os.makedirs(order["folder"], mode=0o700, exist_ok=True)
     name = f"gen-{order['generation']}"
+    size = max(map(size_of, order["average"]["parts"]), default=0)
     with folder(order["folder"]) as root:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=root)
@@ -422,8 +429,8 @@ def ask(order: dict[str, Any], pipe: Pipe) -> None:
         with folder(name, root, links=False) as here:
             if _MANIFEST not in os.listdir(here):  # else it has been made
                 # The process that is to write it could only fail.
-                check_room(here, max(map(size_of, order["average"]["parts"]), default=0))
-    pipe.say(done=True)
+                check_room(here, size)
+    pipe.say(done=True, size=size)
 
 
 def size_of(part: dict[str, Any]) -> int:
@@ -437,7 +444,17 @@ def size_of(part: dict[str, Any]) -> int:
             files, _ = files_of(read_small(there, _MANIFEST), generation)
     except (OSError, TornError):
         return 0
-    return sum(size for size, _ in files.values())
+    return total(files)
+
+
+# --- weighing ---------------------------------------------------------------------------------------------------------
+
+
+def weigh(order: dict[str, Any], pipe: Pipe) -> None:
+    """How large this node's part of a generation is. It was committed a moment ago: its manifest is believed."""
+    with folder(order["folder"]) as root, folder(f"gen-{order['generation']}", root, links=False) as here:
+        files, _ = files_of(read_small(here, order["manifest"]), order["generation"])
+    pipe.say(done=True, size=total(files))
 
 
 def main() -> None:
@@ -459,6 +476,8 @@ def main() -> None:
             ask(order, pipe)
         elif order["what"] == "look":
             look(order, pipe)
+        elif order["what"] == "weigh":
+            weigh(order, pipe)
         else:
             Taker(order, pipe).take(order["folder"])
     except EOFError:

@@ -21,6 +21,7 @@ from hs_agent.leases import Leases
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
 from hs_agent.secure import Secure
+from hs_agent.sizes import Sizes
 from hs_agent.transfer import Fetches, Sender
 from hs_agent.watch import Watch
 from hs_core.errors import RefusedError
@@ -31,6 +32,7 @@ from hs_core.events import (
     Forget,
     HostCommand,
     HostEvent,
+    JobCheckpointed,
     Kill,
     Launch,
     LaunchFailed,
@@ -71,6 +73,7 @@ class Agent:
         self.grants = Grants()
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
         self.fetches = Fetches(self.launcher, dial, self.post)
+        self.sizes = Sizes(self.launcher, self.post)
         self.errands = Errands(self.launcher, self._why_no_turn)
         self.rendezvous = Rendezvous(config.rendezvous_ports)
         self.leases = Leases(self.launcher)
@@ -165,6 +168,7 @@ class Agent:
         if self._wake is not None:
             self._wake.cancel()
         self.watch.close()
+        await self.sizes.close()
         await self.fetches.close()
         await self.errands.close()
         await self.door.stop()
@@ -209,6 +213,8 @@ class Agent:
         self.errands.look()  # before anybody else has the GPUs
         for command in outcome.commands:
             self._perform(command)
+        if isinstance(event, JobCheckpointed):
+            self.sizes.look(Key(event.job, event.epoch), event.generation)
 
     def _perform(self, command: HostCommand) -> None:
         match command:

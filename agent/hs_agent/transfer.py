@@ -55,6 +55,7 @@ class Got(NamedTuple):
     generation: int  # an average: what it will be
     step: int
     copied: int  # bytes that came, the last time
+    size: int = 0  # of its files here; 0: not known; an average: of the largest part
 
 
 class Carrier:
@@ -295,7 +296,12 @@ class Fetches:
         self._over(key, asyncio.current_task())  # another may be ordered as that is told
         self._post(
             CheckpointFetched(
-                now_s=boot_s(), job=key.job, epoch=key.epoch, generation=got.generation, step=got.step
+                now_s=boot_s(),
+                job=key.job,
+                epoch=key.epoch,
+                generation=got.generation,
+                step=got.step,
+                size_bytes=got.size,
             )
         )
 
@@ -327,8 +333,8 @@ class Fetches:
             "alone": not wanted.spec.checkpoint_dir,
         }
         async with Carrier(asking, who) as carried:
-            await carried.hear()
-        return Got(source.generation, source.step, copied)
+            answer = await carried.hear()
+        return Got(source.generation, source.step, copied, int(answer["size"]))
 
     async def _try(self, order: Fetch, source: Source, who: Account, where: Path, part: int = -1) -> Got:
         """Again and again, from where it was, as long as something comes."""
@@ -396,7 +402,7 @@ class Fetches:
                 found = await files.hear()
             except TornError as error:
                 raise GoneError(f"{where}: {error}") from None
-        return Got(int(found["generation"]), int(found["step"]), 0)
+        return Got(int(found["generation"]), int(found["step"]), 0, int(found["size"]))
 
     async def _once(  # noqa: PLR0917
         self,
@@ -441,7 +447,9 @@ class Fetches:
                     answer.cancel()
                     pumping.cancel()
                     await asyncio.gather(answer, pumping, return_exceptions=True)
-        return None if word.get("again") else Got(source.generation, int(word["step"]), int(word["copied"]))
+        if word.get("again"):
+            return None
+        return Got(source.generation, int(word["step"]), int(word["copied"]), int(word["size"]))
 
 
 def _whoever_has(source: Source) -> Source:

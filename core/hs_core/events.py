@@ -325,6 +325,13 @@ class JobCheckpointed(_JobAt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWeighed(_JobAt):
+    """How large a durable one is, as far as it lies on this host: looked up beside all else, so it may come late, or never."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed(_JobAt):
     """Disk full, say: the job goes on (or stays as it was) without it."""
 
@@ -370,6 +377,7 @@ class CheckpointFetched(_JobAt):
 
     generation: int
     step: int
+    size_bytes: int = 0  # of its files; 0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +440,7 @@ HostEvent = (
     | JobWentOn
     | JobProgressed
     | JobCheckpointed
+    | CheckpointWeighed
     | CheckpointFailed
     | JobRestored
     | JobFroze

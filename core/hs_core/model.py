@@ -408,6 +408,7 @@ class Job:
         None  # of an elastic job, newest that was measured well enough; None: as declared
     )
     migrations: int = 0
+    state_bytes: int = 0  # of its newest checkpoint that was weighed, on all of its servers, whichever incarnation wrote it; of copies: of one; 0: none was
     unconfirmed: tuple[
         HostName, ...
     ] = ()  # homes that it was taken from before they started it, and that may not know that yet

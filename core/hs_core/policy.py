@@ -58,7 +58,7 @@ class JobFacts:
         0.0  # when it was placed or last moved, and its checkpoint had come along; inf: that is on its way
     )
     attained_gpu_s: float = 0.0
-    state_bytes: int = 0  # that a move would take along; 0: not known
+    state_bytes: int = 0  # that a move would take along: its newest checkpoint, of copies that of one; before there is any, an estimate; 0: not known
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end

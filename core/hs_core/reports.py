@@ -77,6 +77,7 @@ class JobReport:
     single: bool = False  # but copies could not be averaged: a library's loop counts by itself
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
+    checkpoint_bytes: int = 0  # files here of the newest one that was weighed; 0: none was
     fallbacks: int = (
         0  # times that a process found that one torn or gone, and began from an older one, or afresh …
     )
@@ -162,6 +163,9 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
     ended = next(chain(with_agent, lost, final, first_failed, failed), None)
     phases = [r.phase for r in reports]
+    sizes = [
+        r.checkpoint_bytes for r in reports
+    ]  # of what some have not weighed nobody knows how large it is
     if ended is not None:
         gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)
         phase = Phase.EXITED if gone else Phase.KILLING
@@ -179,6 +183,7 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         can_checkpoint=len(reports) == nodes and all(r.can_checkpoint for r in reports),
         in_turn=len(reports) == nodes and all(r.in_turn for r in reports),
         checkpoint_step=min(r.checkpoint_step for r in reports),
+        checkpoint_bytes=sum(sizes) if len(reports) == nodes and all(sizes) else 0,
         exit=(ended or first).exit if phase is Phase.EXITED else None,
     )
 
@@ -225,6 +230,7 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
         in_turn=any(r.in_turn for r in live),
         # Of what they have written since they began each is a part: what all have is where they began.
         checkpoint_step=min(base_step, *(r.checkpoint_step for r in reports)),
+        checkpoint_bytes=max(r.checkpoint_bytes for r in reports),  # each has all of its own
         exit=why if phase is Phase.EXITED else None,
     )
 

@@ -42,7 +42,8 @@ class Lives(Views):
         happening = states.comes_to(whole)
         state = states.after(row, happening) if happening else row.state
         first_run_s = _began_s(whole, happening, now_s) if row.first_run_s is None else row.first_run_s
-        new = row_with(row, reports=said, state=state, first_run_s=first_run_s)
+        state_bytes = whole.checkpoint_bytes or row.state_bytes
+        new = row_with(row, reports=said, state=state, first_run_s=first_run_s, state_bytes=state_bytes)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or not _weighs_alike(whole_before, whole):
@@ -538,7 +539,7 @@ _ENDED_WORDS = {
 }
 
 
-def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, bool, bool]:
+def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, int, bool, bool]:
     """What of a part's report policies see, but for its counters."""
     memory_bytes, over, held_up = (
         report.device_memory_bytes,
@@ -546,7 +547,8 @@ def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, bool, bool]
         reports.is_held_up(report),
     )
     can = report.can_checkpoint, report.single
-    return report.phase, *can, report.sliceable, memory_bytes, over, held_up
+    sizes = memory_bytes, report.checkpoint_bytes
+    return report.phase, *can, report.sliceable, *sizes, over, held_up
 
 
 def _began_s(whole: JobReport, happening: Happening | None, now_s: float) -> float | None:

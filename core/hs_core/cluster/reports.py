@@ -47,6 +47,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         rendezvous=new.rendezvous[:_TEXT] or before.rendezvous,
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
+        checkpoint_bytes=_whole(new.checkpoint_bytes) or before.checkpoint_bytes,
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
         fallback_why=new.fallback_why[:_TEXT],
         began_step=new.began_step if -1 <= new.began_step < _MOST else before.began_step,
@@ -66,6 +67,8 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and _kept_on(before, new)
         and new.checkpoint_generation < 1 << 31
         and new.checkpoint_step < _MOST
+        and 0 <= new.checkpoint_bytes < _MOST
+        and (new.checkpoint_bytes > 0 or before.checkpoint_bytes == 0)
         and 0 <= new.step < _MOST
         and 0.0 <= new.steps_per_s <= _MOST
         and before.gpu_s <= new.gpu_s <= _MOST

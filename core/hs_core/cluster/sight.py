@@ -349,6 +349,7 @@ class Sight:
             migrate=row.spec.migrate,
             settled_s=inf if reports.is_fetching(row) else row.settled_s,
             attained_gpu_s=row.gpu_s,
+            state_bytes=_state_bytes(row, report),
             steps=row.spec.steps,
             steps_done=row.step,
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
@@ -413,6 +414,13 @@ class Sight:
             facts = _host_facts(host, connected=connected, expected=expected, starts=starts)
             known = self._hosts[host.name] = (host, facts)
         return known[1]
+
+
+def _state_bytes(row: Job, report: JobReport | None) -> int:
+    """As `JobFacts.state_bytes`. Before any checkpoint of it was weighed: what was seen in the memory of its GPUs is no less, as a rule."""
+    if row.state_bytes or report is None:
+        return row.state_bytes
+    return report.device_memory_bytes * row.gang
 
 
 def _going(row: Job) -> Going | None:

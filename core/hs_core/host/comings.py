@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hs_core.events import Fetch, Reserve
+from hs_core.events import CheckpointFetched, Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
@@ -89,11 +89,13 @@ def due_s(job: HostedJob) -> float:
     return due
 
 
-def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
+def fetched(board: Board, job: HostedJob, event: CheckpointFetched) -> None:
     if job.alive or job.ended:
         return
+    generation, step = event.generation, event.step
     job.fetching, job.fetch_why, job.fetch_fails = None, "", 0
     job.checkpoint_generation, job.checkpoint_step = generation, step
+    job.checkpoint_bytes = event.size_bytes or job.checkpoint_bytes
     job.step = max(job.step, step)
     job.came_s = board.now_s
     found = f"has checkpoint {generation}, step {step}" if generation >= 0 else "no checkpoint was found"

@@ -98,6 +98,7 @@ class HostedJob:
     tier: Tier = Tier.NONE
     checkpoint_step: int = -1
     checkpoint_generation: int = -1
+    checkpoint_bytes: int = 0  # of the newest that was weighed: what is written next is about as large
     began_step: int = -1  # where this process began; -1: that is not known yet
     fallbacks: int = 0  # a process found that one torn or gone …
     fallback_why: str = ""  # … the last of them for this reason
@@ -338,7 +339,7 @@ class HostedJob:
             suspends=self.suspends, resumes=self.resumes, suspend_s=self.suspend_s, resume_s=self.resume_s,
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, host_memory_bytes=self.host_peak_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
-            can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation,
+            can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation, checkpoint_bytes=self.checkpoint_bytes,
             began_step=self.began_step, fallbacks=self.fallbacks, fallback_why=self.fallback_why,
             checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,

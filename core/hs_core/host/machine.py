@@ -31,6 +31,7 @@ from typing import Any
 from hs_core.errors import BrokenError
 from hs_core.events import (
     CheckpointFetched,
+    CheckpointWeighed,
     ControllerHeard,
     DeviceMemorySeen,
     Fact,
@@ -72,7 +73,7 @@ from hs_core.names import JobId
 from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Wanted
 
-_QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed)
+_QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed, CheckpointWeighed)
 """Where such an event leaves a job as it stood, nobody's turn can depend on it."""
 
 
@@ -402,7 +403,7 @@ class HostMachine:
         for job in touched:
             now = (
                 job.wanted.epoch, job.phase, job.gpus, job.step, job.tier, job.suspends, job.resumes, job.exit,
-                job.checkpoint_generation, job.checkpoint_fails, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
+                job.checkpoint_generation, job.checkpoint_bytes, job.checkpoint_fails, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
                 job.can_checkpoint, job.beside, job.charged_from_s is None, job.rendezvous, job.fetch_why, job.start_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
             )  # fmt: skip
             id_ = job.id

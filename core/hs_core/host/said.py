@@ -6,6 +6,7 @@ from hs_core.errors import BrokenError
 from hs_core.events import (
     CheckpointFailed,
     CheckpointFetched,
+    CheckpointWeighed,
     FetchFailed,
     JobCapable,
     JobCheckpointed,
@@ -40,7 +41,7 @@ PHASE_OF_TIER = {
 }
 
 JobEvent = (
-    JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
+    JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointWeighed | CheckpointFailed
     | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved | JobTrespassed
 )  # fmt: skip
 
@@ -61,6 +62,8 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             _went_on(board, job, event.step)
         case JobCheckpointed():
             _durable(board, job, event.step, event.generation)
+        case CheckpointWeighed():
+            job.checkpoint_bytes = event.size_bytes
         case CheckpointFailed():
             _checkpoint_failed(board, job, event.why)
         case JobRestored():
@@ -75,7 +78,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case LaunchFailed():
             _launch_failed(board, job, event)
         case CheckpointFetched():
-            comings.fetched(board, job, event.generation, event.step)
+            comings.fetched(board, job, event)
         case FetchFailed():
             comings.fetch_failed(board, job, event.why, hopeless=event.hopeless, host_fault=event.host_fault)
         case RendezvousReserved():

@@ -92,3 +92,4 @@ def bury(board: Board, job: HostedJob) -> None:
         ):
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
+        heir.checkpoint_bytes = job.checkpoint_bytes

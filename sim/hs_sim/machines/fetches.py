@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
 from hs_core.wanted import NOBODY, Source, WantedJob
+from hs_sim.machines.gang import share_of
 from hs_sim.machines.truth import Saved
 
 if TYPE_CHECKING:
@@ -119,9 +120,15 @@ class Fetches:
         agent.disk.store(wanted.job, source.generation, got)
         self._tell(agent, wanted, source.generation, got.step)
 
-    @staticmethod
-    def _tell(agent: "Agent", wanted: WantedJob, generation: int, step: int) -> None:
-        job, epoch = wanted.job, wanted.epoch
+    def _tell(self, agent: "Agent", wanted: WantedJob, generation: int, step: int) -> None:
+        all_bytes = self._world.job_of(wanted).sim.state_bytes if generation >= 0 else 0
         agent.post(
-            CheckpointFetched(now_s=agent.now_s(), job=job, epoch=epoch, generation=generation, step=step)
+            CheckpointFetched(
+                now_s=agent.now_s(),
+                job=wanted.job,
+                epoch=wanted.epoch,
+                generation=generation,
+                step=step,
+                size_bytes=share_of(all_bytes, max(1, len(wanted.nodes)), wanted.node_rank),
+            )
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hs_core.events import (
     CheckpointFailed,
+    CheckpointWeighed,
     HostEvent,
     JobCheckpointed,
     JobExited,
@@ -394,12 +395,18 @@ class Gang:
     def _leave(self, part: Part) -> None:
         """Told to, by node 0 and after the word of its checkpoint; ranks that do not hear that leave by themselves."""
         part.agent.say(part, JobHeld, step=self.step, tier=Tier.CHECKPOINT, generation=self.generation)
+        self._weighed(part)
         if part.rank == 0:
             self.end(part, CHECKPOINTED)
         elif self.reachable(part):
             self.world.clock.after(LEAVE_S, self.end, part, CHECKPOINTED)
         else:
             self.world.clock.after(UNTOLD_S, self.end, part, CHECKPOINTED)
+
+    def _weighed(self, part: Part) -> None:
+        if self.job.sim.state_bytes:
+            size = share_of(self.job.sim.state_bytes, self.nodes, part.rank)
+            part.agent.say(part, CheckpointWeighed, size_bytes=size)
 
     def _cannot_write(self) -> str:
         if any(part.agent.disk_full for part in self.parts.values()):
@@ -434,6 +441,7 @@ class Gang:
             self._write()
             for part in self._in_order():
                 part.agent.say(part, JobCheckpointed, step=self.step, generation=self.generation)
+                self._weighed(part)
         self._move()
 
     def _write(self) -> None:
@@ -521,6 +529,11 @@ class Gang:
                 part.agent.say(part, JobWentOn, step=self.step)
             else:
                 self.say_ready(part)
+
+
+def share_of(state_bytes: int, nodes: int, rank: int) -> int:
+    """What one node has of a checkpoint: together they have all of it, to the byte."""
+    return state_bytes // nodes + (rank < state_bytes % nodes)
 
 
 def exited(part: Part, now_s: float) -> JobExited:
