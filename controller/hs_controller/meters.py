@@ -84,6 +84,12 @@ class Meters:
             ["kind"],
             registry=registry,
         )
+        self._refused = Counter(
+            "hs_refused_total",
+            "What was refused to somebody, by call and why.",
+            ["call", "why"],
+            registry=registry,
+        )
         # `increase` sees a counter grow from its first sample on: one that appears with 1 has not grown, and nobody would be told.
         for reason in MoveReason:
             self._migrations.labels(reason=str(reason))
@@ -103,6 +109,9 @@ class Meters:
                 self._trades.inc()
             elif fact.kind == TRADE_UNDONE:
                 self._undone.inc()
+
+    def refused(self, call: str, why: str) -> None:
+        self._refused.labels(call=call, why=why).inc()
 
     def decided(self, policy: str, *, cycle_s: float, decision_s: float) -> None:
         self._cycle_s.labels(policy=policy).observe(cycle_s)
