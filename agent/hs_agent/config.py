@@ -20,6 +20,7 @@ from hs_core.names import HOST_NAME
 from hs_daemon import config_file
 from hs_daemon.addresses import is_loopback
 
+DEFAULT_FILE = Path("/etc/heteroshare/agent.toml")
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")

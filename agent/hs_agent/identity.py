@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hs_agent.config import split_address
+from hs_agent.config import DEFAULT_FILE, split_address
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
@@ -94,10 +94,10 @@ def load_identity(folder: Path) -> Identity | None:
 
 
 def default_folder(file: Path) -> Path:
-    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
+    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet, and the usual one may be missing."""
     state_dir: object = "/var/lib/heteroshare/agent"
     try:
-        if file.exists():
+        if file != DEFAULT_FILE or file.exists():
             state_dir = config_file.table(file).get("state_dir", state_dir)
     except OSError as error:
         raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
