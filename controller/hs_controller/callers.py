@@ -16,6 +16,7 @@ from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
 from hs_controller.refusals import Why, token_id
+from hs_controller.sqlite import MAKE_ROOM, NO_ROOM, StoreFullError
 from hs_daemon.durable import write_new
 from hs_proto.certified import node_of
 
@@ -171,6 +172,8 @@ def secret(file: Path) -> str:
         text = file.read_text(encoding="ascii").strip()
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise StoreFullError(f"{file}: cannot be made: {MAKE_ROOM}") from None
         raise SecretError(f"{file}: {error}") from None
     if len(text) < 20:
         raise SecretError(f"{file}: holds no token (at least 20 characters); remove it to have one made")
