@@ -136,7 +136,12 @@ class TokenCalls(Calls):
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             digest = digest_of(token)
             row = JoinToken(
-                id=digest[:12], node=node, digest=digest, created_s=now_s, not_after_s=now_s + valid_s
+                id=digest[:12],
+                node=node,
+                digest=digest,
+                created_s=now_s,
+                not_after_s=now_s + valid_s,
+                by=caller.name,
             )
             gone = self._loop.mind.registry.invite(row)
             text = f"{caller.name} lets {node} join within {valid_s:.0f} s"
@@ -174,7 +179,7 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
             invitation = registry.invitation(node, request.token, now_s)
             identity = registry.joined(node, issued.serial, issued.not_after_s, time.time())
             text = f"{node} got a certificate with token {invitation.id}"
-            fact = audit(now_s, "node-certified", text, host=node, serial=issued.serial)
+            fact = audit(now_s, "node-certified", text, by=invitation.by, host=node, serial=issued.serial)
             return [Kept(now_s=now_s, rows=(replace(invitation, used_s=now_s), identity), facts=(fact,))]
 
         await self._loop.ask(make, lambda _outcomes: b"", None)
@@ -195,7 +200,8 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
             if why:  # it was removed just now
                 raise RefusedError(why, Kind.NOT_ALLOWED)
             identity = registry.renewed(node, issued.serial, issued.not_after_s, time.time())
-            fact = audit(now_s, "node-renewed", f"{node} renewed its certificate", host=node)
+            text = f"{node} renewed its certificate"
+            fact = audit(now_s, "node-renewed", text, by=caller.name, host=node)
             return [Kept(now_s=now_s, rows=(identity,), facts=(fact,))]
 
         await self._loop.ask(make, lambda _outcomes: b"", None)
