@@ -295,3 +295,12 @@ def test_tokens_are_shown_once_listed_and_revoked(hsctl, fake):
     assert len(hsctl("token", "list", "--jsonl").out.splitlines()) == 2
     assert hsctl("token", "revoke", "t1").out == "token t1 of ann revoked\n"
     assert hsctl("token", "create", "--valid", "soon").code == 2
+
+
+def test_an_invitation_is_listed_and_taken_back_as_the_nodes_that_it_is_for(hsctl, fake):
+    fake.tokens = [wire.TokenView(id="i1", user="root", node="v1", created_at=1.0, not_after=2e9)]
+    (line,) = hsctl("token", "list").out.splitlines()[1:]
+    assert ("invitation of v1" in line, "valid" in line) == (True, True)
+    (row,) = json.loads(hsctl("token", "list", "--json").out)
+    assert (row["node"], row["user"], row["not_after"]) == ("v1", "root", 2e9)
+    assert hsctl("token", "revoke", "i1").out == "the invitation i1 of v1 revoked\n"

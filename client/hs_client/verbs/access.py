@@ -179,7 +179,7 @@ def create(ctx: click.Context, /, *, user: str, label: str, valid: str | None, a
 def list_tokens(
     ctx: click.Context, /, *, me: bool, of_user: str | None, as_json: bool, no_header: bool, jsonl: bool
 ) -> None:
-    """List your tokens, or for an admin everybody's."""
+    """List your tokens, or for an admin everybody's, and the invitations of nodes that can still be used."""
     if me and of_user:
         raise InvalidError("--me and --of: expected one of them")
     if as_json and jsonl:
@@ -195,7 +195,8 @@ def list_tokens(
 @json_option
 @click.pass_context
 def revoke(ctx: click.Context, /, *, token_id: str, as_json: bool) -> None:
-    """Make a token worthless at once."""
+    """Make a token worthless at once; for an admin also an invitation (hsctl node enroll)."""
     with connected(ctx) as client:
         view = client.revoke_token(token_id)
-    out(forms.text(forms.token(view), indent=2) if as_json else f"token {view.id} of {view.user} revoked")
+    what = f"the invitation {view.id} of {view.node}" if view.node else f"token {view.id} of {view.user}"
+    out(forms.text(forms.token(view), indent=2) if as_json else f"{what} revoked")
