@@ -321,7 +321,9 @@ def _refusal(error: grpc.RpcError, controller: str) -> RefusedError:
 def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
     """One beside it, with the key and room for the rest: who cannot write there is told before a token is used up."""
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    missing: list[Path] = []  # folders above it, the lowest first
     try:
+        missing += [above for above in fresh.parents if not above.exists()]
         shutil.rmtree(fresh, ignore_errors=True)
         for left in _left_behind(folder):
             shutil.rmtree(left, ignore_errors=True)
@@ -333,6 +335,9 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
         raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where it has come to be, they are not empty
+            for above in missing:
+                above.rmdir()
 
 
 def _left_behind(folder: Path) -> Iterator[Path]:

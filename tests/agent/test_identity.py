@@ -166,5 +166,21 @@ def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
     assert identity.default_folder(missing) == Path("/var/lib/heteroshare/agent/identity")
 
 
+def test_a_join_that_is_refused_leaves_no_folder_behind_and_one_that_is_not_leaves_its_own(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "var" / "agent" / "identity"
+    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+        raise RefusedError("no")
+    assert names_in(tmp_path) == []
+    (tmp_path / "var").mkdir()
+    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+        raise RefusedError("no")
+    assert names_in(tmp_path / "var") == [], "what was there stays"
+    with identity._fresh(folder, b"the key") as fresh:
+        identity._fill(fresh, due(folder))
+    assert sorted(names_in(folder)) == sorted([CERTIFICATE, identity.CA, KEY])
+
+
 def names_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
