@@ -33,6 +33,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
 from hs_daemon.durable import sync_folder, write_new
+from hs_daemon.owned import why_not_ours
 from hs_proto.certified import CONTROLLER_DNS, RENEW_AFTER, agent_dns, node_of
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
@@ -85,6 +86,9 @@ def load_identity(folder: Path) -> Identity | None:
     if not folder.exists():
         return None
     try:
+        for path in (folder, *(folder / name for name in (KEY, CERTIFICATE, CA))):
+            if why := why_not_ours(path):
+                raise RefusedError(f"{path}: {why}")
         if (folder / KEY).stat().st_mode & 0o077:
             raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
         return _identity(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))

@@ -18,6 +18,7 @@ from hs_controller.permissions import Caller, Role
 from hs_controller.refusals import Why, token_id
 from hs_controller.sqlite import MAKE_ROOM, NO_ROOM, StoreFullError
 from hs_daemon.durable import write_new
+from hs_daemon.owned import why_not_ours
 from hs_proto.certified import node_of
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -170,13 +171,15 @@ def secret(file: Path) -> str:
             write_new(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
             fresh.rename(file)
         text = file.read_text(encoding="ascii").strip()
-        mode = file.stat().st_mode
+        mode, why = file.stat().st_mode, why_not_ours(file)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise StoreFullError(f"{file}: cannot be made: {MAKE_ROOM}") from None
         raise SecretError(f"{file}: {error}") from None
     if len(text) < 20:
         raise SecretError(f"{file}: holds no token (at least 20 characters); remove it to have one made")
+    if why:
+        raise SecretError(f"{file}: {why}")
     if mode & 0o077:
         raise SecretError(f"{file}: can be read by others; chmod 600 it, or remove it to have a new one made")
     return text

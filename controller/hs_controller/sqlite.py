@@ -87,7 +87,10 @@ def check_ours(folder: Path) -> None:
 
 
 def check_private(file: Path) -> None:
-    """Whoever can read the journal has what users put into their jobs' environment."""
+    """Whoever can read the journal has what users put into their jobs' environment; whoever can change it has the cluster."""
+    for part in filter(Path.exists, (file, wal(file))):
+        if why := why_not_ours(part):
+            raise StoreRefusedError(f"state_dir: {part}: {why}")
     passed, read = file.parent.stat().st_mode & 0o011, file.stat().st_mode & 0o077
     if passed and read:
         raise StoreRefusedError(
