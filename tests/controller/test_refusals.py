@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from hs_controller.config import Config
-from hs_controller.meters import Meters
+from hs_controller.meters import REFUSED, Meters
 from hs_controller.pki import init
 from hs_controller.refusals import CALLS, OF_ALL, OF_ONE, WITHIN_S, Refusals, Why, token_id
 from hs_proto.v1 import controller_pb2 as pb
@@ -176,4 +176,5 @@ def test_the_words_of_the_counter_are_in_its_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     (row,) = [line for line in page.splitlines() if line.startswith("| `hs_refused_total`")]
     assert [str(why) for why in Why if f"`{why}`" not in row] == []
+    assert {(call in CALLS, Why(why).value) for call, why in REFUSED} == {(True, why) for _, why in REFUSED}
     assert {"connection", "page", "metrics", "Join", "Submit"} <= CALLS
