@@ -17,7 +17,6 @@ from hs_daemon import version
 from hs_daemon.extras import not_installed
 from hs_daemon.journal import complain
 
-DEFAULT_CONFIG = Path("/etc/heteroshare/agent.toml")
 EXIT_CODES = {
     Kind.INVALID: 2,
     Kind.IMPOSSIBLE: 3,
@@ -31,7 +30,7 @@ config_option = click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Configuration, TOML.  [default: {DEFAULT_CONFIG}]",
+    help=f"Configuration, TOML.  [default: {settings.DEFAULT_FILE}]",
 )
 end_jobs_option = click.option(
     "--end-jobs-on-stop",
@@ -69,7 +68,7 @@ def detect(context: click.Context, config_file: Path | None) -> None:
     from hs_agent.doctor import show_detected
 
     file = config_file or context.obj
-    if file is not None or DEFAULT_CONFIG.exists():
+    if file is not None or settings.DEFAULT_FILE.exists():
         show_detected(load(file))
         return
     with tempfile.TemporaryDirectory(prefix="hs-detect-") as folder:  # who only looks leaves nothing behind
@@ -124,14 +123,14 @@ def join(
         token=token,
         ca_sha256=ca_sha256,
         name=name or socket.gethostname(),
-        folder=folder or identity.default_folder(config_file or context.obj or DEFAULT_CONFIG),
+        folder=folder or identity.default_folder(config_file or context.obj or settings.DEFAULT_FILE),
         replace=replace,
     )
     click.echo(f"{made.node} has joined: {made.folder}, good until {time.ctime(made.not_after_s)}")
 
 
 def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> settings.Config:
-    return settings.load(config_file or DEFAULT_CONFIG, overrides)
+    return settings.load(config_file or settings.DEFAULT_FILE, overrides)
 
 
 def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:

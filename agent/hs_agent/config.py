@@ -1,7 +1,6 @@
 """The agent's settings: TOML in, a frozen Config out; every error names file, key, value and what was expected."""
 
 import fnmatch
-import ipaddress
 import os
 import re
 import socket
@@ -18,8 +17,9 @@ from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
 from hs_core.names import HOST_NAME
 from hs_daemon import config_file
-from hs_daemon.addresses import is_loopback
+from hs_daemon.addresses import host_in, is_loopback
 
+DEFAULT_FILE = Path("/etc/heteroshare/agent.toml")
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -215,17 +215,8 @@ def split_address(value: str) -> tuple[str, int] | None:
     number = whole(port, 2**16 - 1)
     if not colon or number is None:
         return None
-    if host.startswith("[") and host.endswith("]"):
-        return (host[1:-1], number) if _is_ipv6(host[1:-1]) else None
-    return (host, number) if HOST_NAME.fullmatch(host) else None
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
+    found = host_in(host)
+    return None if found is None else (found, number)
 
 
 def _controller(top: Table, *, dev: bool) -> str:

@@ -423,4 +423,7 @@ def _controller(config: Config) -> Finding:
         return Finding(WARN, "controller", f"nobody answers at {target}: {error.strerror or error}")
     if config.token_file is not None and not os.access(Path(config.token_file), os.R_OK):
         return Finding(FAIL, "controller", f"{config.token_file} cannot be read (token_file)")
+    why = host_clock.why_not_told(config)
+    if why:
+        return Finding(FAIL, "controller", f"{target} refuses this host: {why}")
     return Finding(OK, "controller", target)

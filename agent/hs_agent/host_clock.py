@@ -16,6 +16,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 STA_UNSYNC = 0x40
 CALLS, CALL_S, ASK_S = 3, 3.0, 5.0
+REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
 class _Timex(ctypes.Structure):
@@ -67,12 +68,23 @@ def against_the_controllers(config: Config) -> Difference | str:
         return str(error)
 
 
-async def _compared(config: Config) -> Difference:
+def why_not_told(config: Config) -> str:
+    """Why the controller tells this host no time, as it does any host that is one of its servers; empty: it does, or nobody is there to ask."""
+    try:
+        asyncio.run(_compared(config, calls=1))
+    except grpc.aio.AioRpcError as error:
+        return (error.details() or error.code().name) if error.code() in REFUSED else ""
+    except (RefusedError, OSError):
+        return ""
+    return ""
+
+
+async def _compared(config: Config, calls: int = CALLS) -> Difference:
     own = secure.load(config) if config.secure else None
     async with dialling.channel(config, own) as channel:
         stub, metadata = agent_pb2_grpc.AgentLinkStub(channel), dialling.metadata(config)
         return min(
-            [await _compared_once(stub, metadata) for _ in range(CALLS)], key=lambda found: found.within_s
+            [await _compared_once(stub, metadata) for _ in range(calls)], key=lambda found: found.within_s
         )
 
 

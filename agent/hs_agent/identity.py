@@ -27,12 +27,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hs_agent.config import split_address
+from hs_agent.config import DEFAULT_FILE, split_address
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_daemon import boot_s, config_file
 from hs_daemon.durable import sync_folder, write_new
+from hs_daemon.owned import why_not_ours
 from hs_proto.certified import CONTROLLER_DNS, RENEW_AFTER, agent_dns, node_of
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
@@ -85,6 +86,9 @@ def load_identity(folder: Path) -> Identity | None:
     if not folder.exists():
         return None
     try:
+        for path in (folder, *(folder / name for name in (KEY, CERTIFICATE, CA))):
+            if why := why_not_ours(path):
+                raise RefusedError(f"{path}: {why}")
         if (folder / KEY).stat().st_mode & 0o077:
             raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
         return _identity(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
@@ -94,10 +98,10 @@ def load_identity(folder: Path) -> Identity | None:
 
 
 def default_folder(file: Path) -> Path:
-    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
+    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet, and the usual one may be missing."""
     state_dir: object = "/var/lib/heteroshare/agent"
     try:
-        if file.exists():
+        if file != DEFAULT_FILE or file.exists():
             state_dir = config_file.table(file).get("state_dir", state_dir)
     except OSError as error:
         raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
@@ -321,7 +325,9 @@ def _refusal(error: grpc.RpcError, controller: str) -> RefusedError:
 def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
     """One beside it, with the key and room for the rest: who cannot write there is told before a token is used up."""
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    missing: list[Path] = []  # folders above it, the lowest first
     try:
+        missing += [above for above in fresh.parents if not above.exists()]
         shutil.rmtree(fresh, ignore_errors=True)
         for left in _left_behind(folder):
             shutil.rmtree(left, ignore_errors=True)
@@ -333,6 +339,9 @@ def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
         raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where it has come to be, they are not empty
+            for above in missing:
+                above.rmdir()
 
 
 def _left_behind(folder: Path) -> Iterator[Path]:

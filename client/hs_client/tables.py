@@ -307,7 +307,7 @@ def tokens(views: Sequence[wire.TokenView]) -> Table:
         (
             t.id,
             t.user,
-            t.label or "-",
+            f"invitation of {t.node}" if t.node else t.label or "-",
             token_state(t),
             clock(t.created_at),
             clock(t.not_after),

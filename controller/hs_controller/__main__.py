@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ try:
     from hs_controller.config import ConfigError
     from hs_controller.doors import DoorError
     from hs_controller.pki import PkiError
-    from hs_controller.sqlite import StoreError, StoreRefusedError
+    from hs_controller.sqlite import StoreError, StoreFullError, StoreRefusedError
     from hs_controller.thinker import still_at_it
     from hs_core import policies
     from hs_core.errors import BrokenError, RefusedError
@@ -29,7 +30,8 @@ except ModuleNotFoundError as missing:
 
 log = structlog.get_logger("hs_controller")
 
-REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
+REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK, TRY_AGAIN = 1, 2, 70, 74, 75
+FULL_S = 10.0  # before systemd may start it again, which gives up after ten times within a minute
 
 
 class _DefaultToRun(click.Group):
@@ -121,6 +123,8 @@ def _run(file: Path) -> int:
         asyncio.run(app.run(settings, policy))
     except ConfigError as error:
         return _complain(error, BAD_CONFIG)
+    except StoreFullError as error:
+        return _full(error)
     except (StoreRefusedError, DoorError, PkiError, SecretError) as error:
         return _complain(error, REFUSED_TO_START)
     except StoreError as error:
@@ -132,6 +136,13 @@ def _run(file: Path) -> int:
         log.exception("broken")
         return BROKEN
     return 0
+
+
+def _full(error: StoreFullError) -> int:
+    status = _complain(error, TRY_AGAIN)
+    if os.environ.get("NOTIFY_SOCKET"):
+        time.sleep(FULL_S)
+    return status
 
 
 def _leave(status: int) -> NoReturn:

@@ -273,14 +273,22 @@ class AdminCalls(Calls):
             raise RefusedError("a backup is under way; try again when it is done", Kind.UNAVAILABLE)
         async with self._copies.sending:
 
-            def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
-                fact = audit(now_s, "backup", f"{caller.name} takes a backup", by=caller.name)
-                return [Kept(now_s=now_s, facts=(fact,))]
+            async def deed(kind: str, text: str) -> None:
+                def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
+                    return [Kept(now_s=now_s, facts=(audit(now_s, kind, text, by=caller.name),))]
 
-            await self._loop.ask(make, lambda _outcomes: b"", None)
+                await self._loop.ask(make, lambda _outcomes: b"", None)
+
+            told = False
             try:
+                await self._copies.check_room()
+                await deed("backup", f"{caller.name} takes a backup")  # before: it is in the copy, too
+                told = True
                 copy = await self._copies.take()
             except StoreError as error:
+                if told:
+                    with contextlib.suppress(RefusedError):  # the journal may be what failed
+                        await deed("backup-failed", f"the backup of {caller.name} could not be made: {error}")
                 raise RefusedError(f"no backup could be made: {error}", Kind.UNAVAILABLE) from None
             with copy:
                 for chunk in copy.chunks():

@@ -25,6 +25,7 @@ from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Role
 from hs_controller.pki import Authority, PkiError, folder_of
+from hs_controller.refusals import Refusals
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
 from hs_controller.web import History, Web, application
@@ -81,6 +82,7 @@ class Controller:
             journal.close()
             raise
         self._loop.hosts = self._hub
+        self._refusals = Refusals(self._loop.meters)
         self._running = asyncio.create_task(self._loop.run(), name="loop")
         try:
             await self._open_doors(authority, secret)
@@ -96,10 +98,20 @@ class Controller:
             config.limits,
             guests := Guests(config.socket.with_name(f"{config.socket.name}.d") / "inner"),
             lambda uid: Known(callers.account(uid, config), f"uid {uid}"),
+            refusals=self._refusals,
         )
         fronts: list[Front] = [people]
         if config.agent_socket is not None:
-            fronts.append(UnixFront(config.agent_socket, 0o600, config.limits, guests, self._only_agents))
+            fronts.append(
+                UnixFront(
+                    config.agent_socket,
+                    0o600,
+                    config.limits,
+                    guests,
+                    self._only_agents,
+                    refusals=self._refusals,
+                )
+            )
         find = await self._tokens()
         port = site = None
         visitors = Guests(guests.address.with_name("web"))
@@ -124,8 +136,16 @@ class Controller:
         self._server = await self._serve(guests, authority, secret)
         if site is not None:
             history = History(config.quantum_s)
-            app = application(self.loop, self._hub, self._service, history, find, secure=not config.dev)
-            self._web = Web(app, visitors.address, self.loop, history)
+            app = application(
+                self.loop,
+                self._hub,
+                self._service,
+                history,
+                find,
+                refusals=self._refusals,
+                secure=not config.dev,
+            )
+            self._web = Web(app, visitors, self.loop, history)
             await self._web.open()
         for front in fronts:
             if front not in self._fronts:
@@ -162,7 +182,7 @@ class Controller:
         silent_s = WEB_SILENT_S if http else 0.0  # gRPC's own pings find out who is gone
         if config.dev:
             log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")
-            return TcpFront(address, limits, guests, None, who, silent_s=silent_s)
+            return TcpFront(address, limits, guests, None, who, silent_s=silent_s, refusals=self._refusals)
         if authority is None:
             raise DoorError(
                 f"{key}: {address[0]}:{address[1]}: this controller has no certificates: put {folder_of(config.state_dir)} back"
@@ -174,7 +194,7 @@ class Controller:
         self._contexts.append(context)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._keep_renewed(authority), name="certificate")
-        return TcpFront(address, limits, guests, context, who, silent_s=silent_s)
+        return TcpFront(address, limits, guests, context, who, silent_s=silent_s, refusals=self._refusals)
 
     def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
         if certificate:
@@ -212,7 +232,7 @@ class Controller:
     async def _serve(self, guests: Guests, authority: Authority | None, secret: str) -> grpc.aio.Server:
         limits = self.config.limits
         server = grpc.aio.server(
-            interceptors=[Gate(guests, self._bodies)],
+            interceptors=[Gate(guests, self._bodies, self._refusals)],
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_concurrent_streams", 256),

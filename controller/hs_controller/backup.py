@@ -85,7 +85,7 @@ def take(folder: Path) -> Copy:
     file = folder / BACKUP
     file.unlink(missing_ok=True)
     try:
-        _check_room(folder)
+        check_room(folder)
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with (
             contextlib.closing(sqlite3.connect(folder / "journal.db", timeout=30)) as source,
@@ -100,7 +100,7 @@ def take(folder: Path) -> Copy:
         file.unlink(missing_ok=True)
 
 
-def _check_room(folder: Path) -> None:
+def check_room(folder: Path) -> None:
     """A copy that fills the disk would stop the journal meanwhile. Raises StoreUnavailableError."""
     journal = folder / "journal.db"
     size = sum(part.stat().st_size for part in (journal, wal(journal)) if part.exists())
@@ -118,6 +118,10 @@ class Copies:
         self.sending = asyncio.Lock()  # held by who is being sent one
         self._folder = folder
         self._making: asyncio.Task[Copy] | None = None
+
+    async def check_room(self) -> None:
+        """Raises StoreUnavailableError."""
+        await asyncio.to_thread(check_room, self._folder)
 
     async def take(self) -> Copy:
         """As `take`."""

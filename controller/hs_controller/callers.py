@@ -15,17 +15,28 @@ from hs_controller import pki
 from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
+from hs_controller.refusals import Why, token_id
+from hs_controller.sqlite import MAKE_ROOM, NO_ROOM, StoreFullError
 from hs_daemon.durable import write_new
+from hs_daemon.owned import why_not_ours
 from hs_proto.certified import node_of
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
+NOT_KNOWN = "the token is not known, or has expired or been revoked: `hsctl token create` makes one"
 SAY_WHO = "say who you are: `authorization: Bearer …` with a token (hsctl token create)"
 ANONYMOUS = Caller(name="somebody unknown", roles=frozenset({Role.ANONYMOUS}), account=False)
 
 
 class StrangerError(Exception):
     """What was shown to say who it is, is not good (any more)."""
+
+    def __init__(self, text: str, why: Why | None = None, *, who: str = "", token: str = "") -> None:
+        """`why` None: nothing was wrong with it. `token`: the id of the one that was shown."""
+        super().__init__(text)
+        self.why = why
+        self.who = who
+        self.token = token
 
 
 class SecretError(Exception):
@@ -68,9 +79,7 @@ class TokenHolder(Guest):
             scheme, _, token = value.partition(" ")
             found = self.find(token.strip()) if scheme.lower() == "bearer" else None
             if found is None:
-                raise StrangerError(
-                    "the token is not known, or has expired or been revoked: `hsctl token create` makes one"
-                )
+                raise StrangerError(NOT_KNOWN, Why.TOKEN, token=token_id(token.strip()))
             return found
         return ANONYMOUS
 
@@ -87,7 +96,7 @@ class Certified(Guest):
         del metadata
         why = self.accepted(self.who)
         if why:
-            raise StrangerError(why)
+            raise StrangerError(why, Why.CERTIFICATE, who=self.who.name)
         return self.who
 
 
@@ -162,11 +171,15 @@ def secret(file: Path) -> str:
             write_new(fresh, f"{secrets.token_urlsafe(32)}\n".encode())
             fresh.rename(file)
         text = file.read_text(encoding="ascii").strip()
-        mode = file.stat().st_mode
+        mode, why = file.stat().st_mode, why_not_ours(file)
     except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise StoreFullError(f"{file}: cannot be made: {MAKE_ROOM}") from None
         raise SecretError(f"{file}: {error}") from None
     if len(text) < 20:
         raise SecretError(f"{file}: holds no token (at least 20 characters); remove it to have one made")
+    if why:
+        raise SecretError(f"{file}: {why}")
     if mode & 0o077:
         raise SecretError(f"{file}: can be read by others; chmod 600 it, or remove it to have a new one made")
     return text

@@ -12,7 +12,7 @@ from hs_controller import permissions
 from hs_controller.links import Hub
 from hs_controller.loop import Key, Loop
 from hs_controller.permissions import Caller, Reach
-from hs_controller.rows import Kept, UserToken
+from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.errors import RefusedError
 from hs_core.events import Fact
 from hs_core.names import HostName, UserName
@@ -74,6 +74,12 @@ def audit(
         data={**({"by": by} if by else {}), **data},
         deed=True,
     )
+
+
+def withdrawal(now_s: float, by: str, invitation: JoinToken) -> Kept:
+    text = f"{by} took back the invitation {invitation.id} of {invitation.node}"
+    fact = audit(now_s, "node-uninvited", text, by=by, host=invitation.node, token=invitation.id)
+    return Kept(now_s=now_s, gone=(invitation,), facts=(fact,))
 
 
 def revocation(now_s: float, by: str, tokens: Iterable[UserToken]) -> Kept:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from hs_core.digits import whole
 from hs_daemon import config_file, host_name
-from hs_daemon.addresses import is_loopback
+from hs_daemon.addresses import host_in, is_loopback
 
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
@@ -218,13 +218,17 @@ def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
         return None
     if not isinstance(value, str) or ":" not in value:
         where.wrong(value, '"host:port", e.g. "127.0.0.1:7443", or "" for none')
-    host, _, port = value.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
+    written, _, port = value.rpartition(":")
     number = whole(port, 65535)
     if number is None:
         where.wrong(value, "a port from 0 to 65535 (0: any free one)")
-    if not host:
+    if not written:
         where.wrong(value, '"host:port"; all addresses are "0.0.0.0:7443"')
+    host = host_in(written)
+    if host is None:
+        where.wrong(
+            value, '"host:port" with a name or an address of this host, e.g. "0.0.0.0:7443" or "[::]:7443"'
+        )
     return ("127.0.0.1" if host == "localhost" else host), number
 
 

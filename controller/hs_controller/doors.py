@@ -23,6 +23,7 @@ import structlog
 
 from hs_controller.callers import Guest
 from hs_controller.config import Limits
+from hs_controller.refusals import CONNECTION, Refusals, Why
 
 log = structlog.get_logger("hs_controller.doors")
 
@@ -57,6 +58,11 @@ class Guests:
         """The address of the machine that the call comes from; empty: this one, or the connection has ended."""
         _, source = self._by_name.get(peer.removeprefix(_PEER), (None, ""))
         return source
+
+    def source_of(self, accepted: socket.socket) -> str:
+        """The same, by a connection that the private server has accepted."""
+        name = accepted.getpeername()
+        return self.source(name[1:].decode() if isinstance(name, bytes) else "")
 
 
 class _Half(asyncio.Protocol):
@@ -119,17 +125,20 @@ class _Half(asyncio.Protocol):
 
 
 class _Refused(Exception):  # noqa: N818 — no error: a guest that is sent away
-    pass
+    def __init__(self, text: str, why: Why) -> None:
+        super().__init__(text)
+        self.why = why
 
 
 class Front(ABC):
     """A public door: accepts, asks who it is, splices."""
 
-    def __init__(self, limits: Limits, guests: Guests, silent_s: float = 0.0) -> None:
+    def __init__(self, limits: Limits, guests: Guests, silent_s: float = 0.0, *, refusals: Refusals) -> None:
         """`silent_s`: a connection over which nothing goes for so long, or at most twice as long, is ended; 0: never."""
         self._limits = limits
         self._silent_s = silent_s
         self._guests = guests
+        self._refusals = refusals
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._entering: set[asyncio.Task[None]] = set()
@@ -178,13 +187,15 @@ class Front(ABC):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(self._listener)
+                connection, peer = await loop.sock_accept(self._listener)
             except OSError as error:  # out of file descriptors, say: those inside must get on
                 log.warning("cannot-accept", why=str(error))
                 await asyncio.sleep(0.2)
                 continue
             if len(self._open) + len(self._entering) >= self._limits.connections:
-                log.warning("connection-refused", why="too many connections", limit=self._limits.connections)
+                text = f"{self.name}: too many connections (limit {self._limits.connections})"
+                address = str(peer[0]) if isinstance(peer, tuple) else ""
+                self._refusals.tell(CONNECTION, Why.CROWDED, text, address=address)
                 connection.close()
                 continue
             task = asyncio.create_task(self._enter(connection))
@@ -197,7 +208,9 @@ class Front(ABC):
             guest, whose = await self._greet(connection, outer)
             await self._splice(outer, guest, whose)
         except (OSError, ssl.SSLError, _Refused) as error:
-            log.warning("connection-refused", door=self.name, why=str(error) or type(error).__name__)
+            why = error.why if isinstance(error, _Refused) else Why.HANDSHAKE
+            text = f"{self.name}: {str(error) or type(error).__name__}"
+            self._refusals.tell(CONNECTION, why, text, address=outer.source)
             _abort(outer, connection)
         except BaseException:
             _abort(outer, connection)
@@ -205,7 +218,7 @@ class Front(ABC):
 
     async def _splice(self, outer: _Half, guest: Guest, whose: str) -> None:
         if self._of_whom[whose] >= self._limits.connections_per_uid:
-            raise _Refused(f"too many connections of {whose}")
+            raise _Refused(f"too many connections of {whose}", Why.CROWDED)
         loop = asyncio.get_running_loop()
         behind = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -237,7 +250,7 @@ class Front(ABC):
         assert inner.transport is not None
         if outer.transport is None or outer.transport.is_closing():
             inner.transport.abort()
-            raise _Refused("it went away at once")
+            raise _Refused("it went away at once", Why.HANDSHAKE)
         inner.meet(outer)
         outer.meet(inner)
         if self._silent_s:
@@ -270,9 +283,16 @@ class UnixFront(Front):
     """A unix socket: the kernel says whose account is at the other end."""
 
     def __init__(
-        self, path: Path, mode: int, limits: Limits, guests: Guests, who: Callable[[int], Guest | None]
+        self,
+        path: Path,
+        mode: int,
+        limits: Limits,
+        guests: Guests,
+        who: Callable[[int], Guest | None],
+        *,
+        refusals: Refusals,
     ) -> None:
-        super().__init__(limits, guests)
+        super().__init__(limits, guests, refusals=refusals)
         self.path = path
         self._mode = mode
         self._who = who
@@ -345,7 +365,7 @@ class UnixFront(Front):
         # Accounts may be kept on another machine, which may be slow to answer.
         guest = await asyncio.to_thread(self._who, uid)
         if guest is None:
-            raise _Refused(f"uid {uid}: this socket is for agents")
+            raise _Refused(f"uid {uid}: this socket is for agents", Why.RIGHTS)
         connection.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: outer, connection)
         return guest, f"uid {uid}"
@@ -363,8 +383,9 @@ class TcpFront(Front):
         who: Callable[[dict[str, Any]], Guest | None],
         *,
         silent_s: float = 0.0,
+        refusals: Refusals,
     ) -> None:
-        super().__init__(limits, guests, silent_s)
+        super().__init__(limits, guests, silent_s, refusals=refusals)
         self.address = address
         self._secure = secure
         self._who = who
@@ -397,7 +418,7 @@ class TcpFront(Front):
         self._of_whom[source] += 1
         try:
             if self._of_whom[source] > self._limits.connections // 2:
-                raise _Refused(f"too many connections from {source}")
+                raise _Refused(f"too many connections from {source}", Why.CROWDED)
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: outer,
                 connection,
@@ -408,7 +429,7 @@ class TcpFront(Front):
             self._left(source)
         guest = self._who(transport.get_extra_info("peercert") or {})
         if guest is None:
-            raise _Refused(f"{source}: its certificate is none of an agent's")
+            raise _Refused("its certificate is none of an agent's", Why.CERTIFICATE)
         return guest, guest.whose or source
 
 

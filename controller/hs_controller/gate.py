@@ -14,6 +14,7 @@ from hs_controller.bodies import Bodies
 from hs_controller.callers import SAY_WHO, StrangerError
 from hs_controller.doors import Guests
 from hs_controller.permissions import Caller, Role
+from hs_controller.refusals import Refusals, Why, token_id
 from hs_core.errors import Kind, RefusedError
 from hs_proto import convert
 
@@ -23,6 +24,8 @@ CALLER: ContextVar[Caller] = ContextVar("caller")
 """Who calls, within a call."""
 SOURCE: ContextVar[str] = ContextVar("source")
 """The address of the caller's machine, within a call; empty: it is this one."""
+
+JOIN = "/hs.v1.Identity/Join"
 
 CODES = {kind: getattr(grpc.StatusCode, name) for kind, name in convert.GRPC_CODES.items()}
 
@@ -36,9 +39,10 @@ class ResyncError(Exception):
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    def __init__(self, guests: Guests, bodies: Bodies) -> None:
+    def __init__(self, guests: Guests, bodies: Bodies, refusals: Refusals) -> None:
         self._guests = guests
         self._bodies = bodies
+        self._refusals = refusals
 
     async def intercept_service(
         self,
@@ -49,10 +53,10 @@ class Gate(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler  # there is no such call: gRPC says so
         method = str(handler_call_details.method)
-        return _wrapped(handler, self._guests, self._bodies, method)
+        return _wrapped(handler, _Entry(self._guests, self._refusals, method), self._bodies)
 
 
-def _wrapped(handler: Any, guests: Guests, bodies: Bodies, method: str) -> _Handler:
+def _wrapped(handler: Any, entry: "_Entry", bodies: Bodies) -> _Handler:
     """The same call behind the gate; whether it answers by yielding or by writing stays as it is."""
     serial = {
         "request_deserializer": handler.request_deserializer,
@@ -60,75 +64,100 @@ def _wrapped(handler: Any, guests: Guests, bodies: Bodies, method: str) -> _Hand
     }
 
     async def unary(request: Any, context: _Context) -> Any:
-        await _enter(guests, method, context)
-        async with _told(context, method):
+        await entry.enter(context)
+        async with entry.told(context, request):
             with bodies.held(CALLER.get().name, request.ByteSize()):
                 return await handler.unary_unary(request, context)
 
     async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
-        await _enter(guests, method, context)
+        await entry.enter(context)
         async with (
-            _told(context, method),
+            entry.told(context),
             contextlib.aclosing(handler.unary_stream(request, context)) as answers,
         ):
             async for answer in answers:
-                await _enter(guests, method, context)  # what was shown may not be good any more
+                await entry.enter(context)  # what was shown may not be good any more
                 yield answer
 
     async def duplex(requests: Any, context: _Context) -> None:
-        await _enter(guests, method, context)
-        async with _told(context, method):
+        await entry.enter(context)
+        async with entry.told(context):
             await handler.stream_stream(requests, context)
 
     if handler.unary_unary:
         return grpc.unary_unary_rpc_method_handler(unary, **serial)
     if handler.unary_stream:
         return grpc.unary_stream_rpc_method_handler(stream, **serial)
-    assert handler.stream_stream, f"{method}: calls of this shape are not served"
+    assert handler.stream_stream, f"{entry.method}: calls of this shape are not served"
     return grpc.stream_stream_rpc_method_handler(duplex, **serial)
 
 
-async def _enter(guests: Guests, method: str, context: _Context) -> None:
-    try:
-        caller = _who(guests, method, context)
-    except StrangerError as error:
-        await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED, str(error), (("hs-kind", Kind.NOT_ALLOWED.value),)
-        )
-    try:
-        permissions.check(caller, method)
-    except RefusedError as refused:
-        await _refuse(context, refused)
-    CALLER.set(caller)
-    SOURCE.set(guests.source(context.peer()))
+class _Entry:
+    """Into one call."""
 
+    def __init__(self, guests: Guests, refusals: Refusals, method: str) -> None:
+        self.method = method
+        self._guests = guests
+        self._refusals = refusals
 
-def _who(guests: Guests, method: str, context: _Context) -> Caller:
-    guest = guests.find(context.peer())
-    if guest is None:
-        raise StrangerError("the connection has ended")
-    caller = guest.caller(tuple(context.invocation_metadata() or ()))
-    if Role.ANONYMOUS in caller.roles and permissions.reach(caller, method) is None:
-        raise StrangerError(SAY_WHO)
-    return caller
+    async def enter(self, context: _Context) -> None:
+        try:
+            caller = self._who(context)
+        except StrangerError as error:
+            if error.why is not None:
+                self._tell(context, error.why, str(error), who=error.who, token=error.token)
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, str(error), (("hs-kind", Kind.NOT_ALLOWED.value),)
+            )
+        try:
+            permissions.check(caller, self.method)
+        except RefusedError as refused:
+            self._tell(context, Why.RIGHTS, str(refused), who=caller.name)
+            await _refuse(context, refused)
+        CALLER.set(caller)
+        SOURCE.set(self._guests.source(context.peer()))
 
+    def _who(self, context: _Context) -> Caller:
+        guest = self._guests.find(context.peer())
+        if guest is None:
+            raise StrangerError("the connection has ended")
+        caller = guest.caller(tuple(context.invocation_metadata() or ()))
+        if Role.ANONYMOUS in caller.roles and permissions.reach(caller, self.method) is None:
+            raise StrangerError(SAY_WHO, Why.NOBODY)
+        return caller
 
-@contextlib.asynccontextmanager
-async def _told(context: _Context, method: str) -> AsyncIterator[None]:
-    """Errors inside, as the caller is to see them."""
-    try:
-        yield
-    except RefusedError as refused:
-        await _refuse(context, refused)
-    except ResyncError as error:
-        await context.abort(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, f"resync: {error}", (("hs-kind", Kind.UNAVAILABLE.value),)
-        )
-    except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
-        raise
-    except Exception:
-        log.exception("call-failed", call=method)
-        await context.abort(grpc.StatusCode.INTERNAL, "a mistake of the controller; its log says more")
+    @contextlib.asynccontextmanager
+    async def told(self, context: _Context, request: Any = None) -> AsyncIterator[None]:
+        """Errors inside, as the caller is to see them."""
+        try:
+            yield
+        except RefusedError as refused:
+            if refused.kind is Kind.NOT_ALLOWED:
+                joins = self.method == JOIN
+                self._tell(
+                    context,
+                    Why.INVITATION if joins else Why.RIGHTS,
+                    str(refused),
+                    who=CALLER.get().name,
+                    token=token_id(request.token) if joins else "",
+                )
+            await _refuse(context, refused)
+        except ResyncError as error:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"resync: {error}",
+                (("hs-kind", Kind.UNAVAILABLE.value),),
+            )
+        except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception:
+            log.exception("call-failed", call=self.method)
+            await context.abort(grpc.StatusCode.INTERNAL, "a mistake of the controller; its log says more")
+
+    def _tell(self, context: _Context, why: Why, text: str, *, who: str = "", token: str = "") -> None:
+        guest = self._guests.find(context.peer())
+        address = self._guests.source(context.peer()) or ("" if guest is None else guest.whose)
+        self._refusals.tell(self.method, why, text, who=who, token=token, address=address)
 
 
 async def _refuse(context: _Context, refused: RefusedError) -> NoReturn:

@@ -30,6 +30,7 @@ from hs_controller.rows import (
     after_of,
 )
 from hs_controller.sqlite import (
+    StoreFullError,
     StoreRefusedError,
     check_ours,
     check_private,
@@ -39,6 +40,7 @@ from hs_controller.sqlite import (
     engine,
     locked,
     mark,
+    not_opened,
     told,
     wal,
 )
@@ -107,11 +109,11 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path) -> "Journal":
-        """Raises StoreRefusedError with the reason; what is there is left as it is."""
+        """Raises StoreRefusedError, or StoreFullError, with the reason; what is there is left as it is."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
+            raise not_opened(error, f"state_dir: {folder}: cannot be made") from None
         check_ours(folder)
         lock = locked(folder)
         try:
@@ -141,7 +143,10 @@ class Journal:
             check_private(file)
             journal = cls(folder, lock, writer, reader)
         except sa.exc.DBAPIError as error:
-            raise StoreRefusedError(f"{file}: {told(error.orig, 'cannot be used')}") from None
+            why = told(error.orig, f"{file}: cannot be used")
+            raise (why if isinstance(why, StoreFullError) else StoreRefusedError(str(why))) from None
+        except OSError as error:
+            raise not_opened(error, f"{file}: cannot be made") from None
         if not marker.exists():
             mark(marker)
         return journal

@@ -25,6 +25,7 @@ SWITCH_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 CYCLE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 COMMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 WATCHED = ("host-doubled",)  # kinds of events for which an alert ships
+REFUSED = (("Join", "invitation"), ("page", "token"), ("connection", "handshake"))  # what strangers try
 AT_ONCE = 1000  # switches that one report may tell of: more is no pace of a scheduler
 
 
@@ -84,9 +85,17 @@ class Meters:
             ["kind"],
             registry=registry,
         )
+        self._refused = Counter(
+            "hs_refused_total",
+            "What was refused to somebody, by call and why.",
+            ["call", "why"],
+            registry=registry,
+        )
         # `increase` sees a counter grow from its first sample on: one that appears with 1 has not grown, and nobody would be told.
         for reason in MoveReason:
             self._migrations.labels(reason=str(reason))
+        for call, why in REFUSED:
+            self._refused.labels(call=call, why=why)
         for kind in WATCHED:
             self._events.labels(kind=kind)
 
@@ -103,6 +112,9 @@ class Meters:
                 self._trades.inc()
             elif fact.kind == TRADE_UNDONE:
                 self._undone.inc()
+
+    def refused(self, call: str, why: str) -> None:
+        self._refused.labels(call=call, why=why).inc()
 
     def decided(self, policy: str, *, cycle_s: float, decision_s: float) -> None:
         self._cycle_s.labels(policy=policy).observe(cycle_s)

@@ -23,12 +23,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hs_core.errors import RefusedError
 from hs_daemon.durable import sync_folder, write_new
+from hs_daemon.owned import why_not_ours
 from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI, RENEW_AFTER, agent_dns, agent_uri
 
 CA_S = 10 * 365.25 * 86_400
 LEAF_S = 7 * 86_400.0
 BACKDATED_S = 300.0  # clocks of other hosts may be behind
 CSR_BYTES = 8192
+FILES = ("ca.key", "ca.pem", "server.key", "server.pem")
 
 
 class PkiError(Exception):
@@ -92,10 +94,8 @@ class Authority:
         if not folder.exists():
             return None
         try:
-            secret = folder / "ca.key"
-            if secret.stat().st_mode & 0o077:
-                raise PkiError(f"{secret}: can be read by others; chmod 600 it")
-            key = serialization.load_pem_private_key(secret.read_bytes(), None)
+            _check_ours(folder)
+            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
             certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
         except (OSError, ValueError) as error:
             raise PkiError(f"{folder}: cannot be read: {error}; put it back from a backup") from None
@@ -202,6 +202,17 @@ class Authority:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------------
+
+
+def _check_ours(folder: Path) -> None:
+    """Whoever can change what is in it is whom they like. Raises PkiError and OSError."""
+    files = [file for name in FILES if (file := folder / name).exists()]
+    for path in (folder, *files):
+        why = why_not_ours(path)
+        if why:
+            raise PkiError(f"{path}: {why}")
+        if path.suffix == ".key" and path.stat().st_mode & 0o077:
+            raise PkiError(f"{path}: can be read by others; chmod 600 it")
 
 
 def _public_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:

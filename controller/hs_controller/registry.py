@@ -112,6 +112,11 @@ class Registry:
     def invitations(self, node: str) -> tuple[JoinToken, ...]:
         return tuple(one for one in self._invitations.values() if one.node == node)
 
+    def open_invitations(self, now_s: float) -> list[JoinToken]:
+        """Those that can still be used."""
+        found = [one for one in self._invitations.values() if not one.used_s and now_s < one.not_after_s]
+        return sorted(found, key=lambda row: (row.created_s, row.id))
+
     def invitation(self, node: str, token: str, now_s: float) -> JoinToken:
         """Raises RefusedError; what it says does not help to guess."""
         row = self._invitations.get(digest_of(token))

@@ -107,6 +107,7 @@ class JoinToken:
     created_s: float
     not_after_s: float
     used_s: float = 0.0  # 0: not yet
+    by: str = ""  # who invites it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

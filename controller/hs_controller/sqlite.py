@@ -1,6 +1,7 @@
 """The SQLite file itself: its lock, its connections, what it must look like, and what its errors mean."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -21,6 +22,10 @@ class StoreError(Exception):
 
 class StoreUnavailableError(StoreError):
     """It cannot be written just now (disk full, busy): try again later."""
+
+
+class StoreFullError(StoreUnavailableError):
+    """The disk is full; one that cannot even be opened for that is tried again later."""
 
 
 class StoreBrokenError(StoreError):
@@ -47,14 +52,28 @@ _TEMPORARY = frozenset(
 )
 
 
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAKE_ROOM = "the disk is full: make room"
+
+
 def told(error: BaseException | None, doing: str) -> StoreError:
     """The driver's error as one of ours."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     name = getattr(error, "sqlite_errorname", "")
     text = f"{doing}: {error}{f' ({name})' if name else ''}"
+    if code in _FULL:
+        return StoreFullError(f"{text}: {MAKE_ROOM}")
     if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
         return StoreUnavailableError(text)
     return StoreBrokenError(text)
+
+
+def not_opened(error: OSError, doing: str) -> StoreError:
+    """The system's error as one of ours."""
+    if error.errno in NO_ROOM:
+        return StoreFullError(f"{doing}: {MAKE_ROOM}")
+    return StoreRefusedError(f"{doing}: {error.strerror}")
 
 
 def check_ours(folder: Path) -> None:
@@ -68,7 +87,10 @@ def check_ours(folder: Path) -> None:
 
 
 def check_private(file: Path) -> None:
-    """Whoever can read the journal has what users put into their jobs' environment."""
+    """Whoever can read the journal has what users put into their jobs' environment; whoever can change it has the cluster."""
+    for part in filter(Path.exists, (file, wal(file))):
+        if why := why_not_ours(part):
+            raise StoreRefusedError(f"state_dir: {part}: {why}")
     passed, read = file.parent.stat().st_mode & 0o011, file.stat().st_mode & 0o077
     if passed and read:
         raise StoreRefusedError(
@@ -82,7 +104,7 @@ def locked(folder: Path) -> int:
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreRefusedError(f"{file}: cannot be opened: {error.strerror}") from None
+        raise not_opened(error, f"{file}: cannot be opened") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -8,7 +8,17 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, revocation, seconds
+from hs_controller.calls import (
+    DAY_S,
+    Calls,
+    Context,
+    audit,
+    key_of,
+    reaches_all,
+    revocation,
+    seconds,
+    withdrawal,
+)
 from hs_controller.config import USER_NAME
 from hs_controller.gate import CALLER
 from hs_controller.links import Hub
@@ -101,14 +111,25 @@ class TokenCalls(Calls):
             raise RefusedError(f"there is no user {request.user!r}", Kind.NOT_FOUND)
         user = request.user or ("" if everybody else caller.name)
         await self._loop.settled()
-        return pb.ListTokensReply(tokens=[_token_view(row) for row in self._loop.mind.registry.tokens(user)])
+        registry = self._loop.mind.registry
+        invited = [] if user else registry.open_invitations(self._loop.clock.now_s())
+        views = [*map(_token_view, registry.tokens(user)), *map(_invitation_view, invited)]
+        return pb.ListTokensReply(tokens=views)
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Context) -> pb.TokenView:
         caller = CALLER.get()
         key = key_of(caller, "RevokeToken", request)
+        gone = pb.TokenView()
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
-            row = self._loop.mind.registry.token(request.id)
+            registry = self._loop.mind.registry
+            if reaches_all(caller, "RevokeToken"):
+                for invitation in registry.open_invitations(now_s):
+                    if invitation.id == request.id:
+                        gone.CopyFrom(_invitation_view(invitation))
+                        gone.revoked = True
+                        return [withdrawal(now_s, caller.name, invitation)]
+            row = registry.token(request.id)
             if row is None or (row.user != caller.name and not reaches_all(caller, "RevokeToken")):
                 raise RefusedError(f"there is no token {request.id!r}", Kind.NOT_FOUND)
             if row.revoked:
@@ -117,8 +138,7 @@ class TokenCalls(Calls):
 
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             row = self._loop.mind.registry.token(request.id)
-            assert row is not None
-            return _token_view(row).SerializeToString()
+            return (gone if row is None else _token_view(row)).SerializeToString()
 
         return pb.TokenView.FromString(await self._loop.ask(make, render, key))
 
@@ -136,7 +156,12 @@ class TokenCalls(Calls):
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             digest = digest_of(token)
             row = JoinToken(
-                id=digest[:12], node=node, digest=digest, created_s=now_s, not_after_s=now_s + valid_s
+                id=digest[:12],
+                node=node,
+                digest=digest,
+                created_s=now_s,
+                not_after_s=now_s + valid_s,
+                by=caller.name,
             )
             gone = self._loop.mind.registry.invite(row)
             text = f"{caller.name} lets {node} join within {valid_s:.0f} s"
@@ -174,7 +199,7 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
             invitation = registry.invitation(node, request.token, now_s)
             identity = registry.joined(node, issued.serial, issued.not_after_s, time.time())
             text = f"{node} got a certificate with token {invitation.id}"
-            fact = audit(now_s, "node-certified", text, host=node, serial=issued.serial)
+            fact = audit(now_s, "node-certified", text, by=invitation.by, host=node, serial=issued.serial)
             return [Kept(now_s=now_s, rows=(replace(invitation, used_s=now_s), identity), facts=(fact,))]
 
         await self._loop.ask(make, lambda _outcomes: b"", None)
@@ -195,7 +220,8 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
             if why:  # it was removed just now
                 raise RefusedError(why, Kind.NOT_ALLOWED)
             identity = registry.renewed(node, issued.serial, issued.not_after_s, time.time())
-            fact = audit(now_s, "node-renewed", f"{node} renewed its certificate", host=node)
+            text = f"{node} renewed its certificate"
+            fact = audit(now_s, "node-renewed", text, by=caller.name, host=node)
             return [Kept(now_s=now_s, rows=(identity,), facts=(fact,))]
 
         await self._loop.ask(make, lambda _outcomes: b"", None)
@@ -233,4 +259,14 @@ def _token_view(row: UserToken) -> pb.TokenView:
         not_after=row.not_after_s,
         last_used_at=row.last_used_s,
         revoked=row.revoked,
+    )
+
+
+def _invitation_view(row: JoinToken) -> pb.TokenView:
+    return pb.TokenView(
+        id=row.id,
+        user=row.by,
+        created_at=row.created_s,
+        not_after=row.not_after_s,
+        node=row.node,
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent.__main__ import DEFAULT_CONFIG
-from hs_agent.config import EmulatedGpus
+from hs_agent.config import DEFAULT_FILE, EmulatedGpus
 from hs_agent.devices.emulated import EmulatedDevices
 from hs_agent.devices.names import short_model
 from hs_agent.devices.nvml import HARDWARE_XIDS, JOBS_OWN_XIDS
@@ -222,8 +221,8 @@ def test_no_gpu_and_no_driver_are_refused_with_what_to_do(nvml) -> None:
 
 
 def test_detect_shows_the_devices_before_there_is_a_configuration(nvml) -> None:
-    if DEFAULT_CONFIG.exists():
-        pytest.skip(f"this host has a {DEFAULT_CONFIG}")
+    if DEFAULT_FILE.exists():
+        pytest.skip(f"this host has a {DEFAULT_FILE}")
     detected = subprocess.run(
         [sys.executable, "-m", "hs_agent", "detect"],
         capture_output=True, text=True, env=nvml.env, check=False, timeout=120,

@@ -163,9 +163,12 @@ class Clock(agent_pb2_grpc.AgentLinkServicer):
 
     def __init__(self, ahead_s: float) -> None:
         self.ahead_s = ahead_s
+        self.refuses = ()
 
     def Clock(self, request, context):  # noqa: N802
-        del request, context
+        del request
+        if self.refuses:
+            context.abort(*self.refuses)
         return agent_pb2.ClockReply(wall_s=time.time() + self.ahead_s)
 
 
@@ -219,6 +222,18 @@ def test_the_clock_is_compared_with_the_controllers(
     found = doctor._clock(settings())
     assert found.verdict == verdict
     assert re.search(says, found.text), found.text
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [("UNAUTHENTICATED", "fail"), ("PERMISSION_DENIED", "fail"), ("UNAVAILABLE", "ok"), ("OK", "ok")],
+)
+def test_a_host_that_the_controller_refuses_is_told_so(settings, controllers_clock, code, verdict) -> None:
+    if code != "OK":
+        controllers_clock.refuses = getattr(grpc.StatusCode, code), "h1 was removed from the cluster"
+    found = doctor._controller(settings())
+    assert found.verdict == verdict
+    assert ("refuses this host: h1 was removed" in found.text) == (verdict == "fail")
 
 
 def test_a_clock_that_nobody_keeps_right_is_a_warning_also_without_a_controller(

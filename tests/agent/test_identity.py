@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hs_agent import __main__ as program
 from hs_agent import identity
 from hs_agent.identity import CERTIFICATE, KEY, Identity, Keeper
 from hs_core.errors import RefusedError
@@ -144,6 +145,41 @@ def test_an_identity_is_on_the_disk_by_name_before_its_host_relies_on_it(
     assert synced == [(fresh, sorted([CERTIFICATE, identity.CA, KEY])), (tmp_path, ["node"])]
     identity._put_certificate(due(folder))
     assert synced[2:] == [(folder, sorted([CERTIFICATE, identity.CA, KEY]))]
+
+
+def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "join", lambda **_: pytest.fail("the token would be used up"))
+    words = ["join", "--controller", "a:1", "--token", "t", "--ca-sha256", "00"]
+    missing = tmp_path / "agent.toml"
+    monkeypatch.setattr("sys.argv", ["hs-agent", *words, "--config", str(missing)])
+    told: list[str] = []
+    monkeypatch.setattr(program, "complain", told.append)
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, told) == (
+        2,
+        [f"hs-agent: {missing}: cannot be read: No such file or directory"],
+    )
+    monkeypatch.setattr(identity, "DEFAULT_FILE", missing)
+    assert identity.default_folder(missing) == Path("/var/lib/heteroshare/agent/identity")
+
+
+def test_a_join_that_is_refused_leaves_no_folder_behind_and_one_that_is_not_leaves_its_own(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "var" / "agent" / "identity"
+    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+        raise RefusedError("no")
+    assert names_in(tmp_path) == []
+    (tmp_path / "var").mkdir()
+    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+        raise RefusedError("no")
+    assert names_in(tmp_path / "var") == [], "what was there stays"
+    with identity._fresh(folder, b"the key") as fresh:
+        identity._fill(fresh, due(folder))
+    assert sorted(names_in(folder)) == sorted([CERTIFICATE, identity.CA, KEY])
 
 
 def names_in(folder: Path) -> list[str]:

@@ -334,7 +334,8 @@ class FakeController(HeteroShareServicer):
 
     def RevokeToken(self, request, context):
         self._came("RevokeToken", request, context)
-        return wire.TokenView(id=request.id, user="ann", revoked=True)
+        node = next((t.node for t in self.tokens if t.id == request.id), "")
+        return wire.TokenView(id=request.id, user="ann", revoked=True, node=node)
 
     def Support(self, request, context):
         self._came("Support", request, context)

@@ -238,6 +238,23 @@ def test_cert_shows_what_is_presented_and_whether_it_is_ours(call, listening, ca
     assert login["trusted"] is True
 
 
+def test_cert_compares_with_the_ca_that_is_named_before_the_logins(
+    call, listening, ca, tmp_path, monkeypatch
+):
+    target = f"127.0.0.1:{listening().port}"
+    call("login", target, "--ca-sha256", ca.sha256, stdin="t")
+    ours, foreign = tmp_path / "ours.pem", tmp_path / "foreign.pem"
+    ours.write_text(ca.pem)
+    foreign.write_text(new_ca().pem)
+    ran = call("--ca", foreign, "cert", target)
+    assert (ran.code, "--ca:         ANOTHER CA" in ran.out) == (1, True)
+    monkeypatch.setenv("HS_CA", str(foreign))
+    ran = call("cert", target, "--json")
+    assert (ran.code, json.loads(ran.out)["trusted"]) == (1, False)
+    assert call("--ca", ours, "cert", target).code == 0
+    assert call("--ca", tmp_path / "none.pem", "cert", target).code == 2
+
+
 @pytest.mark.parametrize(("days", "said"), [(3, "not yet valid"), (-3, "has expired")])
 def test_a_certificate_of_another_day_makes_it_look_at_the_clock(call, listening, days, said):
     serving = listening(ahead=days * DAY)
@@ -278,3 +295,12 @@ def test_tokens_are_shown_once_listed_and_revoked(hsctl, fake):
     assert len(hsctl("token", "list", "--jsonl").out.splitlines()) == 2
     assert hsctl("token", "revoke", "t1").out == "token t1 of ann revoked\n"
     assert hsctl("token", "create", "--valid", "soon").code == 2
+
+
+def test_an_invitation_is_listed_and_taken_back_as_the_nodes_that_it_is_for(hsctl, fake):
+    fake.tokens = [wire.TokenView(id="i1", user="root", node="v1", created_at=1.0, not_after=2e9)]
+    (line,) = hsctl("token", "list").out.splitlines()[1:]
+    assert ("invitation of v1" in line, "valid" in line) == (True, True)
+    (row,) = json.loads(hsctl("token", "list", "--json").out)
+    assert (row["node"], row["user"], row["not_after"]) == ("v1", "root", 2e9)
+    assert hsctl("token", "revoke", "i1").out == "the invitation i1 of v1 revoked\n"

@@ -20,6 +20,7 @@ from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.rows import Event
+from hs_controller.sqlite import StoreUnavailableError
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World
 from hs_core.events import Fact
@@ -415,6 +416,29 @@ async def backup_of(config: Config, jobs: int) -> bytes:
         assert ("backup", (await here.client.stub.Info(pb.InfoRequest())).you) in await kinds(here)
         await here.client.submit(spec("after the backup"))
     return data
+
+
+def test_a_backup_that_is_not_made_is_not_in_the_audit_as_one(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: Path) -> None:
+        raise StoreUnavailableError("no room")
+
+    async def told(here) -> list[str]:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await anext(aiter(here.client.stub.Backup(pb.BackupRequest())))
+        refused_as(error, grpc.StatusCode.UNAVAILABLE, "no backup could be made: no room")
+        return [kind for kind, _ in await kinds(here) if kind.startswith("backup")]
+
+    async def story() -> None:
+        async with started(config) as here:
+            with monkeypatch.context() as patch:
+                patch.setattr(backup, "check_room", refuse)
+                assert await told(here) == []
+            monkeypatch.setattr(backup, "take", refuse)
+            assert await told(here) == ["backup", "backup-failed"]
+
+    asyncio.run(story())
 
 
 def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(

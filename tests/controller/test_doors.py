@@ -14,6 +14,8 @@ from hs_controller import doors
 from hs_controller.callers import ANONYMOUS, Guest, Known
 from hs_controller.config import Limits
 from hs_controller.doors import DoorError, Guests, TcpFront, UnixFront
+from hs_controller.meters import Meters
+from hs_controller.refusals import Refusals
 from tests.controller.kit import until
 
 SOMEBODY = Known(ANONYMOUS, "somebody")
@@ -38,7 +40,7 @@ async def opened(
     folder: Path, behind: Behind, who: Callable[[int], Guest | None] = lambda _uid: SOMEBODY
 ) -> AsyncIterator[UnixFront]:
     guests = Guests(folder / "c.sock.d" / "inner")
-    front = UnixFront(folder / "c.sock", 0o600, Limits(), guests, who)
+    front = UnixFront(folder / "c.sock", 0o600, Limits(), guests, who, refusals=Refusals(Meters()))
     front.prepare()
     async with await asyncio.start_unix_server(behind.serve, path=str(guests.address)):
         await front.open()
@@ -124,7 +126,14 @@ def test_nothing_is_kept_of_the_address_of_who_was_sent_away_or_counts_as_somebo
     async def story() -> None:
         behind, guests = Behind(b"welcome"), Guests(tmp_path / "inner")
         told: list[Guest | None] = [None, SOMEBODY]
-        front = TcpFront(("127.0.0.1", 0), Limits(), guests, None, lambda _certificate: told.pop(0))
+        front = TcpFront(
+            ("127.0.0.1", 0),
+            Limits(),
+            guests,
+            None,
+            lambda _certificate: told.pop(0),
+            refusals=Refusals(Meters()),
+        )
         async with await asyncio.start_unix_server(behind.serve, path=str(guests.address)):
             await front.open()
             for says in (b"", b"welcome"):
@@ -145,6 +154,13 @@ def test_nothing_is_kept_of_the_address_of_who_was_sent_away_or_counts_as_somebo
 
 @pytest.mark.parametrize("host", ["gpu..head", "x" * 64])
 def test_a_port_at_a_name_that_is_no_hosts_is_refused_by_that_name(host: str, tmp_path: Path) -> None:
-    front = TcpFront((host, 7443), Limits(), Guests(tmp_path / "inner"), None, lambda _certificate: SOMEBODY)
+    front = TcpFront(
+        (host, 7443),
+        Limits(),
+        Guests(tmp_path / "inner"),
+        None,
+        lambda _certificate: SOMEBODY,
+        refusals=Refusals(Meters()),
+    )
     with pytest.raises(DoorError, match=f"{re.escape(host)}:7443: cannot be listened on: "):
         asyncio.run(front.open())

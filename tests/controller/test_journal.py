@@ -1,6 +1,7 @@
 """What was committed is there after any end; what cannot be trusted is refused, never started empty."""
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -16,9 +17,20 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hs_controller import __main__ as program
+from hs_controller import journal as journals
+from hs_controller import sqlite as files
+from hs_controller.callers import secret
 from hs_controller.journal import Journal
 from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage, UserToken
-from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
+from hs_controller.sqlite import (
+    SCHEMA,
+    StoreBrokenError,
+    StoreFullError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    wal,
+)
 from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, PUT_BACK, nearest_samples
 from hs_core.events import Fact
 from hs_core.forms import Form, Shape, Spread
@@ -355,6 +367,60 @@ def test_a_journal_that_is_gone_is_not_started_anew(folder: Path, how: str) -> N
         file.write_bytes(b"")
     with pytest.raises(StoreRefusedError, match="missing or empty"):
         Journal.open(folder)
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE])
+def test_a_journal_that_a_full_disk_keeps_closed_is_tried_again_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise sa.exc.OperationalError("", None, error)
+
+    Journal.open(folder).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(journals, "check_schema", full)
+        with pytest.raises(StoreFullError, match="the disk is full: make room"):
+            Journal.open(folder)
+    Journal.open(folder).close()
+
+
+def test_a_folder_for_which_a_full_disk_has_no_room_is_tried_again_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full)
+        with pytest.raises(StoreFullError, match="cannot be made: the disk is full: make room"):
+            Journal.open(folder)
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(files.os, "open", full)
+    with pytest.raises(StoreFullError, match="lock: cannot be opened: the disk is full"):
+        Journal.open(folder)
+    with pytest.raises(StoreFullError, match=r"token\.secret: cannot be made: the disk is full"):
+        secret(folder / "token.secret")
+
+
+def test_a_start_on_a_full_disk_ends_so_that_systemd_tries_again_and_does_not_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{tmp_path}/state"\n')
+
+    def full(*_: object) -> None:
+        raise StoreFullError("the disk is full: make room")
+
+    monkeypatch.setattr(program.app, "run", full)
+    monkeypatch.setattr(program.garbage, "rarely", lambda: None)
+    monkeypatch.setattr(program.time, "sleep", slept.append)
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert (program._run(file), slept) == (75, [])
+    monkeypatch.setenv("NOTIFY_SOCKET", "@nobody")
+    assert (program._run(file), slept) == (75, [program.FULL_S])
 
 
 def test_a_creation_that_was_cut_off_is_done_again(folder: Path) -> None:

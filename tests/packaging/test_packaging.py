@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hs_controller.__main__ import FULL_S
 from hs_daemon.extras import not_installed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +116,13 @@ def test_the_journal_has_a_daemon_under_its_own_name_and_whoever_ends_it_it_come
 
 def test_a_host_that_has_not_joined_is_not_tried_again_every_second() -> None:
     assert "5" in unit("hs-agent")["Service"]["RestartPreventExitStatus"].split()
+
+
+def test_a_controller_that_a_full_disk_keeps_from_starting_is_tried_again() -> None:
+    settings = unit("hs-controller")
+    assert "75" not in settings["Service"]["RestartPreventExitStatus"].split()
+    within_s, times = (float(settings["Unit"][f"StartLimit{what}"]) for what in ("IntervalSec", "Burst"))
+    assert times * (FULL_S + float(settings["Service"]["RestartSec"])) > within_s, "it is not given up"
 
 
 def test_the_agents_unit_leaves_the_gpus_within_reach_of_jobs_and_the_clock_out_of_it() -> None:

@@ -1,5 +1,6 @@
 """Verbs about who may come in: login, cert, token."""
 
+import os
 import sys
 import time
 
@@ -95,11 +96,13 @@ def _keep(made: login.Login) -> None:
 @json_option
 @click.pass_context
 def cert(ctx: click.Context, /, *, controller: str | None, as_json: bool) -> int:
-    """Show what the controller presents: its CA's SHA-256, names and ends; exit status 1 if it is not the CA you trust."""
+    """Show what the controller presents: its CA's SHA-256, names and ends; exit status 1 if it is not the CA you trust.
+
+    That is --ca FILE before the verb, else HS_CA, else your login's.
+    """
+    given = ctx.find_root().obj or {}
     known = login.read()
-    asked = (
-        controller or (ctx.find_root().obj or {}).get("controller") or (known.controller if known else None)
-    )
+    asked = controller or given.get("controller") or (known.controller if known else None)
     if not asked:
         raise InvalidError("expected the controller's address, e.g. hsctl cert gpu-head:7443")
     if asked.startswith(("unix:", "/", "http://")):
@@ -107,8 +110,9 @@ def cert(ctx: click.Context, /, *, controller: str | None, as_json: bool) -> int
             f"{asked!r}: expected HOST:PORT: there is no certificate on a socket or in plaintext"
         )
     host, port = address.split(asked.removeprefix("https://").rstrip("/"), "address")
+    whose, ca = _trusted(given.get("ca_file"), known, f"{host}:{port}")
     seen = tls.look(f"{host}:{port}")
-    ours = tls.sha256_of(known.ca) if known and known.controller == seen.target else ""
+    ours = tls.sha256_of(ca) if ca else ""
     row = {
         "controller": seen.target, "ca_sha256": seen.ca_sha256, "ca_not_after": seen.ca_not_after,
         "not_after": seen.not_after, "names": list(seen.names), "uris": list(seen.uris), "tls": seen.protocol,
@@ -125,8 +129,16 @@ def cert(ctx: click.Context, /, *, controller: str | None, as_json: bool) -> int
         out(f"certificate:  {', '.join((*seen.names, *seen.uris))}")
         out(f"it ends:      {_end(seen.not_after)}")
         if ours:
-            out(f"your login:   {'the same CA' if row['trusted'] else 'ANOTHER CA: ' + ours}")
+            out(f"{whose + ':':13} {'the same CA' if row['trusted'] else 'ANOTHER CA: ' + ours}")
     return FAILED if row["trusted"] is False or not seen.is_controller else 0
+
+
+def _trusted(ca_file: str | None, known: login.Login | None, target: str) -> tuple[str, str]:
+    """The CA that is to be there, in PEM, and who says so; empty: nobody has said."""
+    named = ca_file or os.environ.get("HS_CA")
+    if named:
+        return "--ca" if ca_file else "HS_CA", login.ca_in(named)
+    return "your login", known.ca if known and known.controller == target else ""
 
 
 def _end(at: float) -> str:
@@ -167,7 +179,7 @@ def create(ctx: click.Context, /, *, user: str, label: str, valid: str | None, a
 def list_tokens(
     ctx: click.Context, /, *, me: bool, of_user: str | None, as_json: bool, no_header: bool, jsonl: bool
 ) -> None:
-    """List your tokens, or for an admin everybody's."""
+    """List your tokens, or for an admin everybody's, and the invitations of nodes that can still be used."""
     if me and of_user:
         raise InvalidError("--me and --of: expected one of them")
     if as_json and jsonl:
@@ -183,7 +195,8 @@ def list_tokens(
 @json_option
 @click.pass_context
 def revoke(ctx: click.Context, /, *, token_id: str, as_json: bool) -> None:
-    """Make a token worthless at once."""
+    """Make a token worthless at once; for an admin also an invitation (hsctl node enroll)."""
     with connected(ctx) as client:
         view = client.revoke_token(token_id)
-    out(forms.text(forms.token(view), indent=2) if as_json else f"token {view.id} of {view.user} revoked")
+    what = f"the invitation {view.id} of {view.node}" if view.node else f"token {view.id} of {view.user}"
+    out(forms.text(forms.token(view), indent=2) if as_json else f"{what} revoked")

@@ -20,6 +20,7 @@ from hs_controller.callers import StrangerError
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
+from hs_controller.refusals import Refusals
 from hs_controller.service import Service
 from hs_controller.web.bridge import Bridge, read_json
 from hs_controller.web.history import MOST, History
@@ -58,9 +59,10 @@ def application(
     history: History,
     find: Callable[[str], Caller | None],
     *,
+    refusals: Refusals,
     secure: bool,
 ) -> Starlette:
-    session = Session(find, secure=secure)
+    session = Session(find, refusals, secure=secure)
     pages = _Pages(loop, hub, session, history)
     app = Starlette(
         routes=[
@@ -121,7 +123,7 @@ class _Pages:
         if not isinstance(token, str):
             raise HTTPException(400, 'token: {"token": "hs_…"} was expected')
         response = JSONResponse({})
-        caller = self._session.sign_in(token, response)
+        caller = self._session.sign_in(request, token, response)
         log.info("signed-in", who=caller.name)
         return response
 

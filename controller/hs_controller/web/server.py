@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hs_controller.doors import DoorError
+from hs_controller.doors import DoorError, Guests
 from hs_controller.loop import Loop
 from hs_controller.web.history import History
 
@@ -22,9 +22,21 @@ class _Server(uvicorn.Server):
         yield  # they are the daemon's
 
 
+def _from(guests: Guests) -> type[asyncio.Protocol]:
+    """So that `request.client` is the machine at the other end of the front, where there is one."""
+
+    class FromGuests(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            source = guests.source_of(transport.get_extra_info("socket"))
+            self.client = (source, 0) if source else None
+
+    return FromGuests
+
+
 class Web:
-    def __init__(self, app: Starlette, address: Path, loop: Loop, history: History) -> None:
-        self._address = address
+    def __init__(self, app: Starlette, guests: Guests, loop: Loop, history: History) -> None:
+        self._address = guests.address
         self._loop, self._history = loop, history
         self._server = _Server(
             uvicorn.Config(
@@ -36,7 +48,7 @@ class Web:
                 server_header=False,
                 proxy_headers=False,
                 ws="none",
-                http="h11",
+                http=_from(guests),
                 timeout_graceful_shutdown=GRACE_S,
             )
         )

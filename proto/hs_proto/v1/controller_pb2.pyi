@@ -580,6 +580,7 @@ class TokenView(_message.Message):
     NOT_AFTER_FIELD_NUMBER: _builtins.int
     LAST_USED_AT_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     user: _builtins.str
     label: _builtins.str
@@ -588,6 +589,8 @@ class TokenView(_message.Message):
     last_used_at: _builtins.float
     """0: never"""
     revoked: _builtins.bool
+    node: _builtins.str
+    """an invitation: lets this one join, once, `user` made it; empty: a user's token"""
     def __init__(
         self,
         *,
@@ -598,10 +601,11 @@ class TokenView(_message.Message):
         not_after: _builtins.float = ...,
         last_used_at: _builtins.float = ...,
         revoked: _builtins.bool = ...,
+        node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "label", b"label", "last_used_at", b"last_used_at", "not_after", b"not_after", "revoked", b"revoked", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "label", b"label", "last_used_at", b"last_used_at", "node", b"node", "not_after", b"not_after", "revoked", b"revoked", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
