@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import click
 
+from hs_daemon import unheard
 from hs_daemon.extras import not_installed
 from hs_daemon.journal import complain
 
@@ -32,7 +33,7 @@ log = structlog.get_logger("hs_controller")
 REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
 
 
-class _DefaultToRun(click.Group):
+class _DefaultToRun(unheard.Group):
     """`hs-controller --config F` is `hs-controller run --config F`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

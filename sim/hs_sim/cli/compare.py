@@ -97,10 +97,10 @@ def compare(
             Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names
         ]
     outcomes = show.run_all(cases, where=where, workers=workers, address=address)
-    show.comparison([outcome.summary for outcome in outcomes], cases[0].experiment.workload)
     if json_out is not None:
         writers.write_json(json_out, [outcome.summary.as_dict() for outcome in outcomes])
     if plot is not None:
         from hs_sim import pictures
 
         pictures.comparison(plot, outcomes, cases[0].experiment.workload.name)
+    show.comparison([outcome.summary for outcome in outcomes], cases[0].experiment.workload)

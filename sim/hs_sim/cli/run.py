@@ -71,7 +71,6 @@ def run(
                 experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"
             )
         )
-    show.comparison([summarize(result) for result in results], results[0].experiment.workload)
     if json_out is not None:
         writers.write_json(json_out, [writers.run_row(result) for result in results])
     if csv_out is not None:
@@ -80,3 +79,4 @@ def run(
         from hs_sim import pictures
 
         pictures.overview(plot, results[0])
+    show.comparison([summarize(result) for result in results], results[0].experiment.workload)

@@ -15,6 +15,13 @@ from hs_sim.model import Experiment, Result, Workload
 from hs_sim.spread import Where, spread
 
 
+class Page(Console):
+    """On stdout. Who stops reading is no failure, which rich would make of it."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def simulate(experiment: Experiment, depth: str, label: str) -> Result:
     """Runs it, with a bar on stderr where somebody looks."""
     from hs_sim.quanta import run_quanta
@@ -83,7 +90,7 @@ def _ratio(value: float | None) -> str:
 
 def comparison(rows: Sequence[Summary], workload: Workload) -> None:
     """One table, or as many as it takes on a narrow terminal; as wide as it is where nobody looks, so that scripts see whole lines. Of several seeds the mean."""
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = Page() if sys.stdout.isatty() else Page(width=WIDE)
     by_policy: dict[str, list[Summary]] = {}
     for row in rows:
         by_policy.setdefault(row.policy, []).append(row)
