@@ -7,6 +7,8 @@ from typing import Any
 from hs_core.errors import RefusedError
 from hs_sim.reading import refuse
 
+DEEPEST = 100  # levels
+
 
 class Lined(dict[Any, Any]):
     """A mapping of a YAML file that knows its lines."""
@@ -50,14 +52,25 @@ class Lined(dict[Any, Any]):
         Loader.add_constructor("tag:yaml.org,2002:map", mapping)
         Loader.add_constructor("tag:yaml.org,2002:seq", sequence)
         try:
+            _check_depth(path, text, Loader)
             return yaml.load(text, Loader)  # noqa: S506 — a safe loader
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise RefusedError(f"{path}:{line}: {error.problem}; expected YAML") from None
         except yaml.YAMLError as error:
             raise RefusedError(f"{path}: {error}; expected YAML") from None
-        except RecursionError:
-            raise RefusedError(f"{path}: nested too deeply; expected a mapping of lists") from None
+
+
+def _check_depth(path: Path, text: str, loader: Any) -> None:
+    """Before anything is built: libyaml would call itself for every level, until the process's stack is full."""
+    import yaml  # noqa: PLC0415 — likewise
+
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1
+            raise RefusedError(f"{path}:{line}: nested too deeply; expected at most {DEEPEST} levels")
 
 
 class LinedList(list[Any]):

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +231,33 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
     path.write_text(text)
     with pytest.raises(RefusedError, match=said):
         read(path, sieve=Sieve(skip_bad=True))
+
+
+@pytest.mark.parametrize("text", ["[" * 30_000, "- " * 30_000, "a: " + "{a: " * 30_000, '{"jobs": ' * 30_000])
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str, suffix: str) -> None:
+    """By another process: without that it would end this one."""
+    path = tmp_path / f"deep.{suffix}"
+    path.write_text("\n" + text)
+    command = [sys.executable, "-m", "hs_sim", "workload", "check", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"hs-sim: {path}:2: nested too deeply; expected at most 100 levels\n",
+    )
+
+
+def test_a_file_may_be_nested_as_deeply_as_any_workload_is(tmp_path: Path) -> None:
+    for depth, said in ((99, "unknown field"), (100, "nested too deeply")):
+        (tmp_path / "w.yaml").write_text("a: " + "[" * depth + "]" * depth + "\nb: {c: [d]}\n")
+        with pytest.raises(RefusedError, match=said):
+            read(tmp_path / "w.yaml")
+
+
+def test_no_record_of_a_live_run_is_nested_deeply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "live.json").write_text("[" * 30_000)
+    assert main(["fidelity", str(tmp_path / "live.json")]) == 2
+    assert "live.json: expected what `python -m benchmarks.fidelity" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
