@@ -131,7 +131,7 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fifo", "--seeds", "0"], "--seeds: 0"),
         (["--policies", "fifo", "--workers", "-1"], "--workers: -1"),
         (["--policies", "fifo", "--address", "x:1"], "--address: 'x:1' without --on"),
-        (["--policies", "fifo", "--throughputs", "t.json"], "--throughputs: given without --trace"),
+        (["--policies", "fifo", "--throughputs", "t.json"], "--throughputs: 't.json' without a trace; expected both"),
         (["--policies", "fifo", "--gpus-per-server", "0"], "--gpus-per-server: 0"),
         (["--policies", "fifo", "--jobs", "9" * 20], "expected 1 to 2000000"),
         (["--policies", "fifo", "--users", "9" * 20], "expected 1 to 2000000"),

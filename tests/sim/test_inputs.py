@@ -233,6 +233,19 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
         read(path, sieve=Sieve(skip_bad=True))
 
 
+@pytest.mark.parametrize("verb", [["run"], ["workload", "generate", "w.yaml"]], ids=" ".join)
+def test_a_table_of_throughputs_that_nothing_would_be_made_of_is_refused(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, table = put(tmp_path, "gavel", "")
+    words = [*verb, "--jobs", "3", "--throughputs", str(table)]
+    assert main(words) == 2
+    assert f"--throughputs: {str(table)!r} without a trace; expected both" in capsys.readouterr().err
+    assert not (tmp_path / "w.yaml").exists()
+    assert main([*words, "--like", "gavel"]) == 0
+
+
 @pytest.mark.parametrize("text", ["[" * 30_000, "- " * 30_000, "a: " + "{a: " * 30_000, '{"jobs": ' * 30_000])
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
 def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str, suffix: str) -> None:

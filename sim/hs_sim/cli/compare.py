@@ -82,10 +82,6 @@ def compare(
         raise RefusedError(f"--seeds: {seeds}; expected 1 to 10000")
     if not 0 <= workers <= 10_000:
         raise RefusedError(f"--workers: {workers}; expected 0 to 10000")
-    if given["throughputs"] is not None and trace is None and given["like"] == "philly":
-        raise RefusedError(
-            "--throughputs: given without --trace; expected both, or --like gavel or shockwave"
-        )
     if address and where == "local":
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
     inputs = (trace, given["throughputs"], given["slowdowns"])

@@ -128,6 +128,10 @@ def made(seed: int, given: dict[str, Any]) -> Workload:
 
     if given["like"] != "philly":
         return _like(seed, given)
+    if given["throughputs"] is not None:
+        raise RefusedError(
+            f"--throughputs: {str(given['throughputs'])!r} without a trace; expected both, or --like gavel or shockwave"
+        )
     per_server = gpus_per_server_of(given)
     sizes = {size: part for size, part in PHILLY_SIZES.items() if not given["small"] or size <= per_server}
     return generate(
