@@ -31,6 +31,7 @@ from hs_sim.reading import (
     number,
     refuse,
     text_of,
+    word,
 )
 
 MOST_JOBS = 2_000_000
@@ -161,6 +162,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             field,
             ("name", "users", "rates", "spread", "interference", "speeds", "jobs"),
         )
+    name = path.stem
+    if tree.get("name") is not None:
+        name = word((path, tree.lines["name"]), "name", tree["name"])
     tickets = {}
     for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
@@ -198,7 +202,6 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     for at, entry in zip(listed.lines, listed, strict=True):
         with sieve.job():
             jobs += _entry((path, at), entry)
-    name = str(tree.get("name", path.stem))
     speeds = _speeds(path, tree)
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)

@@ -13,7 +13,7 @@ from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.elasticfile import elastic_of, elastic_text
 from hs_sim.model import Growth, SimJob, Stage
-from hs_sim.reading import MOST, Where, expect, number, refuse
+from hs_sim.reading import MOST, Where, expect, number, refuse, word
 
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
@@ -51,7 +51,8 @@ class _Fields:
         return int(self.number(field, default, least, most, whole=True))
 
     def text(self, field: str, most: int, *, needed: bool = False) -> str:
-        found = str(self.said.get(field, ""))
+        said = self.said.get(field)
+        found = word(self.at(field), field, "" if said is None else said)
         good = bool(found or not needed) and len(found) <= most
         self.expect(good, field, found, f"{'1 to' if needed else 'at most'} {most} characters")
         return found
@@ -77,7 +78,7 @@ class _Fields:
 
 def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
     for field in NEEDED:
-        expect(field in fields, where, field, "nothing", "every job names it")
+        expect(fields.get(field) is not None, where, field, "nothing", "every job names it")
     said = _Fields(where, fields, lines or {})
     gpus, nodes = said.whole("gpus", 1, 1), said.whole("nodes", 1, 1)
     job = SimJob(

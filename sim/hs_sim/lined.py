@@ -36,7 +36,7 @@ class Lined(dict[Any, Any]):
             for key_node, value_node in node.value:
                 key = built(loader, key_node)
                 line = key_node.start_mark.line + 1
-                if not isinstance(key, str | int | float):
+                if isinstance(key, bool) or not isinstance(key, str | int | float):
                     raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
                 if key in made:
                     raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")

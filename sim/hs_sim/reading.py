@@ -80,6 +80,13 @@ def number(
     return found
 
 
+def word(where: Where, field: str, value: Any) -> str:
+    """YAML has `true`, dates and more where people wrote words."""
+    good = isinstance(value, str | int | float) and not isinstance(value, bool)
+    expect(good, where, field, value, "text, in quotes where it would be something else")
+    return str(value)
+
+
 def known(where: Where, field: Any, names: Iterable[str]) -> None:
     names = list(names)
     if field not in names:

@@ -109,6 +109,10 @@ BAD = [
     ("yaml", "- {user: ann, arrival_s: 1, steps: .nan, job_class: net}\n", "steps", "nan", "a whole number"),
     ("yaml", "- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", "gpu", "'unknown field'", "did you mean gpus"),
     ("yaml", "- 7\n", "jobs", "7", "a mapping"),
+    ("yaml", "- {user: null, arrival_s: 1, steps: 9, job_class: net}\n", "user", "'nothing'", "every job names it"),
+    ("yaml", "- {user: yes, arrival_s: 1, steps: 9, job_class: net}\n", "user", "True", "text, in quotes"),
+    ("yaml", "- {user: [a], arrival_s: 1, steps: 9, job_class: net}\n", "user", "['a']", "text, in quotes"),
+    ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: 2020-01-02}\n", "job_class", "datetime.date(2020, 1, 2)", "text, in quotes"),
     ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, stages: 5 net}\n", "stages", "'5 net'", "EPOCH"),
 ]  # fmt: skip
 
@@ -215,6 +219,8 @@ def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_n
         ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number of at least 1e-06"),
         ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
+        ("yaml", "name: true\njobs: []\n", r":1: name: True; expected text, in quotes"),
+        ("yaml", "users: {\n on: 3}\njobs: []\n", r":2: a key is a bool; expected a word"),
         ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
         ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
         ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
@@ -294,6 +300,13 @@ def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: st
     (tmp_path / "jobs.trace").write_text(GAVEL_LINE + "\n")
     with pytest.raises(RefusedError, match=said):
         read(tmp_path / "jobs.trace", tmp_path / "table.json")
+
+
+def test_a_name_or_a_data_set_that_is_null_is_none_and_a_user_may_be_a_number(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "yaml", "- {user: 7, arrival_s: 60, steps: 900, job_class: net, dataset: null}\n")
+    path.write_text("name: null\n" + path.read_text())
+    found = read(path)
+    assert (found.name, found.jobs[0].user, found.jobs[0].dataset) == ("yaml", "7", "")
 
 
 def test_a_file_of_bad_jobs_alone_is_refused(tmp_path: Path) -> None:
