@@ -162,9 +162,11 @@ def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what
     monkeypatch.setattr("hs_sim.cli.run.workload_of", lambda *_: pytest.fail("it is read"))
     folder = tmp_path / "folder.png"
     folder.mkdir()
+    (tmp_path / "link.png").hardlink_to(load)
     for path, said in (
         (load, "is read; expected another file"),
         (tmp_path / "folder.png" / ".." / load.name, "is read; expected another file"),
+        (tmp_path / "link.png", "is read; expected another file"),
         (folder, "is a folder; expected a place that can be written"),
         (load / "below.png", f"{load} is no folder; expected a place that can be written"),
     ):
