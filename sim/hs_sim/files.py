@@ -27,11 +27,12 @@ from hs_sim.reading import (
     Where,
     did_you_mean,
     expect,
+    kind_of,
     known,
     number,
     refuse,
     text_of,
-    word,
+    wording,
 )
 
 MOST_JOBS = 2_000_000
@@ -153,7 +154,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         isinstance(tree, dict),
         (path, 1),
         "workload",
-        type(tree).__name__,
+        kind_of(tree),
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
@@ -164,7 +165,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         )
     name = path.stem
     if tree.get("name") is not None:
-        name = word((path, tree.lines["name"]), "name", tree["name"])
+        name = wording((path, tree.lines["name"]), "name", tree["name"])
     tickets = {}
     for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])

@@ -13,7 +13,7 @@ from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.elasticfile import elastic_of, elastic_text
 from hs_sim.model import Growth, SimJob, Stage
-from hs_sim.reading import MOST, Where, expect, number, refuse, word
+from hs_sim.reading import MOST, Where, expect, number, refuse, wording
 
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
@@ -52,7 +52,7 @@ class _Fields:
 
     def text(self, field: str, most: int, *, needed: bool = False) -> str:
         said = self.said.get(field)
-        found = word(self.at(field), field, "" if said is None else said)
+        found = wording(self.at(field), field, "" if said is None else said)
         good = bool(found or not needed) and len(found) <= most
         self.expect(good, field, found, f"{'1 to' if needed else 'at most'} {most} characters")
         return found
@@ -133,13 +133,18 @@ def _check(said: _Fields, job: SimJob) -> None:
 def _strategies(where: Where, said: object, gang: int) -> tuple[Strategy, ...]:
     """`dp=4 | tp=2,pp=2`, or a list."""
     words = said if isinstance(said, list) else str(said).split("|")
-    try:
-        found = tuple(parse(str(word)) for word in words if str(word).strip())
-    except RefusedError as refused:
-        refuse(where, "strategies", said, str(refused))
-    why = obstacle(found, gang)
-    expect(not why, where, "strategies", said, why)
+    found = tuple(_strategy(where, str(word).strip()) for word in words if str(word).strip())
+    if why := obstacle(found, gang):
+        text, _, expected = why.partition(": expected ")
+        refuse(where, "strategies", text, expected)
     return found
+
+
+def _strategy(where: Where, text: str) -> Strategy:
+    try:
+        return parse(text)
+    except RefusedError as refused:
+        refuse(where, "strategies", text, str(refused).partition("expected ")[2])
 
 
 def _stages(where: Where, text: object) -> tuple[Stage, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_sim.reading import refuse
+from hs_sim.reading import kind_of, refuse, unread
 
 DEEPEST = 100  # levels
 
@@ -27,7 +27,9 @@ class Lined(dict[Any, Any]):
             try:
                 return loader.construct_object(node, deep=True)
             except ValueError as error:  # no such day, or more digits than Python reads
-                raise RefusedError(f"{path}:{node.start_mark.line + 1}: {error}; expected YAML") from None
+                raise RefusedError(
+                    f"{path}:{node.start_mark.line + 1}: {unread(error)}; expected YAML"
+                ) from None
 
         def mapping(loader: Any, node: Any) -> "Lined":
             made = cls()
@@ -37,7 +39,7 @@ class Lined(dict[Any, Any]):
                 key = built(loader, key_node)
                 line = key_node.start_mark.line + 1
                 if isinstance(key, bool) or not isinstance(key, str | int | float):
-                    raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
+                    raise RefusedError(f"{path}:{line}: a key is {kind_of(key)}; expected a word")
                 if key in made:
                     raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")
                 made[key] = built(loader, value_node)

@@ -220,10 +220,14 @@ def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_n
         ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
         ("yaml", "name: true\njobs: []\n", r":1: name: True; expected text, in quotes"),
-        ("yaml", "users: {\n on: 3}\njobs: []\n", r":2: a key is a bool; expected a word"),
+        ("yaml", "users: {\n on: 3}\njobs: []\n", r":2: a key is true or false; expected a word"),
+        ("yaml", "", r":1: workload: 'nothing'; expected a mapping"),
+        ("yaml", "- a\n", r":1: workload: 'a list'; expected a mapping"),
+        ("yaml", "seven\n", r":1: workload: 'text'; expected a mapping"),
+        ("yaml", "2020-01-02\n", r":1: workload: 'a date'; expected a mapping"),
         ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
         ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
-        ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
+        ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: a number of more than 4300 digits; expected YAML"),
         ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
         ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number of at least 1e-06, at most 1e\+09"),
         ("yaml", "rates: {net: {V100: 1.0e+99}}\njobs: []\n", r"rates.net.V100: 1e\+99; expected a number of at least 0, at most 1e\+18"),
@@ -292,7 +296,10 @@ def test_no_record_of_a_live_run_is_nested_deeply(tmp_path: Path, capsys: pytest
         ('{"v100": {"(\'A3C\', 1)": {}}}', r"null: None; expected steps/s"),
         ('{"v100": {"(\'A3C\', 1)": {"null": true}}}', r"null: True; expected steps/s"),
         ('{"v100": {"(\'A3C\', 0)": {"null": 1}}}', r"expected \('name', gang\)"),
-        ('{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}", r"Exceeds the limit .*; expected JSON"),
+        (
+            '{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}",
+            r"a number of more than 4300 digits; expected JSON",
+        ),
     ],
 )
 def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: str, said: str) -> None:

@@ -7,6 +7,7 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
+    check_policies,
     cluster_options,
     experiment_of,
     generator,
@@ -14,14 +15,14 @@ from hs_sim.cli.options import (
     run_options,
     workload_of,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.command()
 @click.option("--policies", required=True, help="Names, comma-separated.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="A workload (.yaml, .csv), Philly's CSV, or with --throughputs a trace of Gavel's or Shockwave's; without it the generator's.",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, help="So many, from 0.")
@@ -45,12 +46,10 @@ from hs_sim.cli.outputs import check_outputs
     help="Runs are spread over this machine's cores, or over a Ray or Dask cluster.",
 )
 @click.option("--address", default="", help="Of the Ray or Dask cluster; without it one is started here.")
-@click.option(
-    "--json", "json_out", type=click.Path(path_type=Path), help="Write one object per policy and seed here."
-)
+@click.option("--json", "json_out", type=FileName(), help="Write one object per policy and seed here.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="Draw times to completion, utilization and finish-time fairness here (PNG).",
 )
 def compare(
@@ -78,6 +77,7 @@ def compare(
     names = list(dict.fromkeys(word.strip() for word in policies.split(",") if word.strip()))
     if not names:
         raise RefusedError(f"--policies: {policies!r}; expected names with commas between them")
+    check_policies("--policies", names)
     if not 1 <= seeds <= 10_000:
         raise RefusedError(f"--seeds: {seeds}; expected 1 to 10000")
     if not 0 <= workers <= 10_000:

@@ -5,16 +5,16 @@ from pathlib import Path
 import click
 
 from hs_core.errors import RefusedError
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option("--json", "json_out", type=FileName(), help="Write the rows here.")
 @click.option(
     "--dir",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(folder=True),
     help="Draw one picture a figure in this folder.",
 )
 def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) -> int:

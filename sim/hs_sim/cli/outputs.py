@@ -4,9 +4,24 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import click
 
 from hs_core.errors import RefusedError
 from hs_sim.writers import scratch_of
+
+
+class FileName(click.Path):
+    """An empty one, as of a variable that a script has not set, would be the folder that we are in."""
+
+    def __init__(self, *, folder: bool = False) -> None:
+        super().__init__(path_type=Path, file_okay=not folder)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected a name that is not empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def check_outputs(

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hs_sim.cli.options import (
+    check_policies,
     cluster_options,
     experiment_of,
     generator,
@@ -14,11 +15,11 @@ from hs_sim.cli.options import (
     seeds_of,
     workload_of,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.command()
-@click.argument("workload", required=False, type=click.Path(path_type=Path))
+@click.argument("workload", required=False, type=FileName())
 @click.option("--policy", default="gandiva-fair", show_default=True)
 @click.option(
     "--seed",
@@ -32,13 +33,11 @@ from hs_sim.cli.outputs import check_outputs
 @cluster_options
 @run_options
 @generator
-@click.option(
-    "--json", "json_out", type=click.Path(path_type=Path), help="Write the summary and every job here."
-)
-@click.option("--csv", "csv_out", type=click.Path(path_type=Path), help="Write one line a job here.")
+@click.option("--json", "json_out", type=FileName(), help="Write the summary and every job here.")
+@click.option("--csv", "csv_out", type=FileName(), help="Write one line a job here.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="Draw shares, times to completion and utilization here (PNG).",
 )
 def run(
@@ -61,6 +60,7 @@ def run(
     from hs_sim.cli import show
     from hs_sim.metrics import summarize
 
+    check_policies("--policy", (policy,))
     inputs = (workload, given["throughputs"], given["slowdowns"])
     check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
     results = []

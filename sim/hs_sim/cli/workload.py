@@ -14,7 +14,7 @@ from hs_sim.cli.options import (
     input_options,
     made,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.group()
@@ -23,12 +23,12 @@ def workload() -> None:
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--gpus-per-server", type=int, default=4, show_default=True)
 @click.option(
     "--throughputs",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="Speeds of what is generated: Gavel's throughputs.json.",
 )
 @generator
@@ -47,7 +47,7 @@ def generate(path: Path, seed: int, **given: Any) -> None:
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @input_options
 @cluster_options
 @click.option("--fits/--no-fits", default=False, help="Check too that every job could run on --cluster.")
@@ -71,7 +71,7 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @input_options
 @click.option("--gpus-per-server", type=int, default=4, show_default=True)
 def show(path: Path, **given: Any) -> None:
