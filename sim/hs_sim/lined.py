@@ -36,8 +36,10 @@ class Lined(dict[Any, Any]):
             made.line = node.start_mark.line + 1
             made.lines = {}
             for key_node, value_node in node.value:
-                key = built(loader, key_node)
                 line = key_node.start_mark.line + 1
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    raise RefusedError(f"{path}:{line}: <<: a merge; expected every field by its name")
+                key = built(loader, key_node)
                 if isinstance(key, bool) or not isinstance(key, str | int | float):
                     raise RefusedError(f"{path}:{line}: a key is {kind_of(key)}; expected a word")
                 if key in made:

@@ -221,6 +221,7 @@ def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_n
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
         ("yaml", "name: true\njobs: []\n", r":1: name: True; expected text, in quotes"),
         ("yaml", "users: {\n on: 3}\njobs: []\n", r":2: a key is true or false; expected a word"),
+        ("yaml", "users: {}\njobs:\n- &a {user: ann}\n- <<: *a\n", r":4: <<: a merge; expected every field by its name"),
         ("yaml", "", r":1: workload: 'nothing'; expected a mapping"),
         ("yaml", "- a\n", r":1: workload: 'a list'; expected a mapping"),
         ("yaml", "seven\n", r":1: workload: 'text'; expected a mapping"),
@@ -254,6 +255,47 @@ def test_a_table_of_throughputs_that_nothing_would_be_made_of_is_refused(
     assert f"--throughputs: {str(table)!r} without a trace; expected both" in capsys.readouterr().err
     assert not (tmp_path / "w.yaml").exists()
     assert main([*words, "--like", "gavel"]) == 0
+
+
+def test_gpu_models_on_which_no_job_can_run_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = "- {user: ann, arrival_s: 60, steps: 900, job_class: net, gpu_memory_bytes: 20000000000}\n"
+    path, _ = put(tmp_path, "yaml", large)
+    words = ["--cluster", "v100:8,xyz:8,k80:8@4/12", "--seeds"]
+    said = "hs-sim: no job can run on xyz, K80, for its rates, GPU types or memory\n"
+    for verb in (
+        ["run", str(path), *words, "0-1"],
+        ["compare", "--policies", "fifo,las", "--trace", str(path), *words, "2"],
+        ["workload", "check", str(path), "--fits", *words[:2]],
+    ):
+        assert main(verb) == 0
+        assert capsys.readouterr().err == said
+    path, _ = put(tmp_path, "yaml", large + GOOD["yaml"])
+    assert main(["run", str(path), "--cluster", "v100:8,k80:8@4/12"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_seeds_that_draw_nothing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = put(tmp_path, "yaml", GOOD["yaml"] * 4)
+    words = ["run", str(path), "--policy", "fifo", "--cluster", "v100:4", "--seeds"]
+    assert main([*words, "0-2"]) == 0
+    assert "All seeds of fifo came out alike: a file's jobs are not drawn" in capsys.readouterr().out
+    for other in (
+        [*words, "0"],
+        [*words, "0-2", "--policy", "lottery"],
+        ["run", "--policy", "fifo", "--jobs", "4", "--seeds", "0-1"],
+    ):
+        assert main(other) == 0
+        assert "alike" not in capsys.readouterr().out
+
+
+def test_a_workload_is_generated_with_the_seeds_that_a_run_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (-1, 10**18 + 1):
+        assert main(["workload", "generate", str(tmp_path / "w.yaml"), f"--seed={seed}"]) == 2
+        assert f"--seed: {seed}; expected 0 to 1e+18" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[" * 30_000, "- " * 30_000, "a: " + "{a: " * 30_000, '{"jobs": ' * 30_000])

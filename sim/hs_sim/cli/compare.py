@@ -8,11 +8,13 @@ import click
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
     check_policies,
+    cluster_of,
     cluster_options,
     experiment_of,
     generator,
     input_options,
     run_options,
+    tell_unused,
     workload_of,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
@@ -89,6 +91,8 @@ def compare(
     cases = []
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)
+        if not seed:
+            tell_unused(load, cluster_of(given))
         cases += [
             Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names
         ]

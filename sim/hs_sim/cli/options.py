@@ -119,6 +119,15 @@ def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: S
     return runnable(found, cluster_of(given), sieve, mixed=mixed, ends=given["until_s"] is None)
 
 
+def tell_unused(workload: Workload, cluster: ClusterSpec) -> None:
+    from hs_sim.cluster import unused_models
+
+    if found := unused_models(workload, cluster):
+        click.echo(
+            f"hs-sim: no job can run on {', '.join(found)}, for its rates, GPU types or memory", err=True
+        )
+
+
 def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:
     from hs_sim.sources import read
 
@@ -249,6 +258,12 @@ def _positive(name: str, value: float, most: float) -> None:
 
     if not 0 < value <= most:
         raise RefusedError(f"--{name}: {exact(value)}; expected more than 0, at most {exact(most)}")
+
+
+def seed_of(seed: int) -> int:
+    if not 0 <= seed <= MOST_SEED:
+        raise RefusedError(f"--seed: {seed}; expected 0 to {MOST_SEED:g}")
+    return seed
 
 
 def seeds_of(text: str) -> list[int]:

@@ -7,12 +7,14 @@ import click
 
 from hs_sim.cli.options import (
     check_policies,
+    cluster_of,
     cluster_options,
     experiment_of,
     generator,
     input_options,
     run_options,
     seeds_of,
+    tell_unused,
     workload_of,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
@@ -38,7 +40,7 @@ from hs_sim.cli.outputs import FileName, check_outputs
 @click.option(
     "--plot",
     type=FileName(),
-    help="Draw shares, times to completion and utilization here (PNG).",
+    help="Draw shares, times to completion and utilization here (PNG): of the first seed.",
 )
 def run(
     workload: Path | None,
@@ -66,6 +68,8 @@ def run(
     results = []
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))
+        if not results:
+            tell_unused(load, cluster_of(given))
         results.append(
             show.simulate(
                 experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"

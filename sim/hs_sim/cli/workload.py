@@ -13,6 +13,8 @@ from hs_sim.cli.options import (
     gpus_per_server_of,
     input_options,
     made,
+    seed_of,
+    tell_unused,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
 
@@ -41,7 +43,7 @@ def generate(path: Path, seed: int, **given: Any) -> None:
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
     check_outputs([given["throughputs"]], {"PATH": path})
-    load = made(seed, given)
+    load = made(seed_of(seed), given)
     writers.write_text(path, dump(load))
     click.echo(f"{path}: {len(load.jobs)} jobs of {len(load.tickets)} users")
 
@@ -64,6 +66,7 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
     found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
     if fits:
         found = runnable(found, cluster_of(given), sieve)
+        tell_unused(found, cluster_of(given))
     for reason in sieve.left_out:
         click.echo(reason, err=True)
     bad = f", {len(sieve.left_out)} left out" if sieve.left_out else ""
