@@ -73,7 +73,7 @@ def _check_depth(path: Path, text: str, loader: Any) -> None:
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            line = event.start_mark.line + 1
+            line = event.start_mark.line + 1 if event.start_mark else 1
             raise RefusedError(f"{path}:{line}: nested too deeply; expected at most {DEEPEST} levels")
 
 

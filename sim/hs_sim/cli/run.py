@@ -18,6 +18,7 @@ from hs_sim.cli.options import (
     workload_of,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
+from hs_sim.model import Result
 
 
 @click.command()
@@ -65,7 +66,7 @@ def run(
     check_policies("--policy", (policy,))
     inputs = (workload, given["throughputs"], given["slowdowns"])
     check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
-    results = []
+    results: list[Result] = []
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))
         if not results:
