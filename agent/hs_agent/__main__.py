@@ -13,7 +13,7 @@ import click
 
 from hs_agent import config as settings
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_daemon import version
+from hs_daemon import unheard, version
 from hs_daemon.extras import not_installed
 from hs_daemon.journal import complain
 
@@ -39,7 +39,9 @@ end_jobs_option = click.option(
 )
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=unheard.Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(version(), "--version", prog_name="hs-agent")
 @config_option
 @end_jobs_option

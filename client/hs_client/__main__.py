@@ -50,6 +50,12 @@ class LazyGroup(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **said: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **said)
+        except BrokenPipeError:  # of `--help`
+            raise click.exceptions.Exit(_unheard()) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

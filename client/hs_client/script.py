@@ -33,7 +33,7 @@ _IGNORED = {
     "qos": "shares follow tickets",
     "account": "shares follow tickets",
     "constraint": "#HS --gpu-type chooses GPUs",
-    "exclusive": "GPUs are never shared at the same moment",
+    "exclusive": "two jobs are on a GPU at the same moment only under tesserae-*, sjf-bsbf, sjf-ffs and gavel-*-packed, which leave out nobody who asks",
     "requeue": "#HS --retry N restarts a failed job",
     "ntasks-per-node": "#HS --torchrun starts a process per GPU",
     "hold": "use hsctl pause",

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import click
 
+from hs_daemon import unheard
 from hs_daemon.extras import not_installed
 from hs_daemon.journal import complain
 
@@ -34,7 +35,7 @@ REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK, TRY_AGAIN = 1, 2, 70, 74, 75
 FULL_S = 10.0  # before systemd may start it again, which gives up after ten times within a minute
 
 
-class _DefaultToRun(click.Group):
+class _DefaultToRun(unheard.Group):
     """`hs-controller --config F` is `hs-controller run --config F`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -167,6 +167,19 @@ def _allowed(job: SimJob, cluster: ClusterSpec) -> list[Pool]:
     return [pool for pool in cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
 
 
+def unused_models(workload: Workload, cluster: ClusterSpec) -> list[str]:
+    """GPU models on which none of the jobs can run, as `runnable` has them: mistyped, most likely, or without rates."""
+    return [
+        pool.model
+        for pool in cluster.pools
+        if not any(
+            (not job.gpu_types or pool.model in job.gpu_types)
+            and job.gpu_memory_bytes <= pool.gpu_memory_bytes
+            for job in workload.jobs
+        )
+    ]
+
+
 def _roomy(job: SimJob, workload: Workload, pools: Sequence[Pool]) -> list[Pool]:
     """Those of these whose servers have the host memory that it asks for. Raises RefusedError if none has."""
     roomy = [pool for pool in pools if not pool.memory_bytes or pool.memory_bytes >= job.memory_bytes]

@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file = parser.parse_args(arguments).file
     try:
         live = recorded(text_of(file))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RefusedError(
             f"{file}: expected what `python -m benchmarks.fidelity --record FILE` writes"
         ) from None

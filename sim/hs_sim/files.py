@@ -27,10 +27,12 @@ from hs_sim.reading import (
     Where,
     did_you_mean,
     expect,
+    kind_of,
     known,
     number,
     refuse,
     text_of,
+    wording,
 )
 
 MOST_JOBS = 2_000_000
@@ -152,7 +154,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         isinstance(tree, dict),
         (path, 1),
         "workload",
-        type(tree).__name__,
+        kind_of(tree),
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
@@ -161,6 +163,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             field,
             ("name", "users", "rates", "spread", "interference", "speeds", "jobs"),
         )
+    name = path.stem
+    if tree.get("name") is not None:
+        name = wording((path, tree.lines["name"]), "name", tree["name"])
     tickets = {}
     for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
@@ -198,7 +203,6 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     for at, entry in zip(listed.lines, listed, strict=True):
         with sieve.job():
             jobs += _entry((path, at), entry)
-    name = str(tree.get("name", path.stem))
     speeds = _speeds(path, tree)
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)

@@ -25,6 +25,7 @@ from hs_sim.reading import (
     number,
     refuse,
     text_of,
+    unread,
 )
 
 FIELDS = (
@@ -176,7 +177,7 @@ def _speeds(path: Path) -> Iterator[tuple[str, str, float]]:
     except RecursionError:
         raise RefusedError(f"{path}:1: nested too deeply; expected Gavel's throughputs") from None
     except ValueError as error:  # more digits than Python reads
-        raise RefusedError(f"{path}: {error}; expected JSON") from None
+        raise RefusedError(f"{path}: {unread(error)}; expected JSON") from None
     expect(isinstance(tree, dict) and bool(tree), (path, 1), "throughputs", type(tree).__name__, SHAPE)
     for model, kinds in tree.items():
         expect(isinstance(kinds, dict), (path, _line(text, model)), model, kinds, SHAPE)

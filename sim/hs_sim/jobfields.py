@@ -13,7 +13,7 @@ from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.elasticfile import elastic_of, elastic_text
 from hs_sim.model import Growth, SimJob, Stage
-from hs_sim.reading import MOST, Where, expect, number, refuse
+from hs_sim.reading import MOST, Where, expect, number, refuse, wording
 
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
@@ -51,7 +51,8 @@ class _Fields:
         return int(self.number(field, default, least, most, whole=True))
 
     def text(self, field: str, most: int, *, needed: bool = False) -> str:
-        found = str(self.said.get(field, ""))
+        said = self.said.get(field)
+        found = wording(self.at(field), field, "" if said is None else said)
         good = bool(found or not needed) and len(found) <= most
         self.expect(good, field, found, f"{'1 to' if needed else 'at most'} {most} characters")
         return found
@@ -77,7 +78,7 @@ class _Fields:
 
 def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
     for field in NEEDED:
-        expect(field in fields, where, field, "nothing", "every job names it")
+        expect(fields.get(field) is not None, where, field, "nothing", "every job names it")
     said = _Fields(where, fields, lines or {})
     gpus, nodes = said.whole("gpus", 1, 1), said.whole("nodes", 1, 1)
     job = SimJob(
@@ -132,13 +133,18 @@ def _check(said: _Fields, job: SimJob) -> None:
 def _strategies(where: Where, said: object, gang: int) -> tuple[Strategy, ...]:
     """`dp=4 | tp=2,pp=2`, or a list."""
     words = said if isinstance(said, list) else str(said).split("|")
-    try:
-        found = tuple(parse(str(word)) for word in words if str(word).strip())
-    except RefusedError as refused:
-        refuse(where, "strategies", said, str(refused))
-    why = obstacle(found, gang)
-    expect(not why, where, "strategies", said, why)
+    found = tuple(_strategy(where, str(word).strip()) for word in words if str(word).strip())
+    if why := obstacle(found, gang):
+        text, _, expected = why.partition(": expected ")
+        refuse(where, "strategies", text, expected)
     return found
+
+
+def _strategy(where: Where, text: str) -> Strategy:
+    try:
+        return parse(text)
+    except RefusedError as refused:
+        refuse(where, "strategies", text, str(refused).partition("expected ")[2])
 
 
 def _stages(where: Where, text: object) -> tuple[Stage, ...]:

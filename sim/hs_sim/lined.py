@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_sim.reading import refuse
+from hs_sim.reading import kind_of, refuse, unread
+
+DEEPEST = 100  # levels
 
 
 class Lined(dict[Any, Any]):
@@ -25,17 +27,21 @@ class Lined(dict[Any, Any]):
             try:
                 return loader.construct_object(node, deep=True)
             except ValueError as error:  # no such day, or more digits than Python reads
-                raise RefusedError(f"{path}:{node.start_mark.line + 1}: {error}; expected YAML") from None
+                raise RefusedError(
+                    f"{path}:{node.start_mark.line + 1}: {unread(error)}; expected YAML"
+                ) from None
 
         def mapping(loader: Any, node: Any) -> "Lined":
             made = cls()
             made.line = node.start_mark.line + 1
             made.lines = {}
             for key_node, value_node in node.value:
-                key = built(loader, key_node)
                 line = key_node.start_mark.line + 1
-                if not isinstance(key, str | int | float):
-                    raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    raise RefusedError(f"{path}:{line}: <<: a merge; expected every field by its name")
+                key = built(loader, key_node)
+                if isinstance(key, bool) or not isinstance(key, str | int | float):
+                    raise RefusedError(f"{path}:{line}: a key is {kind_of(key)}; expected a word")
                 if key in made:
                     raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")
                 made[key] = built(loader, value_node)
@@ -50,14 +56,25 @@ class Lined(dict[Any, Any]):
         Loader.add_constructor("tag:yaml.org,2002:map", mapping)
         Loader.add_constructor("tag:yaml.org,2002:seq", sequence)
         try:
+            _check_depth(path, text, Loader)
             return yaml.load(text, Loader)  # noqa: S506 — a safe loader
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise RefusedError(f"{path}:{line}: {error.problem}; expected YAML") from None
         except yaml.YAMLError as error:
             raise RefusedError(f"{path}: {error}; expected YAML") from None
-        except RecursionError:
-            raise RefusedError(f"{path}: nested too deeply; expected a mapping of lists") from None
+
+
+def _check_depth(path: Path, text: str, loader: Any) -> None:
+    """Before anything is built: libyaml would call itself for every level, until the process's stack is full."""
+    import yaml  # noqa: PLC0415 — likewise
+
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise RefusedError(f"{path}:{line}: nested too deeply; expected at most {DEEPEST} levels")
 
 
 class LinedList(list[Any]):

@@ -1,6 +1,7 @@
 """Reading what people wrote: every mistake is named with file, line, field, value and what was expected; bad jobs may be left out and counted."""
 
 import csv
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -66,10 +67,10 @@ def number(
 ) -> float:
     expected = "a whole number" if whole else "a number"
     if least is not None:
-        expected += f" of at least {least:g}"
+        expected += f" of at least {exact(least)}"
     if above is not None:
-        expected += f" above {above:g}"
-    expected += f", at most {most:g}"
+        expected += f" above {exact(above)}"
+    expected += f", at most {exact(most)}"
     try:
         found = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -78,6 +79,42 @@ def number(
     good = good and (least is None or found >= least) and (above is None or found > above)
     expect(good, where, field, value, expected)
     return found
+
+
+def exact(number: float) -> str:
+    """As short as it can be without being another number."""
+    return next((text for digits in (6, 12) if float(text := f"{number:.{digits}g}") == number), str(number))
+
+
+def unread(error: ValueError) -> str:
+    """Why YAML or JSON could not be built; of Python's own advice that is none for people."""
+    if "set_int_max_str_digits" in str(error):
+        return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    return str(error)
+
+
+def kind_of(value: object) -> str:
+    """What a file has where something else was expected."""
+    if value is None:
+        return "nothing"
+    kinds = {
+        bool: "true or false",
+        dict: "a mapping",
+        list: "a list",
+        str: "text",
+        int: "a number",
+        float: "a number",
+    }
+    return next(
+        (name for kind, name in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}"
+    )
+
+
+def wording(where: Where, field: str, value: Any) -> str:
+    """YAML has `true`, dates and more where people wrote words."""
+    good = isinstance(value, str | int | float) and not isinstance(value, bool)
+    expect(good, where, field, value, "text, in quotes where it would be something else")
+    return str(value)
 
 
 def known(where: Where, field: Any, names: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN
 from hs_sim.cluster import canonical
 from hs_sim.model import ClusterSpec, Pool
-from hs_sim.reading import did_you_mean, text_of
+from hs_sim.reading import did_you_mean, text_of, unread
 
 
 def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
@@ -19,8 +19,10 @@ def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
     text = text_of(path)
     try:
         tree = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such day, or more digits than Python reads
+    except yaml.YAMLError as error:
         raise RefusedError(f"{path}: {error}; expected YAML") from None
+    except ValueError as error:  # no such day, or more digits than Python reads
+        raise RefusedError(f"{path}: {unread(error)}; expected YAML") from None
     except RecursionError:
         raise RefusedError(
             f"{path}: nested too deeply; expected GPU models with a list of numbers each"

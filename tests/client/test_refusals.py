@@ -368,10 +368,11 @@ def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(hsctl, words, text):
     assert ran.out == ""
 
 
-def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
+@pytest.mark.parametrize("verb", ["queue", "top"])
+def test_a_reader_that_has_had_enough_is_no_traceback(verb, serving, fake):
     for _ in range(300):
         fake.add(name="x" * 100)
-    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "queue"]
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", verb]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hsctl:
         hsctl.stdout.close()
         err = hsctl.stderr.read()

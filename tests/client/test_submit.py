@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import sys
+from fnmatch import filter as matching
 from pathlib import Path
 
 import pytest
 
 from hs_client.compose import DEFAULT_ENV
+from hs_core.policies import POLICIES
 
 
 @pytest.fixture
@@ -273,6 +276,17 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         "train.sh:11: --frobnicate: ignored",
     ):
         assert told in sent.err
+
+
+def test_who_asks_for_gpus_of_its_own_is_told_under_which_policies_it_may_share_them(sent, tmp_path):
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --exclusive\ntrue\n")
+    sent("job.sh")
+    (line,) = (line for line in sent.err.splitlines() if "--exclusive" in line)
+    named = re.search("only under (.*), which", line)[1].replace(" and ", ", ").split(", ")
+    share = {name for name, policy in POLICIES.items() if policy.needs.sharing}
+    found = [matching(POLICIES, pattern) for pattern in named]
+    assert all(found)
+    assert {name for names in found for name in names} == share
 
 
 def test_a_dependency_of_an_sbatch_line_on_an_array_is_on_all_of_its_tasks(sent, hsctl, fake, tmp_path):

@@ -17,6 +17,7 @@ from hs_sim.cli import main
 from hs_sim.cli.show import _seeds, parts_of, table_of
 from hs_sim.cluster import parse_cluster
 from hs_sim.compare import Case, mean_of, run
+from hs_sim.figures import FIGURES
 from hs_sim.generate import Recipe, generate
 from hs_sim.metrics import MEASURED
 from hs_sim.model import Experiment
@@ -127,11 +128,21 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
     ("words", "said"),
     [
         (["--policies", ","], "--policies"),
+        (["--policies", "fifo,fiffo"], "--policies: no policy is called 'fiffo'; there are"),
         (["--policies", "fiffo"], "did you mean fifo"),
+        (["--policies", "fifo", "--trace", ""], "'--trace': expected a name that is not empty."),
+        (["--policies", "fifo", "--json", ""], "'--json': expected a name that is not empty."),
+        (
+            ["--policies", "fifo", "--gpu-memory-gib", "1048577"],
+            "--gpu-memory-gib: 1048577; expected more than 0, at most 1048576\n",
+        ),
         (["--policies", "fifo", "--seeds", "0"], "--seeds: 0"),
         (["--policies", "fifo", "--workers", "-1"], "--workers: -1"),
         (["--policies", "fifo", "--address", "x:1"], "--address: 'x:1' without --on"),
-        (["--policies", "fifo", "--throughputs", "t.json"], "--throughputs: given without --trace"),
+        (
+            ["--policies", "fifo", "--throughputs", "t.json"],
+            "--throughputs: 't.json' without a trace; expected both",
+        ),
         (["--policies", "fifo", "--gpus-per-server", "0"], "--gpus-per-server: 0"),
         (["--policies", "fifo", "--jobs", "9" * 20], "expected 1 to 2000000"),
         (["--policies", "fifo", "--users", "9" * 20], "expected 1 to 2000000"),
@@ -153,6 +164,24 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--policy", "fiffo"], "--policy: no policy is called 'fiffo'; there are"),
+        (["run", ""], "expected a name that is not empty."),
+        (["workload", "check", ""], "'PATH': expected a name that is not empty."),
+        (["figures", "table2", "--dir", ""], "'--dir': expected a name that is not empty."),
+    ],
+    ids=str,
+)
+def test_bad_usage_of_other_verbs_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FIGURES, "table2", lambda: pytest.fail("it is computed"))
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--json", "--csv", "--plot"])
 def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what_it_reads(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -162,9 +191,11 @@ def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what
     monkeypatch.setattr("hs_sim.cli.run.workload_of", lambda *_: pytest.fail("it is read"))
     folder = tmp_path / "folder.png"
     folder.mkdir()
+    (tmp_path / "link.png").hardlink_to(load)
     for path, said in (
         (load, "is read; expected another file"),
         (tmp_path / "folder.png" / ".." / load.name, "is read; expected another file"),
+        (tmp_path / "link.png", "is read; expected another file"),
         (folder, "is a folder; expected a place that can be written"),
         (load / "below.png", f"{load} is no folder; expected a place that can be written"),
     ):

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,10 @@ BAD = [
     ("yaml", "- {user: ann, arrival_s: 1, steps: .nan, job_class: net}\n", "steps", "nan", "a whole number"),
     ("yaml", "- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", "gpu", "'unknown field'", "did you mean gpus"),
     ("yaml", "- 7\n", "jobs", "7", "a mapping"),
+    ("yaml", "- {user: null, arrival_s: 1, steps: 9, job_class: net}\n", "user", "'nothing'", "every job names it"),
+    ("yaml", "- {user: yes, arrival_s: 1, steps: 9, job_class: net}\n", "user", "True", "text, in quotes"),
+    ("yaml", "- {user: [a], arrival_s: 1, steps: 9, job_class: net}\n", "user", "['a']", "text, in quotes"),
+    ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: 2020-01-02}\n", "job_class", "datetime.date(2020, 1, 2)", "text, in quotes"),
     ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, stages: 5 net}\n", "stages", "'5 net'", "EPOCH"),
 ]  # fmt: skip
 
@@ -213,9 +219,16 @@ def test_a_gang_that_only_pools_with_too_little_memory_are_wide_enough_for_can_n
         ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number of at least 1e-06"),
         ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
+        ("yaml", "name: true\njobs: []\n", r":1: name: True; expected text, in quotes"),
+        ("yaml", "users: {\n on: 3}\njobs: []\n", r":2: a key is true or false; expected a word"),
+        ("yaml", "users: {}\njobs:\n- &a {user: ann}\n- <<: *a\n", r":4: <<: a merge; expected every field by its name"),
+        ("yaml", "", r":1: workload: 'nothing'; expected a mapping"),
+        ("yaml", "- a\n", r":1: workload: 'a list'; expected a mapping"),
+        ("yaml", "seven\n", r":1: workload: 'text'; expected a mapping"),
+        ("yaml", "2020-01-02\n", r":1: workload: 'a date'; expected a mapping"),
         ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
         ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
-        ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
+        ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: a number of more than 4300 digits; expected YAML"),
         ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
         ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number of at least 1e-06, at most 1e\+09"),
         ("yaml", "rates: {net: {V100: 1.0e+99}}\njobs: []\n", r"rates.net.V100: 1e\+99; expected a number of at least 0, at most 1e\+18"),
@@ -231,6 +244,87 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
         read(path, sieve=Sieve(skip_bad=True))
 
 
+@pytest.mark.parametrize("verb", [["run"], ["workload", "generate", "w.yaml"]], ids=" ".join)
+def test_a_table_of_throughputs_that_nothing_would_be_made_of_is_refused(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, table = put(tmp_path, "gavel", "")
+    words = [*verb, "--jobs", "3", "--throughputs", str(table)]
+    assert main(words) == 2
+    assert f"--throughputs: {str(table)!r} without a trace; expected both" in capsys.readouterr().err
+    assert not (tmp_path / "w.yaml").exists()
+    assert main([*words, "--like", "gavel"]) == 0
+
+
+def test_gpu_models_on_which_no_job_can_run_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = "- {user: ann, arrival_s: 60, steps: 900, job_class: net, gpu_memory_bytes: 20000000000}\n"
+    path, _ = put(tmp_path, "yaml", large)
+    words = ["--cluster", "v100:8,xyz:8,k80:8@4/12", "--seeds"]
+    said = "hs-sim: no job can run on xyz, K80, for its rates, GPU types or memory\n"
+    for verb in (
+        ["run", str(path), *words, "0-1"],
+        ["compare", "--policies", "fifo,las", "--trace", str(path), *words, "2"],
+        ["workload", "check", str(path), "--fits", *words[:2]],
+    ):
+        assert main(verb) == 0
+        assert capsys.readouterr().err == said
+    path, _ = put(tmp_path, "yaml", large + GOOD["yaml"])
+    assert main(["run", str(path), "--cluster", "v100:8,k80:8@4/12"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_seeds_that_draw_nothing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = put(tmp_path, "yaml", GOOD["yaml"] * 4)
+    words = ["run", str(path), "--policy", "fifo", "--cluster", "v100:4", "--seeds"]
+    assert main([*words, "0-2"]) == 0
+    assert "All seeds of fifo came out alike: a file's jobs are not drawn" in capsys.readouterr().out
+    for other in (
+        [*words, "0"],
+        [*words, "0-2", "--policy", "lottery"],
+        ["run", "--policy", "fifo", "--jobs", "4", "--seeds", "0-1"],
+    ):
+        assert main(other) == 0
+        assert "alike" not in capsys.readouterr().out
+
+
+def test_a_workload_is_generated_with_the_seeds_that_a_run_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (-1, 10**18 + 1):
+        assert main(["workload", "generate", str(tmp_path / "w.yaml"), f"--seed={seed}"]) == 2
+        assert f"--seed: {seed}; expected 0 to 1e+18" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[" * 30_000, "- " * 30_000, "a: " + "{a: " * 30_000, '{"jobs": ' * 30_000])
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, text: str, suffix: str) -> None:
+    """By another process: without that it would end this one."""
+    path = tmp_path / f"deep.{suffix}"
+    path.write_text("\n" + text)
+    command = [sys.executable, "-m", "hs_sim", "workload", "check", str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"hs-sim: {path}:2: nested too deeply; expected at most 100 levels\n",
+    )
+
+
+def test_a_file_may_be_nested_as_deeply_as_any_workload_is(tmp_path: Path) -> None:
+    for depth, said in ((99, "unknown field"), (100, "nested too deeply")):
+        (tmp_path / "w.yaml").write_text("a: " + "[" * depth + "]" * depth + "\nb: {c: [d]}\n")
+        with pytest.raises(RefusedError, match=said):
+            read(tmp_path / "w.yaml")
+
+
+def test_no_record_of_a_live_run_is_nested_deeply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "live.json").write_text("[" * 30_000)
+    assert main(["fidelity", str(tmp_path / "live.json")]) == 2
+    assert "live.json: expected what `python -m benchmarks.fidelity" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
@@ -244,7 +338,10 @@ def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left
         ('{"v100": {"(\'A3C\', 1)": {}}}', r"null: None; expected steps/s"),
         ('{"v100": {"(\'A3C\', 1)": {"null": true}}}', r"null: True; expected steps/s"),
         ('{"v100": {"(\'A3C\', 0)": {"null": 1}}}', r"expected \('name', gang\)"),
-        ('{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}", r"Exceeds the limit .*; expected JSON"),
+        (
+            '{"v100": {"(\'A3C\', 1)": {"null": ' + "9" * 5000 + "}}}",
+            r"a number of more than 4300 digits; expected JSON",
+        ),
     ],
 )
 def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: str, said: str) -> None:
@@ -252,6 +349,13 @@ def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: st
     (tmp_path / "jobs.trace").write_text(GAVEL_LINE + "\n")
     with pytest.raises(RefusedError, match=said):
         read(tmp_path / "jobs.trace", tmp_path / "table.json")
+
+
+def test_a_name_or_a_data_set_that_is_null_is_none_and_a_user_may_be_a_number(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "yaml", "- {user: 7, arrival_s: 60, steps: 900, job_class: net, dataset: null}\n")
+    path.write_text("name: null\n" + path.read_text())
+    found = read(path)
+    assert (found.name, found.jobs[0].user, found.jobs[0].dataset) == ("yaml", "7", "")
 
 
 def test_a_file_of_bad_jobs_alone_is_refused(tmp_path: Path) -> None:

@@ -114,8 +114,12 @@ def test_files_say_strategies_and_their_speeds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "is_", "told"),
     [
-        ("dp=4 |", "dp=3 |", "w.yaml:7: strategies: .*multiply to its 4 GPUs, not to 3"),
-        ("dp=4 |", "xp=4 |", "w.yaml:7: strategies: .*expected degrees like"),
+        (
+            "dp=4 |",
+            "dp=3 |",
+            "w.yaml:7: strategies: 'dp=3'; expected degrees that multiply to its 4 GPUs, not to 3",
+        ),
+        ("dp=4 |", "xp=4 |", "w.yaml:7: strategies: 'xp=4'; expected degrees like"),
         ('"dp=4 | tp=2,pp=2"', '"dp=4 | tp=4"', "job_class: 'gpt as tp=4'; expected one that has rates"),
     ],
 )

@@ -25,7 +25,9 @@ def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:
     with connected(ctx, patient=not once) as client:
         if once or not repaints():
             console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
-            console.print(page(look(client), at=time.time()))
+            with console.capture() as said:
+                console.print(page(look(client), at=time.time()))
+            click.echo(said.get(), nl=False)  # rich would make a failure of a reader who has had enough
             return
         console = Console()
         with Live(console=console, screen=True, auto_refresh=False) as live:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import click
 
 from hs_core.errors import Kind, RefusedError
-from hs_daemon import version
+from hs_daemon import unheard, version
 from hs_daemon.extras import not_installed
 
 EXIT_CODES = {
@@ -20,7 +20,6 @@ EXIT_CODES = {
     Kind.UNAVAILABLE: 6,
 }
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 class _Verb(NamedTuple):
@@ -38,7 +37,7 @@ VERBS = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(unheard.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return list(VERBS)
@@ -66,7 +65,7 @@ def hs_sim() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 ok, 1 failed, 2 bad usage or input, 3 can never run, 4 not found, 130 interrupted."""
+    """The exit code: 0 ok, 1 failed, 2 bad usage or input, 3 can never run, 4 not found, 130 interrupted, 141 nobody reads on."""
     try:
         code = hs_sim.main(arguments, prog_name="hs-sim", standalone_mode=False)
         sys.stdout.flush()
@@ -84,9 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("hs-sim: interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return BROKEN_PIPE
     except OSError as error:
         click.echo(f"hs-sim: {error.filename or 'output'}: {error.strerror}", err=True)
         return EXIT_CODES[Kind.INVALID]

@@ -7,21 +7,24 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
+    check_policies,
+    cluster_of,
     cluster_options,
     experiment_of,
     generator,
     input_options,
     run_options,
+    tell_unused,
     workload_of,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.command()
 @click.option("--policies", required=True, help="Names, comma-separated.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="A workload (.yaml, .csv), Philly's CSV, or with --throughputs a trace of Gavel's or Shockwave's; without it the generator's.",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, help="So many, from 0.")
@@ -45,12 +48,10 @@ from hs_sim.cli.outputs import check_outputs
     help="Runs are spread over this machine's cores, or over a Ray or Dask cluster.",
 )
 @click.option("--address", default="", help="Of the Ray or Dask cluster; without it one is started here.")
-@click.option(
-    "--json", "json_out", type=click.Path(path_type=Path), help="Write one object per policy and seed here."
-)
+@click.option("--json", "json_out", type=FileName(), help="Write one object per policy and seed here.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="Draw times to completion, utilization and finish-time fairness here (PNG).",
 )
 def compare(
@@ -78,14 +79,11 @@ def compare(
     names = list(dict.fromkeys(word.strip() for word in policies.split(",") if word.strip()))
     if not names:
         raise RefusedError(f"--policies: {policies!r}; expected names with commas between them")
+    check_policies("--policies", names)
     if not 1 <= seeds <= 10_000:
         raise RefusedError(f"--seeds: {seeds}; expected 1 to 10000")
     if not 0 <= workers <= 10_000:
         raise RefusedError(f"--workers: {workers}; expected 0 to 10000")
-    if given["throughputs"] is not None and trace is None and given["like"] == "philly":
-        raise RefusedError(
-            "--throughputs: given without --trace; expected both, or --like gavel or shockwave"
-        )
     if address and where == "local":
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
     inputs = (trace, given["throughputs"], given["slowdowns"])
@@ -93,14 +91,16 @@ def compare(
     cases = []
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)
+        if not seed:
+            tell_unused(load, cluster_of(given))
         cases += [
             Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names
         ]
     outcomes = show.run_all(cases, where=where, workers=workers, address=address)
-    show.comparison([outcome.summary for outcome in outcomes], cases[0].experiment.workload)
     if json_out is not None:
         writers.write_json(json_out, [outcome.summary.as_dict() for outcome in outcomes])
     if plot is not None:
         from hs_sim import pictures
 
         pictures.comparison(plot, outcomes, cases[0].experiment.workload.name)
+    show.comparison([outcome.summary for outcome in outcomes], cases[0].experiment.workload)

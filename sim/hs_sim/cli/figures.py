@@ -5,16 +5,16 @@ from pathlib import Path
 import click
 
 from hs_core.errors import RefusedError
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option("--json", "json_out", type=FileName(), help="Write the rows here.")
 @click.option(
     "--dir",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FileName(folder=True),
     help="Draw one picture a figure in this folder.",
 )
 def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) -> int:
@@ -23,6 +23,7 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
     from rich.table import Table
 
     from hs_sim import writers
+    from hs_sim.cli.show import Page
     from hs_sim.figures import FIGURES
 
     names = tuple(dict.fromkeys(names))
@@ -31,12 +32,17 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
             raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}")
     drawn = {"--dir": (folder, [f"{name}.png" for name in names or FIGURES])} if folder is not None else {}
     check_outputs((), {"--json": json_out}, drawn)
-    console, progress = Console(width=None if Console().is_terminal else 160), Console(stderr=True)
-    rows: list[dict[str, object]] = []
-    good = True
+    console, progress = Page(width=None if Page().is_terminal else 160), Console(stderr=True)
+    found = []
     for name in names or FIGURES:
         with progress.status(name):
             figure = FIGURES[name]()
+        found.append(figure)
+        if folder is not None:
+            figure.draw(folder / f"{name}.png")
+    if json_out is not None:
+        writers.write_json(json_out, [row.as_dict() for figure in found for row in figure.rows])
+    for figure in found:
         shown = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
         shown.add_column("quantity")
         for column in ("paper", "ours", "tolerance"):
@@ -51,10 +57,4 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
         for note in figure.notes:
             console.print(f"  {note}", style="dim", soft_wrap=True, highlight=False)
         console.print()
-        rows += [row.as_dict() for row in figure.rows]
-        good &= figure.ok
-        if folder is not None:
-            figure.draw(folder / f"{name}.png")
-    if json_out is not None:
-        writers.write_json(json_out, rows)
-    return 0 if good else 1
+    return 0 if all(figure.ok for figure in found) else 1

@@ -10,6 +10,7 @@ import click
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.policy import Profiling
+from hs_sim.cli.outputs import FileName
 from hs_sim.model import ClusterSpec, Experiment, Noise, Workload, gavel_compat
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ MOST_SEED = 10**18
 SHORTEST_QUANTUM_S, LONGEST_QUANTUM_S = 0.001, 1e6
 
 _INPUT = (
-    click.option("--throughputs", type=click.Path(path_type=Path), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
+    click.option("--throughputs", type=FileName(), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
     click.option("--skip-bad", is_flag=True, help="Leave out jobs that are not as they should be, or could never run, and count them."),
     click.option("--first", type=int, default=0, show_default=True, help="Of a file: so many jobs, by arrival; 0: all."),
 )  # fmt: skip
@@ -62,7 +63,7 @@ _CLUSTER = (
     ),
     click.option(
         "--slowdowns",
-        type=click.Path(path_type=Path),
+        type=FileName(),
         help="YAML: how much slower each GPU is than its model's middling one.",
     ),
 )
@@ -96,6 +97,16 @@ cluster_options = _all(_CLUSTER)
 run_options = _all(_RUN)
 
 
+def check_policies(option: str, names: Sequence[str]) -> None:
+    from hs_core.policies import find
+
+    for name in names:
+        try:
+            find(name)
+        except RefusedError as refused:
+            raise RefusedError(f"{option}: {refused}", refused.kind) from None
+
+
 def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: Sequence[str]) -> Workload:
     """What all of these policies can run on the cluster of a file, or of what the generator makes of its options."""
     from hs_core.policies import find
@@ -106,6 +117,15 @@ def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: S
     found = _read(path, given, sieve) if path is not None else made(seed, given)
     mixed = all(find(name).needs.mixed for name in policies)
     return runnable(found, cluster_of(given), sieve, mixed=mixed, ends=given["until_s"] is None)
+
+
+def tell_unused(workload: Workload, cluster: ClusterSpec) -> None:
+    from hs_sim.cluster import unused_models
+
+    if found := unused_models(workload, cluster):
+        click.echo(
+            f"hs-sim: no job can run on {', '.join(found)}, for its rates, GPU types or memory", err=True
+        )
 
 
 def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:
@@ -128,6 +148,10 @@ def made(seed: int, given: dict[str, Any]) -> Workload:
 
     if given["like"] != "philly":
         return _like(seed, given)
+    if given["throughputs"] is not None:
+        raise RefusedError(
+            f"--throughputs: {str(given['throughputs'])!r} without a trace; expected both, or --like gavel or shockwave"
+        )
     per_server = gpus_per_server_of(given)
     sizes = {size: part for size, part in PHILLY_SIZES.items() if not given["small"] or size <= per_server}
     return generate(
@@ -230,8 +254,16 @@ def _profiling(given: dict[str, Any]) -> Profiling:
 
 
 def _positive(name: str, value: float, most: float) -> None:
+    from hs_sim.reading import exact
+
     if not 0 < value <= most:
-        raise RefusedError(f"--{name}: {value}; expected more than 0, at most {most:g}")
+        raise RefusedError(f"--{name}: {exact(value)}; expected more than 0, at most {exact(most)}")
+
+
+def seed_of(seed: int) -> int:
+    if not 0 <= seed <= MOST_SEED:
+        raise RefusedError(f"--seed: {seed}; expected 0 to {MOST_SEED:g}")
+    return seed
 
 
 def seeds_of(text: str) -> list[int]:

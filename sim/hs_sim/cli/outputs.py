@@ -4,9 +4,24 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import click
 
 from hs_core.errors import RefusedError
 from hs_sim.writers import scratch_of
+
+
+class FileName(click.Path):
+    """An empty one, as of a variable that a script has not set, would be the folder that we are in."""
+
+    def __init__(self, *, folder: bool = False) -> None:
+        super().__init__(path_type=Path, file_okay=not folder)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("expected a name that is not empty.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def check_outputs(
@@ -15,7 +30,9 @@ def check_outputs(
     pictures: Mapping[str, tuple[Path, Iterable[str]]] | None = None,
 ) -> None:
     """`outputs`: by option; `pictures`: folders by option, and names in them. Raises RefusedError for one that cannot be written, is read too, or named twice."""
-    taken = {path.resolve(): "is read" for path in inputs if path is not None}
+    taken: dict[Path | tuple[int, int], str] = {
+        one: "is read" for path in inputs if path is not None for one in _same(path)
+    }
     asked = [(option, path, path) for option, path in outputs.items() if path is not None]
     for option, (folder, names) in (pictures or {}).items():
         if why := _no_folder(folder):
@@ -24,11 +41,21 @@ def check_outputs(
     for option, _, path in asked:
         if option == "--plot" and path.suffix != ".png":
             raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
-        if use := taken.get(path.resolve()):
-            raise RefusedError(f"{option}: {str(path)!r} {use}; expected another file")
+        for one in _same(path):
+            if use := taken.get(one):
+                raise RefusedError(f"{option}: {str(path)!r} {use}; expected another file")
         if why := _obstacle(path):
             raise RefusedError(f"{option}: {str(path)!r}: {why}; expected a place that can be written")
-        taken[path.resolve()] = f"is written by {option}"
+        taken |= dict.fromkeys(_same(path), f"is written by {option}")
+
+
+def _same(path: Path) -> list[Path | tuple[int, int]]:
+    """What tells that it is another's file: where it is, and, as hard links are elsewhere, which it is."""
+    try:
+        about = path.stat()
+    except OSError:
+        return [path.resolve()]
+    return [path.resolve(), (about.st_dev, about.st_ino)]
 
 
 def _obstacle(path: Path) -> str:

@@ -6,19 +6,23 @@ from typing import Any
 import click
 
 from hs_sim.cli.options import (
+    check_policies,
+    cluster_of,
     cluster_options,
     experiment_of,
     generator,
     input_options,
     run_options,
     seeds_of,
+    tell_unused,
     workload_of,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
+from hs_sim.model import Result
 
 
 @click.command()
-@click.argument("workload", required=False, type=click.Path(path_type=Path))
+@click.argument("workload", required=False, type=FileName())
 @click.option("--policy", default="gandiva-fair", show_default=True)
 @click.option(
     "--seed",
@@ -32,14 +36,12 @@ from hs_sim.cli.outputs import check_outputs
 @cluster_options
 @run_options
 @generator
-@click.option(
-    "--json", "json_out", type=click.Path(path_type=Path), help="Write the summary and every job here."
-)
-@click.option("--csv", "csv_out", type=click.Path(path_type=Path), help="Write one line a job here.")
+@click.option("--json", "json_out", type=FileName(), help="Write the summary and every job here.")
+@click.option("--csv", "csv_out", type=FileName(), help="Write one line a job here.")
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
-    help="Draw shares, times to completion and utilization here (PNG).",
+    type=FileName(),
+    help="Draw shares, times to completion and utilization here (PNG): of the first seed.",
 )
 def run(
     workload: Path | None,
@@ -61,17 +63,19 @@ def run(
     from hs_sim.cli import show
     from hs_sim.metrics import summarize
 
+    check_policies("--policy", (policy,))
     inputs = (workload, given["throughputs"], given["slowdowns"])
     check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
-    results = []
+    results: list[Result] = []
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))
+        if not results:
+            tell_unused(load, cluster_of(given))
         results.append(
             show.simulate(
                 experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"
             )
         )
-    show.comparison([summarize(result) for result in results], results[0].experiment.workload)
     if json_out is not None:
         writers.write_json(json_out, [writers.run_row(result) for result in results])
     if csv_out is not None:
@@ -80,3 +84,4 @@ def run(
         from hs_sim import pictures
 
         pictures.overview(plot, results[0])
+    show.comparison([summarize(result) for result in results], results[0].experiment.workload)

@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -10,9 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from hs_sim.compare import Case, Outcome, mean_of, outcome_of, run
-from hs_sim.metrics import Summary
+from hs_sim.metrics import MEASURED, Summary
 from hs_sim.model import Experiment, Result, Workload
 from hs_sim.spread import Where, spread
+
+
+class Page(Console):
+    """On stdout. Who stops reading is no failure, which rich would make of it."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def simulate(experiment: Experiment, depth: str, label: str) -> Result:
@@ -77,13 +86,16 @@ WIDE = 10_000  # characters: more than all columns take
 GAP = 2  # between two columns
 
 
+_ALIKE: dict[str, Any] = {"seed": 0, **dict.fromkeys(MEASURED, 0.0)}  # what differs between like runs
+
+
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
 def comparison(rows: Sequence[Summary], workload: Workload) -> None:
     """One table, or as many as it takes on a narrow terminal; as wide as it is where nobody looks, so that scripts see whole lines. Of several seeds the mean."""
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    console = Page() if sys.stdout.isatty() else Page(width=WIDE)
     by_policy: dict[str, list[Summary]] = {}
     for row in rows:
         by_policy.setdefault(row.policy, []).append(row)
@@ -95,6 +107,10 @@ def comparison(rows: Sequence[Summary], workload: Workload) -> None:
             f"Means over {len(rows) // len(shown)} seeds, of worst ratios and longest waits the largest.",
             style="dim",
         )
+    for policy, found in by_policy.items():
+        if len(found) > 1 and all(replace(row, **_ALIKE) == replace(found[0], **_ALIKE) for row in found):
+            said = f"All seeds of {policy} came out alike: a file's jobs are not drawn, only measured rates (--noise) and lots, by policies that use them."
+            console.print(said, style="dim", soft_wrap=True, highlight=False)
     if workload.skipped:
         count = len(workload.skipped)
         said = f"{count} bad {'job' if count == 1 else 'jobs'} left out; the first: {workload.skipped[0]}"

@@ -13,8 +13,10 @@ from hs_sim.cli.options import (
     gpus_per_server_of,
     input_options,
     made,
+    seed_of,
+    tell_unused,
 )
-from hs_sim.cli.outputs import check_outputs
+from hs_sim.cli.outputs import FileName, check_outputs
 
 
 @click.group()
@@ -23,12 +25,12 @@ def workload() -> None:
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--gpus-per-server", type=int, default=4, show_default=True)
 @click.option(
     "--throughputs",
-    type=click.Path(path_type=Path),
+    type=FileName(),
     help="Speeds of what is generated: Gavel's throughputs.json.",
 )
 @generator
@@ -41,13 +43,13 @@ def generate(path: Path, seed: int, **given: Any) -> None:
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
     check_outputs([given["throughputs"]], {"PATH": path})
-    load = made(seed, given)
+    load = made(seed_of(seed), given)
     writers.write_text(path, dump(load))
     click.echo(f"{path}: {len(load.jobs)} jobs of {len(load.tickets)} users")
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @input_options
 @cluster_options
 @click.option("--fits/--no-fits", default=False, help="Check too that every job could run on --cluster.")
@@ -64,6 +66,7 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
     found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
     if fits:
         found = runnable(found, cluster_of(given), sieve)
+        tell_unused(found, cluster_of(given))
     for reason in sieve.left_out:
         click.echo(reason, err=True)
     bad = f", {len(sieve.left_out)} left out" if sieve.left_out else ""
@@ -71,7 +74,7 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
 
 
 @workload.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FileName())
 @input_options
 @click.option("--gpus-per-server", type=int, default=4, show_default=True)
 def show(path: Path, **given: Any) -> None:

@@ -1,0 +1,33 @@
+"""What a program does whose reader has had enough (`hs-agent doctor | head`): it ends as one that a shell shows as ended by SIGPIPE, and not as one that failed."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+BROKEN_PIPE = 141
+
+
+class Group(click.Group):
+    """click would make 1 of it, which most programs say for something else."""
+
+    def make_context(self, *args: Any, **said: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **said)
+        except BrokenPipeError:  # of `--help`
+            raise _unheard() from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            raise _unheard() from None
+
+
+def _unheard() -> click.exceptions.Exit:
+    """Nothing may be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return click.exceptions.Exit(BROKEN_PIPE)
