@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core import dice
-from hs_core.mechanism.floor import floor, shape_of
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.next_rounds import Decided, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
+from hs_core.mechanism.room import Held, Offered, held_by, offer
 from hs_core.mechanism.rounds import (
     CREDIT_S,
     RESET_S,
@@ -33,9 +34,9 @@ from hs_core.mechanism.rounds import (
     reset,
     units_of,
 )
-from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.rows import Rows
 from hs_core.mechanism.seats import Seats
-from hs_core.names import HostName, JobId
+from hs_core.names import JobId
 from hs_core.newest import Newest
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 from hs_core.solve import Method
@@ -85,22 +86,21 @@ class Style:
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
     # Who runs to be measured, or is on its way, has its part in the time all the same.
-    held = _held(snapshot, seats)
-    offered = _offered(snapshot, seats, held)
+    held = held_by(snapshot, seats)
+    offered = offer(snapshot, seats, held)
     table = offered.table
     if not table.jobs:
-        return seats.verdict(memory, offered.left_out, () if style.compat else None)
+        return seats.verdict(memory, offered.why, () if style.compat else None)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
     agreed = _agreed(snapshot, memory, offered, style, _gpus_of(held, snapshot, table))
     if agreed.books is None or staleness.due(
         agreed.books, snapshot.now_s, changed=agreed.changed, idle=agreed.idle
     ):
-        agreed = _agree(snapshot, table, agreed, allocate, style)
+        agreed = _agree(snapshot, offered, agreed, allocate, style)
     books = agreed.books
     assert books is not None
     who = _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(held))
     able, line = _line(table, books, style, who)
-    models = {job.id: seats.suits(job) for job in table.jobs}
     servers = _Servers(seats, table, books.units, _here(who))
     found_round = servers.fill(line, books, _types(snapshot, table, style))
     chosen = servers.chosen(found_round)
@@ -108,7 +108,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         chosen |= _on_their_way(snapshot, held, table)
     now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
-    why = Later(lambda: {**offered.left_out, **_why(table, books)})
+    why = Later(lambda: {**offered.why, **_why(table, books)})
     verdict = seats.verdict(now, why, () if style.compat else None, mates=mates)
     there = floor(snapshot.hosts)
     if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
@@ -116,7 +116,6 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     decided = Decided(
         table=table,
         floor=there,
-        models=models,
         homes=verdict.plan.homes,
         books=books,
         able=able,
@@ -147,7 +146,7 @@ class _Agreed:
         return bool(self.signature != self.asked)
 
 
-def _agreed(snapshot: Snapshot, memory: Memory, offered: "_Offered", style: Style, held: Ints) -> _Agreed:
+def _agreed(snapshot: Snapshot, memory: Memory, offered: Offered, style: Style, held: Ints) -> _Agreed:
     table = offered.table
     gpus = table.gpus + held
     books, lives = _past(memory, table)
@@ -166,8 +165,11 @@ def _agreed(snapshot: Snapshot, memory: Memory, offered: "_Offered", style: Styl
     )
 
 
-def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate, style: Style) -> _Agreed:
+def _agree(
+    snapshot: Snapshot, offered: Offered, before: _Agreed, allocate: Allocate, style: Style
+) -> _Agreed:
     """Another allocation."""
+    table, left_out = offered.table, offered.claims(before.gpus)
     question = Question(
         speed=table.speed,
         gang=table.gang,
@@ -187,7 +189,8 @@ def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate,
     found = allocate(case)
     credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
     units = units_of([int(job.id) for job in table.jobs], found.pairs)
-    fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
+    units += tuple([(int(job),) for job in offered.left_out])
+    fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models)), left_out])
     return replace(
         before,
         books=reset(before.books, units, fraction, snapshot.now_s, credit_s),
@@ -239,20 +242,6 @@ def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
     return Sharing(kind=kind, speed=speed)
 
 
-Held = Mapping[JobId, tuple[tuple[HostName, ...], int]]
-"""Jobs that have their GPUs whatever is decided: servers, and GPUs on each."""
-
-
-def _held(snapshot: Snapshot, seats: Seats) -> Held:
-    """For profiling runs, and where jobs are going."""
-    jobs = {job.id: job for job in snapshot.jobs} if snapshot.reserved else {}
-    held = {job: (home, jobs[job].per_node) for job, home in snapshot.reserved.items()}
-    for job in snapshot.jobs:
-        if job.going is not None and job.id not in held and seats.goes(job):
-            held[job.id] = job.going.hosts, job.going.gpus
-    return held
-
-
 def _gpus_of(held: Held, snapshot: Snapshot, table: Rows) -> Ints:
     """(T,) those of jobs that have a part in the time."""
     found = np.zeros(len(table.models), dtype=np.int64)
@@ -265,43 +254,6 @@ def _gpus_of(held: Held, snapshot: Snapshot, table: Rows) -> Ints:
     return found
 
 
-class _Offered(NamedTuple):
-    table: Rows
-    left_out: Mapping[JobId, str]  # why
-    cramped: list[list[int]]  # (job, model): it could go there for all else
-
-
-def _offered(snapshot: Snapshot, seats: Seats, held: Held) -> _Offered:
-    """The jobs of a round, without speeds on models where no servers could hold them, whoever else is suspended or moved; who could
-    run nowhere is left out. Such a job would have a part of the time that it cannot use, and come before all others in every round.
-
-    Who holds GPUs for a round only, to be measured or on its way, is in nobody's way.
-    """
-    table = rows(snapshot, seats, though=held)
-    room = {host.name: seats.room(host.name) for host in snapshot.hosts}
-    if all(room[host.name] == host.gpus for host in snapshot.hosts):
-        return _Offered(table, {}, [])
-    sliceable = {job.id for job in table.jobs if job.sliceable}
-    for job_id, (home, gpus) in held.items():
-        for name in home if job_id in sliceable else ():
-            if name in room:
-                room[name] += gpus
-    alike: dict[object, bool] = {}
-    can = table.speed > 0
-    for at, job in enumerate(table.jobs):
-        for on in np.flatnonzero(can[at]).tolist() if job.id not in held else ():
-            like = shape_of(job), on, job.hosts, job.movable, job.started, job.migrate
-            if like not in alike:
-                alike[like] = seats.holds(job, table.models[on], room)
-            can[at, on] = alike[like]
-    able = can.any(axis=1)
-    why = "no server has GPUs enough for it but those of jobs that cannot be suspended: it has no part in the time until then"
-    left_out = {job.id: why for job, is_able in zip(table.jobs, able, strict=True) if not is_able}
-    jobs = tuple([job for job in table.jobs if job.id not in left_out])
-    cramped = [[table.jobs[at].id, on] for at, on in np.argwhere((table.speed > 0) & ~can).tolist()]
-    return _Offered(replace(table, jobs=jobs, speed=np.where(can, table.speed, 0.0)[able]), left_out, cramped)
-
-
 def _on_their_way(snapshot: Snapshot, held: Held, table: Rows) -> dict[Unit, int]:
     """On which of `models` they go on, so that what they have there in this round counts as received."""
     models = {host.name: host.model for host in snapshot.hosts}
@@ -310,7 +262,7 @@ def _on_their_way(snapshot: Snapshot, held: Held, table: Rows) -> dict[Unit, int
     return {(job,): table.models.index(model) for job, model in to.items() if model is not None}
 
 
-def _signature(snapshot: Snapshot, offered: _Offered, gpus: NDArray[np.int64], style: Style) -> list[Any]:
+def _signature(snapshot: Snapshot, offered: Offered, gpus: NDArray[np.int64], style: Style) -> list[Any]:
     """Changes with whatever makes an allocation stale."""
     table, known = offered.table, 0
     if not style.compat:

@@ -119,14 +119,21 @@ class Seats:
         return self._slots.free(name)
 
     def holds(self, job: JobFacts, model: str, room: Mapping[HostName, int]) -> bool:
-        """Whether servers of that pool would have GPUs for it with so many free on each, all others put aside. The budget of moves is another matter: it is back soon."""
-        home, per_node = self._slots.home(job), job.per_node
-        if home and self._hosts[home[0]].model == model and all(room[name] >= per_node for name in home):
-            return True
-        if home and (not job.movable or (job.started and job.migrate is Migrate.NEVER)):
-            return False
-        there = sum(room[host.name] >= per_node for host in self._floor.fitting(job, model))
+        """Whether servers of that pool that take new jobs hold it with so many GPUs free on each."""
+        there = sum(room[host.name] >= job.per_node for host in self._floor.fitting(job, model))
         return there >= job.nodes
+
+    def holds_at_home(self, job: JobFacts, model: str, room: Mapping[HostName, int]) -> bool:
+        """Its own servers do, and are of that pool."""
+        return self._lives_on(job) == model and all(
+            room[name] >= job.per_node for name in self._slots.home(job)
+        )
+
+    def tied(self, job: JobFacts) -> bool:
+        """To its home, however many moves are left."""
+        return bool(self._slots.home(job)) and not (
+            job.movable and (not job.started or job.migrate is not Migrate.NEVER)
+        )
 
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
@@ -243,6 +250,8 @@ class Seats:
         for job, model in chosen:
             self.choose(job, model)
         self._seated = self._hand_out({})
+        for job, model in [entry for job_id, entry in self._chosen.items() if job_id not in self._seated]:
+            self._forget(job, model)
         return frozenset(self._seated)
 
     def add(self, job: JobFacts, model: str) -> bool:
@@ -258,10 +267,13 @@ class Seats:
             self._seated.add(job.id)
             return True
         self._full.add(like)
-        del self._chosen[job.id]
-        self._free[model] += job.gang
+        self._forget(job, model)
         self._moves_left = moves_left
         return False
+
+    def _forget(self, job: JobFacts, model: str) -> None:
+        del self._chosen[job.id]
+        self._free[model] += job.gang
 
     # --- handing out ----------------------------------------------------------------------------------------------
 
