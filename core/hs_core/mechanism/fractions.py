@@ -5,6 +5,7 @@ jobs' own GPU-seconds, so a move, a failure or an edge that came late is not tak
 
 Departures, outside `compat`: a newcomer, who has no fraction before the next allocation, may use GPUs that would idle; a rate measured
 for the first time counts as a change, and one of which the allocation had only a guess makes it anew at the next edge; where nobody said how many steps there are, `rows` fills in.
+Gangs stay whole on servers, so not all that Gavel's simulator would run find room: who could find none has no part in the time (`room`), and rounds are filled by the line.
 """
 
 from bisect import bisect_left
@@ -178,6 +179,7 @@ def _agree(
         sharing=sharing(snapshot, table) if style.packed else None,
     )
     lives, alone_s = _alone(table, question, before.lives) if style.lives else ({}, np.zeros(0))
+    lives |= {name: before.lives[name] for job in offered.left_out if (name := str(job)) in before.lives}
     case = Case(
         question=question,
         rows=table,

@@ -20,9 +20,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WHY = (
-    "no server has GPUs enough for it but those of jobs that cannot be suspended; it is the next when one has"
-)
+WHY = "no server has GPUs enough for it but those of jobs that cannot be suspended; it comes up once one has"
 
 Held = Mapping[JobId, tuple[tuple[HostName, ...], int]]
 """Jobs that have their GPUs whatever is decided: servers, and GPUs on each."""

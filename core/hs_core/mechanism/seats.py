@@ -50,7 +50,6 @@ class Seats:
         self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
-        self._all_free = dict(self._free)
         self._before: Slots | None = None  # anything was handed out, if anything was
         self._seated: set[JobId] | None = None  # who found servers; None: nothing was handed out yet
         self._full: set[tuple[str, Shape, Home]] = set()  # jobs like these find none any more
@@ -245,8 +244,9 @@ class Seats:
         if self._before is None:
             self._before = self._slots
         self._slots, self._moves_left = self._before.copy(), self._before.moves_left
-        self._free, self._chosen = dict(self._all_free), {}
         self._full.clear()
+        for job, model in [*self._chosen.values()]:
+            self._forget(job, model)
         for job, model in chosen:
             self.choose(job, model)
         self._seated = self._hand_out({})
