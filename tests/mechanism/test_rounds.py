@@ -13,6 +13,7 @@ from hs_core.mechanism.gavel.question import Question
 from hs_core.mechanism.rounds import (
     Books,
     Line,
+    Round,
     Staleness,
     pick,
     priorities,
@@ -50,6 +51,20 @@ def test_a_round_fills_types_in_order_and_gangs_that_do_not_fit_are_passed_over(
     # The other type first: unit 1 has the best claim there.
     turned = pick(books, gang, able, np.array([3, 2]), types=[1, 0])
     assert list(zip(turned.unit, turned.on, strict=True)) == [(1, 1), (0, 0), (2, 0)]
+
+
+def test_those_that_are_kept_come_first_and_who_is_not_taken_is_passed_over() -> None:
+    books = start([[0.9, 0.1], [0.8, 0.9], [0.1, 0.2], [0.5, 0.5]])
+    line = Line(books, np.array([2, 2, 1, 1]), np.ones((4, 2), bool), np.array([3, 2]))
+    asked: list[tuple[int, int]] = []
+
+    def takes(unit: int, on: int) -> bool:
+        asked.append((unit, on))
+        return unit != 3
+
+    chosen = line.pick(books, kept=Round(unit=(1,), on=(0,)), takes=takes)
+    assert list(zip(chosen.unit, chosen.on, strict=True)) == [(1, 0), (2, 0), (0, 1)]
+    assert asked == [(3, 0), (2, 0), (3, 1), (0, 1)], "whom there are GPUs for"
 
 
 def test_left_over_gpus_go_to_units_without_a_claim_unless_told_otherwise() -> None:

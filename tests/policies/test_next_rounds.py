@@ -173,3 +173,26 @@ def test_who_may_not_move_often_or_is_on_the_way_is_decided_about() -> None:
     for told in (Jobs(asked, on_their_way=True), Jobs(replace(asked, migrations_left=7)), None):
         assert sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), told)) is None
     assert sequel.memory() == verdict.memory, "who does not go on changes nothing"
+
+
+def test_a_round_whose_jobs_do_not_fit_together_on_servers_is_decided() -> None:
+    """Two gangs of 3 and two of 2 on two servers of 4: two of 3 and one of 2 fit by numbers only."""
+    jobs = [job(at, "A", 3 if at < 3 else 2, movable=True, job_class="x") for at in range(1, 5)]
+    asked = snapshot([host("h0", 4), host("h1", 4)], jobs, rates={("x", "V100"): 1.0}, migrations_left=1000)
+    asked = replace(asked, quantum_s=ROUND_S)
+    policy = find("gavel-max-min", compat=True)
+    went_on: list[bool] = []
+    verdict = policy.decide(asked, {})
+    for _ in range(12):
+        sequel = verdict.sequel
+        assert sequel is not None
+        asked = after(asked, verdict, {at: list(turn.gangs) for at, turn in verdict.plan.turns.items()})
+        onward = sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), Jobs(asked)))
+        went_on.append(onward is not None)
+        verdict_now = policy.decide(asked, json.loads(json.dumps(verdict.memory)))
+        if onward is None:
+            assert sequel.memory() == verdict.memory, "who does not go on changes nothing"
+        else:
+            assert onward.turns == verdict_now.plan.turns
+        verdict = verdict_now
+    assert {*went_on} == {True, False}

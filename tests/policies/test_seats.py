@@ -86,6 +86,26 @@ def test_no_more_is_promised_than_a_pool_has() -> None:
     assert seats.free("V100") == 0
 
 
+def test_who_is_laid_and_finds_no_server_leaves_its_promise_to_the_others() -> None:
+    jobs = [job(at, gang=3) for at in (1, 2, 3)] + [job(4), job(5), job(6)]
+    seats = Seats(snapshot([host("h"), host("i")], jobs))
+    assert seats.choose(jobs[0], "V100")
+    assert seats.lay([(one, "V100") for one in jobs[:2] + jobs[3:5]]) == {1, 2, 4, 5}
+    assert seats.lay([(one, "V100") for one in jobs[1:3] + jobs[3:4]]) == {2, 3, 4}, "begun anew"
+    assert seats.free("V100") == 1
+    assert not seats.add(jobs[0], "V100")
+    assert [seats.add(one, "V100") for one in jobs[4:]] == [True, False]
+    assert {2, 3, 4, 5} == seats.verdict({}, {}, ()).plan.homes.keys()
+
+
+def test_one_for_which_the_others_leave_no_server_is_not_added() -> None:
+    jobs = [job(1, gang=3), job(2, gang=3), job(3, gang=2), job(4, gang=2), job(5)]
+    seats = Seats(snapshot([host("h"), host("i")], jobs))
+    assert seats.lay([(one, "V100") for one in jobs[:3]]) == {1, 2}
+    assert [seats.add(one, "V100") for one in jobs[2:]] == [False, False, True]
+    assert seats.free("V100") == 1
+
+
 def test_one_that_goes_on_over_servers_of_two_models_has_its_gpus_of_each() -> None:
     mixed = job(1, gang=8, nodes=2, hosts=(H, J), started=True)
     asked = snapshot([host("h"), host("i", model="K80"), host("j")], [mixed], running=frozenset({mixed.id}))

@@ -5,9 +5,11 @@ jobs' own GPU-seconds, so a move, a failure or an edge that came late is not tak
 
 Departures, outside `compat`: a newcomer, who has no fraction before the next allocation, may use GPUs that would idle; a rate measured
 for the first time counts as a change, and one of which the allocation had only a guess makes it anew at the next edge; where nobody said how many steps there are, `rows` fills in.
+Gangs stay whole on servers, so not all that Gavel's simulator would run find room: who could find none has no part in the time (`room`), and rounds are filled by the line.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,21 +22,22 @@ from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isol
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.next_rounds import Decided, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
+from hs_core.mechanism.room import Held, Offered, held_by, offer
 from hs_core.mechanism.rounds import (
     CREDIT_S,
     RESET_S,
     Books,
+    Line,
     Round,
     Staleness,
     Unit,
-    pick,
     receive,
     reset,
     units_of,
 )
-from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.rows import Rows
 from hs_core.mechanism.seats import Seats
-from hs_core.names import HostName, JobId
+from hs_core.names import JobId
 from hs_core.newest import Newest
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 from hs_core.solve import Method
@@ -84,27 +87,29 @@ class Style:
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
     # Who runs to be measured, or is on its way, has its part in the time all the same.
-    held = _held(snapshot, seats)
-    table = rows(snapshot, seats, though=held)
+    held = held_by(snapshot, seats)
+    offered = offer(snapshot, seats, held)
+    table = offered.table
     if not table.jobs:
-        return seats.verdict(memory, {}, () if style.compat else None)
+        return seats.verdict(memory, offered.why, () if style.compat else None)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
-    agreed = _agreed(snapshot, memory, table, style, _gpus_of(held, snapshot, table))
+    agreed = _agreed(snapshot, memory, offered, style, _gpus_of(held, snapshot, table))
     if agreed.books is None or staleness.due(
         agreed.books, snapshot.now_s, changed=agreed.changed, idle=agreed.idle
     ):
-        agreed = _agree(snapshot, table, agreed, allocate, style)
+        agreed = _agree(snapshot, offered, agreed, allocate, style)
     books = agreed.books
     assert books is not None
     who = _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(held))
-    able, found_round = _round(snapshot, table, books, style, who)
-    chosen = _choose(seats, table, books, found_round, who)
+    able, line = _line(table, books, style, who)
+    servers = _Servers(seats, table, books.units, _here(who))
+    found_round = servers.fill(line, books, _types(snapshot, table, style))
+    chosen = servers.chosen(found_round)
     if held:
         chosen |= _on_their_way(snapshot, held, table)
-    models = {job.id: seats.suits(job) for job in table.jobs}
     now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
-    why = Later(lambda: _why(table, books))
+    why = Later(lambda: {**offered.why, **_why(table, books)})
     verdict = seats.verdict(now, why, () if style.compat else None, mates=mates)
     there = floor(snapshot.hosts)
     if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
@@ -112,7 +117,6 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     decided = Decided(
         table=table,
         floor=there,
-        models=models,
         homes=verdict.plan.homes,
         books=books,
         able=able,
@@ -143,7 +147,8 @@ class _Agreed:
         return bool(self.signature != self.asked)
 
 
-def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style, held: Ints) -> _Agreed:
+def _agreed(snapshot: Snapshot, memory: Memory, offered: Offered, style: Style, held: Ints) -> _Agreed:
+    table = offered.table
     gpus = table.gpus + held
     books, lives = _past(memory, table)
     guessed = memory.get("guessed", {})
@@ -154,15 +159,18 @@ def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style, held:
         books=books,
         lives=lives,
         asked=memory.get("asked"),
-        signature=_signature(snapshot, table, gpus, style),
+        signature=_signature(snapshot, offered, gpus, style),
         guessed=guessed,
         gpus=gpus,
         idle=idle or (not style.compat and _learnt(snapshot, table, guessed)),
     )
 
 
-def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate, style: Style) -> _Agreed:
+def _agree(
+    snapshot: Snapshot, offered: Offered, before: _Agreed, allocate: Allocate, style: Style
+) -> _Agreed:
     """Another allocation."""
+    table, left_out = offered.table, offered.claims(before.gpus)
     question = Question(
         speed=table.speed,
         gang=table.gang,
@@ -171,6 +179,7 @@ def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate,
         sharing=sharing(snapshot, table) if style.packed else None,
     )
     lives, alone_s = _alone(table, question, before.lives) if style.lives else ({}, np.zeros(0))
+    lives |= {name: before.lives[name] for job in offered.left_out if (name := str(job)) in before.lives}
     case = Case(
         question=question,
         rows=table,
@@ -182,7 +191,8 @@ def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate,
     found = allocate(case)
     credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
     units = units_of([int(job.id) for job in table.jobs], found.pairs)
-    fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
+    units += tuple([(int(job),) for job in offered.left_out])
+    fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models)), left_out])
     return replace(
         before,
         books=reset(before.books, units, fraction, snapshot.now_s, credit_s),
@@ -234,20 +244,6 @@ def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
     return Sharing(kind=kind, speed=speed)
 
 
-Held = Mapping[JobId, tuple[tuple[HostName, ...], int]]
-"""Jobs that have their GPUs whatever is decided: servers, and GPUs on each."""
-
-
-def _held(snapshot: Snapshot, seats: Seats) -> Held:
-    """For profiling runs, and where jobs are going."""
-    jobs = {job.id: job for job in snapshot.jobs} if snapshot.reserved else {}
-    held = {job: (home, jobs[job].per_node) for job, home in snapshot.reserved.items()}
-    for job in snapshot.jobs:
-        if job.going is not None and job.id not in held and seats.goes(job):
-            held[job.id] = job.going.hosts, job.going.gpus
-    return held
-
-
 def _gpus_of(held: Held, snapshot: Snapshot, table: Rows) -> Ints:
     """(T,) those of jobs that have a part in the time."""
     found = np.zeros(len(table.models), dtype=np.int64)
@@ -268,13 +264,13 @@ def _on_their_way(snapshot: Snapshot, held: Held, table: Rows) -> dict[Unit, int
     return {(job,): table.models.index(model) for job, model in to.items() if model is not None}
 
 
-def _signature(snapshot: Snapshot, table: Rows, gpus: NDArray[np.int64], style: Style) -> list[Any]:
+def _signature(snapshot: Snapshot, offered: Offered, gpus: NDArray[np.int64], style: Style) -> list[Any]:
     """Changes with whatever makes an allocation stale."""
-    known = 0
+    table, known = offered.table, 0
     if not style.compat:
         classes = {job.job_class for job in table.jobs}
         known = sum(name in classes for name, _ in snapshot.rates)
-    return [[job.id for job in table.jobs], known, gpus.tolist(), list(table.models)]
+    return [[job.id for job in table.jobs], known, gpus.tolist(), list(table.models), *offered.cramped]
 
 
 def _guessed(snapshot: Snapshot, table: Rows) -> dict[str, int]:
@@ -341,38 +337,88 @@ def _before(books: Books | None, table: Rows) -> Floats:
     return found
 
 
-def _round(snapshot: Snapshot, table: Rows, books: Books, style: Style, who: "_Who") -> tuple[Bools, Round]:
-    """Which units could run now on which of `models`, and which do."""
+def _line(table: Rows, books: Books, style: Style, who: "_Who") -> tuple[Bools, Line]:
+    """Which units could run now on which of `models`, and who comes before whom."""
     here = _here(who)
     can = table.speed > 0
     able = can[here.first] & here.first_here
     if style.packed:
         able &= can[here.last] & here.last_here
     gang = np.where(here.first_here[:, 0], table.gang[here.first], 1)
+    # What nobody claims is handed out afterwards, to each on the fastest model that has room.
+    claims = style.skip_zero or not style.compat
+    return able, Line(books, gang, able, table.gpus, skip_zero=claims)
+
+
+def _types(snapshot: Snapshot, table: Rows, style: Style) -> list[int]:
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
-    # What nobody claims is handed out afterwards, to each on the fastest model that has room.
-    claims = style.skip_zero or not style.compat
-    return able, pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
+    return types
 
 
-def _choose(seats: Seats, table: Rows, books: Books, found: Round, who: "_Who") -> dict[Unit, int]:
-    """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
-    here = _here(who)
-    chosen: dict[Unit, int] = {}
-    for at, on in zip(found.unit, found.on, strict=True):
-        unit = books.units[at]
-        if len(unit) > 1:
-            jobs = [table.jobs[here.first[at]], table.jobs[here.last[at]]]
-            jobs.sort(key=lambda job: (job.movable, job.id))
-            unit = tuple([job.id for job in jobs])
-            job = jobs[0]
-        else:
-            job = table.jobs[here.places[at]]
-        if seats.choose(job, table.models[on]):
-            chosen[unit] = on
-    return chosen
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    """Those of a round."""
+
+    seats: Seats
+    table: Rows
+    units: tuple[Unit, ...]
+    here: "_Here"
+
+    def fill(self, line: Line, books: Books, types: Sequence[int]) -> Round:
+        """Who runs: who comes up by numbers of GPUs. Where these turn out not to fit together on servers, as many of a model as do, the first in
+        line; GPUs that the others leave are offered along the line, to each on servers that have room.
+        """
+        found = line.pick(books, types, takes=lambda at, on: self.seats.choose(*self._asks(at, on)))
+        missed = self._missed(found)
+        if not missed:
+            return found
+        kept = self._kept(found, missed)
+        return line.pick(books, types, kept=kept, takes=lambda at, on: self.seats.add(*self._asks(at, on)))
+
+    def _kept(self, found: Round, missed: frozenset[int]) -> Round:
+        """Of a model where some missed the longest beginning of the line that fits together, by halving."""
+        entries = list(zip(found.unit, found.on, strict=True))
+        kept = []
+        for pool in dict.fromkeys(found.on):
+            there = [entry for entry in entries if entry[1] == pool]
+            kept += there if missed.isdisjoint(at for at, _ in there) else there[: self._fitting(there)]
+        missed = self._missed(_round(kept))  # few moves may be left for all of them
+        return _round([entry for entry in kept if entry[0] not in missed])
+
+    def _fitting(self, line: Sequence[tuple[int, int]]) -> int:
+        """How many, where all do not."""
+        return bisect_left(
+            range(1, len(line)), True, key=lambda count: bool(self._missed(_round(line[:count])))
+        )
+
+    def _missed(self, found: Round) -> frozenset[int]:
+        """Units that find no servers; the others have theirs."""
+        entries = list(zip(found.unit, found.on, strict=True))
+        seated = self.seats.lay(self._asks(at, on) for at, on in entries)
+        return frozenset([at for at, on in entries if self._asks(at, on)[0].id not in seated])
+
+    def _asks(self, at: int, on: int) -> tuple[JobFacts, str]:
+        """Which job is to have the GPUs: of a pair the other joins it."""
+        return self._members(at)[0], self.table.models[on]
+
+    def _members(self, at: int) -> list[JobFacts]:
+        if len(self.units[at]) == 1:
+            return [self.table.jobs[self.here.places[at]]]
+        jobs = [self.table.jobs[self.here.first[at]], self.table.jobs[self.here.last[at]]]
+        return sorted(jobs, key=lambda job: (job.movable, job.id))
+
+    def chosen(self, found: Round) -> dict[Unit, int]:
+        """The round's promises: which of `models` for each unit that runs."""
+        return {
+            tuple([job.id for job in self._members(at)]): on
+            for at, on in zip(found.unit, found.on, strict=True)
+        }
+
+
+def _round(entries: Sequence[tuple[int, int]]) -> Round:
+    return Round(unit=tuple([at for at, _ in entries]), on=tuple([on for _, on in entries]))
 
 
 class _Who(NamedTuple):

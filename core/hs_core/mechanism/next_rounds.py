@@ -2,7 +2,7 @@
 
 Everything that a decision looks up about who could run where stays as it was found; only homes, what was received and who has ended are kept up.
 The policy is asked again when a new allocation is due, and where anything is less plain than that: a job that cannot be
-suspended or moved, one on its way, a budget of moves that might not suffice.
+suspended or moved, one on its way, a budget of moves that might not suffice, a round whose jobs do not fit together on servers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,6 @@ class Decided:
 
     table: Rows
     floor: Floor
-    models: Mapping[JobId, Sequence[str]]  # on which each could run, the fastest first
     homes: Mapping[JobId, Home]  # as planned
     books: Books  # a unit each job
     able: Bools  # U x T
@@ -141,7 +140,7 @@ class _Rounds:
         self._entitled: Entitled | None = None
 
     def play(self, quantum: int, jobs: JobsNow) -> Onward | None:
-        """The next round; None, and all is as it was, where it takes a decision."""
+        """The next round; None, and what is remembered is as it was, where it takes a decision."""
         here, gone = self._here, [self._place[job] for job in jobs.gone if job in self._place]
         if gone:
             here = here.copy()
@@ -155,15 +154,17 @@ class _Rounds:
             for job in gone:
                 self._live(job, NOWHERE)
         attained = jobs.attained_gpu_s(self._ids)
-        self._books = self._receive(attained)
-        self._attained = attained
+        books = self._receive(attained)
         decided = self._decided
         types = None
         if decided.shuffled:
             types = list(range(len(decided.table.models)))
             dice.roll(decided.seed, quantum).shuffle(types)
-        self._round = self._line.pick(self._books, types)
-        return self._hand_out(running)
+        found = self._line.pick(books, types)
+        onward = self._hand_out(found, running)
+        if onward is not None:
+            self._books, self._attained, self._round = books, attained, found
+        return onward
 
     def _receive(self, attained: Floats) -> Books:
         """What those of the round that is over have had of it; who has ended says no more."""
@@ -185,9 +186,9 @@ class _Rounds:
 
     # --- GPUs (as `seats` hands them out) ---------------------------------------------------------------------------
 
-    def _hand_out(self, running: Sequence[bool]) -> Onward:
-        """The largest first; of equal ones those who run at home, then who could, then by arrival."""
-        chosen = {self._job_of[unit]: on for unit, on in zip(self._round.unit, self._round.on, strict=True)}
+    def _hand_out(self, picked: Round, running: Sequence[bool]) -> Onward | None:
+        """The largest first; of equal ones those who run at home, then who could, then by arrival. None: they do not fit together."""
+        chosen = {self._job_of[unit]: on for unit, on in zip(picked.unit, picked.on, strict=True)}
         if chosen == self._at_home:
             return self._onward(None)
         claims, free = [0] * len(self._hosts), self._gpus.copy()
@@ -211,39 +212,19 @@ class _Rounds:
                     claims[server] -= gpus
                 there = home if self._has_room(home, gpus, free) else ()
             there = there or self._least_disturbing(job, on, claims, free)
-            if there:
-                self._take(job, there, free, found)
-        for job in chosen if len(found) < len(chosen) else ():
-            if job not in found and (there := self._anywhere(job, free)):
-                self._take(job, there, free, found)
+            if not there:
+                return None
+            for server in there:
+                free[server] -= per_node[job]
+            found[job] = there
         onward = self._onward(found)
-        stay = len(found) == len(chosen) and all(lives_on[job] == on for job, on in chosen.items())
-        self._at_home = chosen if stay else None
+        self._at_home = chosen if all(lives_on[job] == on for job, on in chosen.items()) else None
         return onward
 
     def _has_room(self, home: tuple[int, ...], gpus: int, free: Sequence[int]) -> bool:
         if len(home) == 1:
             return free[home[0]] >= gpus
         return all(free[server] >= gpus for server in home)
-
-    def _take(
-        self, job: int, home: tuple[int, ...], free: list[int], found: dict[int, tuple[int, ...]]
-    ) -> None:
-        for server in home:
-            free[server] -= self._per_node[job]
-        found[job] = home
-
-    def _anywhere(self, job: int, free: Sequence[int]) -> tuple[int, ...]:
-        """For one that was promised GPUs which did not fit together: at home, or on the fastest that has room."""
-        models, here = self._decided.models[self._jobs[job].id], self._decided.table.models
-        able, home = [here.index(model) for model in models], self._home[job]
-        if home and self._on[home[0]] in able and self._has_room(home, self._per_node[job], free):
-            return home
-        nobody = [0] * len(self._hosts)
-        return next(
-            (there for on in able if (there := self._least_disturbing(job, on, nobody, free))),
-            (),
-        )
 
     def _least_disturbing(
         self, job: int, on: int, claims: Sequence[int], free: Sequence[int]

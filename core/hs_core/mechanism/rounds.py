@@ -4,7 +4,7 @@ A unit is what runs as one: a job, or a pair that shares GPUs. Its priority on a
 time that it received. Books are what must be remembered between rounds; they are JSON-able.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +145,9 @@ class Round:
     on: tuple[int, ...]
 
 
+NOBODY = Round(unit=(), on=())
+
+
 class Line:
     """What stays from round to round of one allocation about who comes before whom."""
 
@@ -183,23 +186,33 @@ class Line:
         gone[units] = True
         self._keep((self._behind == 0.0) & ~gone[self._order])
 
-    def pick(self, books: Books, types: Sequence[int] | None = None) -> Round:
-        """`books`: the same but for what was received."""
+    def pick(
+        self,
+        books: Books,
+        types: Sequence[int] | None = None,
+        *,
+        kept: Round = NOBODY,
+        takes: Callable[[int, int], bool] | None = None,
+    ) -> Round:
+        """`books`: the same but for what was received. `kept`: those come before all others. `takes`: of the others, whether (unit, type) is to be; None: all are."""
         keys = priorities(books).take(self._at)
         np.negative(keys, out=keys)
         keys += self._behind
         ranks = keys.argsort(axis=1, kind="stable")
-        placed: set[int] = set()
-        chosen: list[int] = []
-        chosen_on: list[int] = []
         sizes, units = self._sizes, self._units
-        for on in range(len(self._gpus)) if types is None else types:
-            left = self._gpus[on]
+        chosen, chosen_on = list(kept.unit), list(kept.on)
+        placed = {job for unit in chosen for job in units[unit]}
+        gpus = self._gpus.copy()
+        for unit, on in zip(chosen, chosen_on, strict=True):
+            gpus[on] -= sizes[unit]
+        for on in range(len(gpus)) if types is None else types:
+            left = gpus[on]
             for unit in self._order[on][ranks[on, : self._fitting[on]]].tolist():
                 if left == 0:
                     break
                 size = sizes[unit]
-                if size <= left and placed.isdisjoint(units[unit]):
+                fits = size <= left and placed.isdisjoint(units[unit])
+                if fits and (takes is None or takes(unit, on)):
                     left -= size
                     placed.update(units[unit])
                     chosen.append(unit)

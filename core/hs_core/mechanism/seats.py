@@ -12,13 +12,14 @@ from operator import itemgetter
 
 from hs_core.forms import Spread
 from hs_core.mechanism.estimates import estimated
-from hs_core.mechanism.floor import floor
+from hs_core.mechanism.floor import Shape, floor, shape_of
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.spreading import largest, measured, numbers
+from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.pairs import misfit
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
@@ -49,6 +50,9 @@ class Seats:
         self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
+        self._before: Slots | None = None  # anything was handed out, if anything was
+        self._seated: set[JobId] | None = None  # who found servers; None: nothing was handed out yet
+        self._full: set[tuple[str, Shape, Home]] = set()  # jobs like these find none any more
 
     def _asked_where_closed(self) -> Counter[HostName]:
         """GPUs that those ask for who live on servers that take no new jobs: nobody else can have any there."""
@@ -112,6 +116,23 @@ class Seats:
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
         return self._slots.free(name)
+
+    def holds(self, job: JobFacts, model: str, room: Mapping[HostName, int]) -> bool:
+        """Whether servers of that pool that take new jobs hold it with so many GPUs free on each."""
+        there = sum(room[host.name] >= job.per_node for host in self._floor.fitting(job, model))
+        return there >= job.nodes
+
+    def holds_at_home(self, job: JobFacts, model: str, room: Mapping[HostName, int]) -> bool:
+        """Its own servers do, and are of that pool."""
+        return self._lives_on(job) == model and all(
+            room[name] >= job.per_node for name in self._slots.home(job)
+        )
+
+    def tied(self, job: JobFacts) -> bool:
+        """To its home, however many moves are left."""
+        return bool(self._slots.home(job)) and not (
+            job.movable and (not job.started or job.migrate is not Migrate.NEVER)
+        )
 
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
@@ -218,6 +239,42 @@ class Seats:
         """GPU model of each that was chosen."""
         return {job_id: model for job_id, (_, model) in self._chosen.items()}
 
+    def lay(self, chosen: Iterable[tuple[JobFacts, str]]) -> frozenset[JobId]:
+        """These and nobody else are promised GPUs, and given servers, the largest first: who of them found some. May be said again: then it is begun anew."""
+        if self._before is None:
+            self._before = self._slots
+        self._slots, self._moves_left = self._before.copy(), self._before.moves_left
+        self._full.clear()
+        for job, model in [*self._chosen.values()]:
+            self._forget(job, model)
+        for job, model in chosen:
+            self.choose(job, model)
+        self._seated = self._hand_out({})
+        for job, model in [entry for job_id, entry in self._chosen.items() if job_id not in self._seated]:
+            self._forget(job, model)
+        return frozenset(self._seated)
+
+    def add(self, job: JobFacts, model: str) -> bool:
+        """Beside those that have been given servers; False if none of the pool has room left for it as these stand."""
+        assert self._seated is not None, "others have been laid"
+        home = self._slots.home(job)
+        is_free = self._slots.ways(job, (model,)) and all(name in self._floor.calm for name in home)
+        like = model, shape_of(job), () if is_free else home
+        moves_left = self._moves_left
+        if like in self._full or not self.choose(job, model):
+            return False
+        if self._seat(job, (model,), {}):
+            self._seated.add(job.id)
+            return True
+        self._full.add(like)
+        self._forget(job, model)
+        self._moves_left = moves_left
+        return False
+
+    def _forget(self, job: JobFacts, model: str) -> None:
+        del self._chosen[job.id]
+        self._free[model] += job.gang
+
     # --- handing out ----------------------------------------------------------------------------------------------
 
     def verdict(
@@ -245,7 +302,7 @@ class Seats:
             if isinstance(job.shape, Spread):
                 self._slots.say(job, f"over {_servers(job.nodes)}: so it had room when it was placed")
         before = self._slots.copy() if renamed else None
-        seated = self._hand_out(homes or {})
+        seated = self._hand_out(homes or {}) if self._seated is None else self._seated
         self._choices.clear()
         if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
