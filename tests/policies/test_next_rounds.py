@@ -115,6 +115,24 @@ def test_what_goes_on_is_what_would_be_decided(
         assert sequel.memory() == decided.memory
 
 
+def test_who_was_passed_over_by_larger_ones_is_first_as_it_would_be_decided() -> None:
+    """Gangs of 4 on two servers of 6: three are promised GPUs, and two find some."""
+    jobs = [job(at, "A", 4, movable=True, job_class="x", steps=1e6) for at in range(1, 4)]
+    asked = replace(asked_about(*jobs, speeds=[1.0]), hosts=(host("h0", 6), host("h1", 6)))
+    policy = find("gavel-max-min", compat=True)
+    verdict = decided = policy.decide(asked, {})
+    sequel, ran = verdict.sequel, set[JobId]()
+    assert sequel is not None
+    for _ in range(12):
+        asked = after(asked, decided, {at: list(turn.gangs) for at, turn in decided.plan.turns.items()})
+        decided = policy.decide(asked, json.loads(json.dumps(sequel.memory())))
+        onward = sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), Jobs(asked)))
+        assert onward is not None
+        assert onward.turns == decided.plan.turns
+        ran |= {one for turn in onward.turns.values() for one in turn.gangs}
+    assert ran == {1, 2, 3}
+
+
 def test_between_two_allocations_nothing_is_decided() -> None:
     jobs = [job(at, "A", 4, movable=True, job_class="x") for at in range(1, 9)]
     asked = asked_about(*jobs, speeds=[2.0, 1.0, 1.5])

@@ -5,7 +5,7 @@ The policy is asked again when a new allocation is due, and where anything is le
 suspended or moved, one on its way, a budget of moves that might not suffice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,6 +20,7 @@ from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import Home, runs_at
 from hs_core.mechanism.rounds import Books, Line, Round, Staleness, with_received
 from hs_core.mechanism.rows import Rows
+from hs_core.mechanism.seats import PASSES
 from hs_core.mechanism.weights import entitle_in, tickets_of
 from hs_core.model import Migrate
 from hs_core.names import JobId, UserName
@@ -29,6 +30,7 @@ from hs_core.shares import Entitled
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Found = dict[int, tuple[int, ...]]  # servers of those that have found some
 
 NOWHERE = -1
 
@@ -186,10 +188,48 @@ class _Rounds:
     # --- GPUs (as `seats` hands them out) ---------------------------------------------------------------------------
 
     def _hand_out(self, running: Sequence[bool]) -> Onward:
-        """The largest first; of equal ones those who run at home, then who could, then by arrival."""
+        """The largest first, and who was passed over before these."""
         chosen = {self._job_of[unit]: on for unit, on in zip(self._round.unit, self._round.on, strict=True)}
         if chosen == self._at_home:
             return self._onward(None)
+        found, free = self._fit_in(chosen, running)
+        if len(found) < len(chosen):
+            found, free = self._in_order(chosen, running, found, free)
+            for job in chosen:
+                if job not in found and (there := self._anywhere(job, free)):
+                    self._take(job, there, free, found)
+        onward = self._onward(found)
+        stay = len(found) == len(chosen) and all(self._lives_on[job] == on for job, on in chosen.items())
+        self._at_home = chosen if stay else None
+        return onward
+
+    def _in_order(
+        self, chosen: dict[int, int], running: Sequence[bool], found: Found, free: list[int]
+    ) -> tuple[Found, list[int]]:
+        ahead, passes = list[int](), 0
+        while passed := self._passed_over(chosen, found).difference(ahead):
+            passes += 1
+            ahead = [job for job in chosen if passes > PASSES or job in passed or job in ahead]
+            found, free = self._fit_in(chosen, running, ahead)
+        if ahead:
+            alone = self._fit_in({job: on for job, on in chosen.items() if job in found}, running)
+            if len(alone[0]) == len(found):
+                return alone
+        return found, free
+
+    def _passed_over(self, chosen: dict[int, int], found: Collection[int]) -> set[int]:
+        passed, later = set[int](), set[int]()
+        for job, on in reversed(chosen.items()):
+            if job in found:
+                later.add(on)
+            elif on in later:
+                passed.add(job)
+        return passed
+
+    def _fit_in(
+        self, chosen: dict[int, int], running: Sequence[bool], ahead: Sequence[int] = ()
+    ) -> tuple[Found, list[int]]:
+        """The largest first; of equal ones those who run at home, then who could, then by arrival. Also what is left of each server."""
         claims, free = [0] * len(self._hosts), self._gpus.copy()
         lives_on, homes, per_node, sizes = self._lives_on, self._home, self._per_node, self._size
         line, count = [], len(homes)
@@ -201,9 +241,11 @@ class _Rounds:
             moves_on = not (stays and running[job])
             line.append(((sizes[job] * 2 + moves_on) * 2 + (not stays)) * count + job)
         line.sort()
-        found: dict[int, tuple[int, ...]] = {}
-        for rank in line:
-            job = rank % count
+        order = [rank % count for rank in line]
+        if ahead:
+            order = [*ahead, *(job for job in order if job not in ahead)]
+        found: Found = {}
+        for job in order:
             on, home, gpus = chosen[job], homes[job], per_node[job]
             there: tuple[int, ...] = ()
             if lives_on[job] == on:
@@ -213,22 +255,14 @@ class _Rounds:
             there = there or self._least_disturbing(job, on, claims, free)
             if there:
                 self._take(job, there, free, found)
-        for job in chosen if len(found) < len(chosen) else ():
-            if job not in found and (there := self._anywhere(job, free)):
-                self._take(job, there, free, found)
-        onward = self._onward(found)
-        stay = len(found) == len(chosen) and all(lives_on[job] == on for job, on in chosen.items())
-        self._at_home = chosen if stay else None
-        return onward
+        return found, free
 
     def _has_room(self, home: tuple[int, ...], gpus: int, free: Sequence[int]) -> bool:
         if len(home) == 1:
             return free[home[0]] >= gpus
         return all(free[server] >= gpus for server in home)
 
-    def _take(
-        self, job: int, home: tuple[int, ...], free: list[int], found: dict[int, tuple[int, ...]]
-    ) -> None:
+    def _take(self, job: int, home: tuple[int, ...], free: list[int], found: Found) -> None:
         for server in home:
             free[server] -= self._per_node[job]
         found[job] = home
