@@ -202,9 +202,10 @@ def test_who_was_promised_one_model_takes_no_other_from_who_was_promised_that() 
 
 
 def test_servers_are_not_filled_afresh_at_the_expense_of_who_was_chosen_first() -> None:
-    jobs = alike()
-    plan = seated_on(SIX, jobs, [3, 2, 1], renamed=True)
-    assert {job for turn in plan.turns.values() for job in turn.gangs} == {2, 3}
+    """With job 2 in place of job 3 a GPU more would be in use."""
+    jobs = [there(1, H, 4), there(2, J, 4), job(3, gang=3), there(4, HostName("k"))]
+    plan = seated_on([*SIX, host("k", 1, "K80")], jobs, [3, 1, 2, 4], renamed=True)
+    assert {job for turn in plan.turns.values() for job in turn.gangs} == {1, 3, 4}
 
 
 def seated_on(hosts: list[HostFacts], jobs: list[JobFacts], order: list[int], *, renamed: bool) -> Plan:
