@@ -1,7 +1,10 @@
 """Tesserae's packing: who waits joins who was placed, the pairs that get most done together, and stays with it."""
 
+from dataclasses import replace
+
 import pytest
 
+from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import find
@@ -104,3 +107,34 @@ def test_who_cannot_be_moved_from_its_gpus_joins_nobody() -> None:
     verdict = LAS.decide(world(stuck, some(2)), {})
     assert pairs(verdict) == {}
     assert JobId(1) in verdict.why
+
+
+BETTER_WITH_B = {("a", "b"): 1.1, ("b", "a"): 1.1, ("a", "c"): 1.3, ("c", "a"): 1.3}
+BETTER_WITH_B |= {pair: 3.0 for other in "bc" for pair in (("d", other), (other, "d"))}
+K = HostName("k")
+
+
+def test_who_asks_for_more_servers_takes_nobodys_partner() -> None:
+    wide = some(2, 2, nodes=2, job_class="b", attained=500.0)
+    jobs = [some(1, 2, job_class="a"), wide, some(3, 2, attained=600.0)]
+    assert pairs(LAS.decide(world(*jobs, gpus=2, ratios=BETTER_WITH_B), {})) == {3: 1}
+
+
+@pytest.mark.parametrize(("stuck", "budget"), [({"migrate": Migrate.NEVER}, 9), ({}, 0)])
+def test_who_may_not_leave_its_server_takes_nobodys_partner_elsewhere(
+    stuck: dict[str, object], budget: int
+) -> None:
+    bound = some(6, host=K, started=True, running=True, sliceable=False, job_class="d")
+    stays = some(2, job_class="b", attained=500.0, host=K, started=True, **stuck)
+    asked = world(some(1, job_class="a"), stays, bound, some(3, attained=600.0), ratios=BETTER_WITH_B)
+    asked = replace(asked, hosts=(*asked.hosts, host("k", 1)), migrations_left=budget)
+    assert pairs(LAS.decide(asked, {})) == {3: 1}
+
+
+def test_whom_the_budget_of_moves_leaves_alone_is_joined_by_who_need_not_move() -> None:
+    bound = some(6, host=K, started=True, running=True, sliceable=False, job_class="d")
+    moving = [some(at, job_class="b", attained=500.0, host=K, started=True) for at in (2, 3)]
+    placed = [some(at, job_class="a", attained=0.0) for at in (1, 4)]
+    asked = world(*placed, *moving, bound, some(5, attained=600.0), gpus=2, ratios=BETTER_WITH_B)
+    asked = replace(asked, hosts=(*asked.hosts, host("k", 1)), migrations_left=1)
+    assert sorted(pairs(LAS.decide(asked, {}))) == [2, 5]

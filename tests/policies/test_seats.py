@@ -1,17 +1,23 @@
 """Handing out the GPUs of a round: what was chosen fits together, and as few move as can be."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import strategies as st
 
+from hs_core.mechanism.attained import least_attained_first
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.slots import Slots
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
-from hs_core.policy import JobFacts, Plan
+from hs_core.policies import find, srsf, srtf, tiresias
+from hs_core.policy import HostFacts, JobFacts, Plan, Policy, Snapshot
 
-from .worlds import host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .lawful import law  # noqa: TID252
+from .worlds import Run, having, host, job, of, snapshot  # noqa: TID252 — tests are no package on the path
 
 H, J = HostName("h"), HostName("i")
 
@@ -158,3 +164,135 @@ def test_who_was_promised_gpus_of_a_drained_server_has_those_of_another_model() 
     seats = Seats(asked)
     assert [seats.choose(one, "V100") for one in asked.jobs] == [True, True, False]
     assert seats.verdict({}, {}, ()).plan.homes == {1: ("v",), 2: ("k",), 3: ("w",)}
+
+
+SIX = [host("h", 6), host("i", 6)]
+
+
+def alike(count: int = 3, *, job_class: str = "c") -> list[JobFacts]:
+    """The first two have run, one on each server, and the last has had least."""
+    homes = [H, J]
+    return [
+        there(at, homes[at - 1], 4, running=True, attained_gpu_s=1e5 - at, job_class=job_class)
+        if at < 3
+        else job(at, gang=4, movable=True, job_class=job_class)
+        for at in range(1, count + 1)
+    ]
+
+
+def test_where_not_all_fit_server_by_server_who_was_chosen_first_has_gpus_and_no_more_move_than_must() -> (
+    None
+):
+    jobs = alike()
+    for chosen in ([3, 2, 1], [3, 1, 2]):
+        seats = Seats(snapshot(SIX, jobs, migrations_left=9))
+        assert all(seats.choose(jobs[at - 1], "V100") for at in chosen)
+        verdict = seats.verdict({}, {}, ())
+        assert {job for turn in verdict.plan.turns.values() for job in turn.gangs} == set(chosen[:2])
+        assert not verdict.plan.moves
+        assert verdict.why[JobId(chosen[2])] == (
+            "it was to run, but no server that can take it has 4 V100 left beside jobs that come before it"
+        )
+
+
+def test_who_cannot_leave_its_server_makes_room_there_for_who_was_chosen_before_it() -> None:
+    stuck = [there(at, name, 4, migrate=Migrate.NEVER) for at, name in ((1, H), (2, J))]
+    plan = seated_on(SIX, [*stuck, job(3, gang=4)], [1, 3, 2], renamed=False)
+    assert {name: turn.gangs for name, turn in plan.turns.items()} == {H: (1,), J: (3,)}
+
+
+def test_who_finds_no_gpus_of_its_model_has_those_of_another_before_who_comes_later() -> None:
+    jobs = [job(at, gang=4, movable=True, job_class="c") for at in range(1, 5)]
+    hosts = [*SIX, host("k", 4, "K80")]
+    asked = snapshot(hosts, jobs, rates={("c", "V100"): 2.0, ("c", "K80"): 1.0}, migrations_left=9)
+    seats = Seats(asked)
+    seats.serve(jobs)
+    assert seats.chosen() == {1: "V100", 2: "V100", 3: "V100", 4: "K80"}
+    plan = seats.verdict({}, {}, jobs).plan
+    assert plan.homes == {1: (H,), 2: (J,), 3: ("k",)}
+
+
+def test_who_was_promised_one_model_takes_no_other_from_who_was_promised_that() -> None:
+    jobs = [job(at, gang=4, movable=True, job_class="c") for at in range(1, 5)]
+    hosts = [*SIX, host("k", 4, "K80")]
+    asked = snapshot(hosts, jobs, rates={("c", "V100"): 2.0, ("c", "K80"): 1.0}, migrations_left=9)
+    seats = Seats(asked)
+    assert all(seats.choose(one, "K80" if one.id == 4 else "V100") for one in jobs)
+    assert seats.verdict({}, {}, ()).plan.homes == {1: (H,), 2: (J,), 4: ("k",)}
+
+
+def test_servers_are_not_filled_afresh_at_the_expense_of_who_was_chosen_first() -> None:
+    """With job 2 in place of job 3 a GPU more would be in use."""
+    jobs = [there(1, H, 4), there(2, J, 4), job(3, gang=3), there(4, HostName("k"))]
+    plan = seated_on([*SIX, host("k", 1, "K80")], jobs, [3, 1, 2, 4], renamed=True)
+    assert {job for turn in plan.turns.values() for job in turn.gangs} == {1, 3, 4}
+
+
+def seated_on(hosts: list[HostFacts], jobs: list[JobFacts], order: list[int], *, renamed: bool) -> Plan:
+    seats = Seats(snapshot(hosts, jobs, migrations_left=9))
+    assert all(seats.choose(jobs[at - 1], "V100") for at in order)
+    return seats.verdict({}, {}, (), renamed=renamed).plan
+
+
+@pytest.mark.parametrize("name", ["fft", "gavel-max-min", "las", "pal", "srtf", "themis", "tiresias"])
+@pytest.mark.parametrize(("gpus", "gangs"), [(3, (2, 2, 2)), (4, (3, 3, 2))])
+def test_nobody_waits_as_long_as_others_run(name: str, gpus: int, gangs: tuple[int, ...]) -> None:
+    """Two gangs that run on two servers are promised to be joined by a third, for which neither has room."""
+    jobs = [
+        job(at + 1, gang=gang, movable=True, job_class="c", steps=3e4 if at < 2 else 3e3)
+        for at, gang in enumerate(gangs)
+    ]
+    asked = replace(
+        snapshot([host("h", gpus), host("i", gpus)], jobs[:2], migrations_left=99), quantum_s=360.0
+    )
+    run = Run(find(name), replace(asked, rates={("c", "V100"): 1.0}))
+    run.go(3)
+    come = replace(jobs[2], arrival_s=run.asked.now_s)
+    run.asked = having(run.asked, [*run.asked.jobs, come])
+    run.go(12)
+    assert run.gpus[come.id] > 0
+
+
+ORDERS: Mapping[str, Callable[[Snapshot], Sequence[JobFacts]]] = {
+    "las": least_attained_first,
+    "pal": least_attained_first,
+    "srsf": srsf.order,
+    "srtf": srtf.order,
+    "tesserae-las": least_attained_first,
+    "tesserae-srtf": srtf.order,
+    "tiresias": lambda asked: sorted(asked.jobs, key=lambda one: (tiresias.queue(one), by_arrival(one))),
+}
+
+
+@st.composite
+def on_odd_servers(draw: st.DrawFn) -> Snapshot:
+    """Gangs of all sizes that may go anywhere; who has a home runs there."""
+    sizes = draw(st.lists(st.sampled_from([3, 5, 6, 7]), min_size=1, max_size=4))
+    hosts = [host(f"h{at}", gpus, draw(of("V100", "V100", "K80"))) for at, gpus in enumerate(sizes)]
+    left = {one.name: one.gpus for one in hosts}
+    jobs = []
+    for at in range(1, draw(st.integers(3, 9))):
+        per_node, nodes = draw(of((1, 1), (2, 1), (3, 1), (4, 1), (4, 1), (5, 1), (2, 2)))
+        name = draw(st.sampled_from([None, *left]))
+        had, steps = draw(of(0.0, 2e3, 9e3)), draw(of(1e4, 2e4, 3e4))
+        made = job(at, gang=per_node * nodes, nodes=nodes, movable=True, job_class="c", steps=steps)
+        made = replace(made, attained_gpu_s=had)
+        if nodes == 1 and name is not None and left[name] >= per_node:
+            left[name] -= per_node
+            made = replace(made, hosts=(name,), started=True, running=True)  # type: ignore[call-arg]
+        jobs.append(made)
+    rates = {("c", "V100"): 2.0, ("c", "K80"): 1.0}
+    return snapshot(hosts, jobs, rates=rates, migrations_left=99, now_s=1e5)
+
+
+@law(on_odd_servers(), policies=[find(name) for name in ORDERS], examples=150)
+def test_of_two_jobs_alike_the_first_in_the_order_has_gpus_if_the_second_has(
+    policy: Policy, asked: Snapshot
+) -> None:
+    turns = policy.decide(asked, {}).plan.turns.values()
+    runs, waits = {one for turn in turns for one in turn.gangs}, set[tuple[int, int]]()
+    for one in ORDERS[policy.name](asked):
+        shape = one.gang, one.nodes
+        if one.id not in runs:
+            waits.add(shape)
+        assert one.id not in runs or shape not in waits

@@ -1,17 +1,18 @@
 """Tesserae's second step on a round that is handed out (3.2, Algorithm 4): who waits joins who was placed, on its GPUs, where both together get more done.
 
 Which kinds of jobs join which is a matching of largest weight (`tesserae.pack`); within a kind pairs that are together stay together, then
-those that live on one server meet. A job that would have to move, and cannot, is left out.
+those that live on one server meet. Who cannot leave its home is matched with those there; where the budget of moves does not last for all,
+those that are left over are matched again.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
-from hs_core.mechanism.placing import fits, takes_new
+from hs_core.mechanism.placing import Home, fits, takes_new
 from hs_core.mechanism.sharing import UNMEASURED
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.pack import Side, pack
@@ -30,7 +31,10 @@ class _Kind:
     memory_bytes: int
     stands: tuple[object, ...]  # what its choice of strategies depends on
     of: tuple[object, ...]
-    """Placed: GPU model and its memory, which of its servers bar somebody; waiting: models and memory that it asks for, servers that bar it."""
+    """Placed: GPU models and their memory, which of its servers bar somebody; waiting: models and memory that it asks for, servers that bar it."""
+    goes: tuple[str, ...]  # waiting: models to which it could go
+    home: Home
+    """Of a waiting job for which it is another thing to join somebody there, and of who was placed there; else ()."""
 
 
 Choices = Callable[[JobFacts, str], Sequence[Choice]]
@@ -48,6 +52,7 @@ class Packer:
         self._slots = slots
         self._choices = choices
         self._hosts: Mapping[HostName, HostFacts] = {host.name: host for host in snapshot.hosts}
+        self._models = tuple(dict.fromkeys(host.model for host in snapshot.hosts))
         self._barring = frozenset[HostName]().union(*{job.barred for job in snapshot.jobs})
         self._promised = 0  # restarts of jobs that were joined, in the budget of moves
         self.joined: dict[JobId, Pair] = {}  # by guest: strategies that both are to have
@@ -60,11 +65,13 @@ class Packer:
             for one, other in ((guest, partner), (partner, guest)):
                 if one in jobs and other in jobs and self._waits(jobs[one]) and self._placed(jobs[other]):
                     self._join(jobs[one], jobs[other], pairs)
-        placed = [job for job in order if self._placed(job)]
-        waiting = [job for job in order if self._waits(job)]
-        for guest_job, partner_job in self._matched(placed, waiting):
-            self._join(guest_job, partner_job, pairs)
-        return pairs
+        while True:
+            placed = [job for job in order if self._placed(job)]
+            waiting = [job for job in order if self._waits(job)]
+            found = self._matched(placed, waiting)
+            joined = [self._join(guest_job, partner_job, pairs) for guest_job, partner_job in found]
+            if all(joined) or not any(joined):
+                return pairs
 
     def join(self, pairs: Mapping[JobId, JobId]) -> None:
         """These guests beside these partners, where a partner has GPUs; others wait."""
@@ -87,11 +94,6 @@ class Packer:
         able = job.sliceable and (job.movable or not job.started)
         return able and not self._slots.runs(job) and self._slots.reachable(job)
 
-    def _weight(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> float:
-        """Sum of what both get done beside each other, as a part of what each would alone; 0: they don't fit."""
-        found = self.pair(placed, waiting, host)
-        return found.weight if found else 0.0
-
     def pair(
         self, placed: JobFacts, waiting: JobFacts, host: HostFacts, *, leaves: bool = False
     ) -> Pair | None:
@@ -113,32 +115,40 @@ class Packer:
         """For that choice alone: who moves is started anew all the same."""
         return choice.restarts and job.started and not self._slots.moves(job)
 
-    def _join(
-        self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId], least: float = 1.0
-    ) -> None:
-        """If it can be there, and their weight is above `least`."""
+    def _leaves(self, guest: JobFacts, home: Home) -> bool:
+        """A process of its own, for these servers."""
+        return guest.started and self._slots.home(guest) not in ((), home)
+
+    def _could(self, guest: JobFacts, partner: JobFacts) -> Pair | None:
+        """As they would be on the partner's servers, on that where it is least worth it; None: they cannot."""
+        if (guest.gang, guest.nodes) != (partner.gang, partner.nodes):
+            return None
         slots, home = self._slots, self._slots.home(partner)
         hosts = [self._hosts[name] for name in home]
-        moves = slots.home(guest) not in ((), home)
-        if (
-            guest.gang != partner.gang
-            or guest.nodes != partner.nodes
-            or not all(fits(guest, host) for host in hosts)
-        ):
-            return
-        if moves and not all(slots.may_go(guest, host) for host in hosts):
-            return
-        leaves = moves and guest.started
+        if not all(fits(guest, host) for host in hosts):
+            return None
+        if slots.home(guest) not in ((), home) and not all(slots.may_go(guest, host) for host in hosts):
+            return None
+        leaves = self._leaves(guest, home)
         found = [self.pair(partner, guest, host, leaves=leaves) for host in hosts]
-        pair = min(found, key=lambda pair: pair.weight if pair else 0.0)
+        return min(found, key=lambda pair: pair.weight if pair else 0.0)
+
+    def _join(
+        self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId], least: float = 1.0
+    ) -> bool:
+        """If it can be there, and their weight is above `least`."""
+        home, pair = self._slots.home(partner), self._could(guest, partner)
         if pair is None or pair.weight <= least:
-            return
-        promised = self._restarts(partner, pair.placed) + (not leaves and self._restarts(guest, pair.waiting))
+            return False
+        stays = not self._leaves(guest, home)
+        promised = self._restarts(partner, pair.placed) + (stays and self._restarts(guest, pair.waiting))
         text = f"in this round it shares the GPUs of job {partner.id} on {', '.join(home)}"
-        if slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
-            self._promised += promised
-            self.joined[guest.id] = pair
-            pairs[guest.id] = partner.id
+        if not self._slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
+            return False
+        self._promised += promised
+        self.joined[guest.id] = pair
+        pairs[guest.id] = partner.id
+        return True
 
     # --- the matching ---------------------------------------------------------------------------------------------
 
@@ -148,46 +158,54 @@ class Packer:
         """(who waits, who was placed)"""
         if not placed or not waiting:
             return []
-        hosts, guests = (
-            [self._placed_kind(job) for job in placed],
-            [self._waiting_kind(job) for job in waiting],
-        )
-        rows, columns = _numbered(hosts), _numbered(guests)
+        tied = {job.id for job in waiting if self._is_tied(job)}
+        homes = {self._slots.home(job) for job in waiting if job.id in tied}
+        rows, row_of = _numbered([self._placed_kind(job, homes) for job in placed])
+        columns, column_of = _numbered([self._waiting_kind(job, tied) for job in waiting])
         weights = np.zeros((len(rows), len(columns)))
-        for row, at in ((number, hosts.index(kind)) for kind, number in rows.items()):
-            host = self._hosts[self._slots.home(placed[at])[0]]
-            for column, to in ((number, guests.index(kind)) for kind, number in columns.items()):
-                if fits(waiting[to], host):
-                    weights[row, column] = self._weight(placed[at], waiting[to], host)
+        for row, at in enumerate(rows):
+            for column, to in enumerate(columns):
+                if (pair := self._could(waiting[to], placed[at])) is not None:
+                    weights[row, column] = pair.weight
         found = pack(
-            Side(np.array([rows[kind] for kind in hosts]), np.array([job.gang for job in placed])),
-            Side(np.array([columns[kind] for kind in guests]), np.array([job.gang for job in waiting])),
+            Side(np.array(row_of), np.array([job.gang for job in placed])),
+            Side(np.array(column_of), np.array([job.gang for job in waiting])),
             weights,
         )
         cells = defaultdict(lambda: ([], []))  # type: ignore[var-annotated]  # by pair of kinds
         for at, to in zip(found.placed.tolist(), found.pending.tolist(), strict=True):
-            cell = cells[hosts[at], guests[to]]
+            cell = cells[row_of[at], column_of[to]]
             cell[0].append(placed[at])
             cell[1].append(waiting[to])
         return [pair for partners, joining in cells.values() for pair in self._neighbours(partners, joining)]
 
-    def _placed_kind(self, job: JobFacts) -> _Kind:
-        host = self._hosts[self._slots.home(job)[0]]
-        of = (
-            host.model,
-            host.gpu_memory_bytes,
-            tuple(sorted(self._barring.intersection(self._slots.home(job)))),
-        )
-        return _Kind(job.job_class, job.gang, job.nodes, job.memory_bytes, self._stands(job), of)
+    def _is_tied(self, job: JobFacts) -> bool:
+        """It is another thing for it to join somebody where it lives than elsewhere: there it may go at all, or with what is left of the budget."""
+        home = self._slots.home(job)
+        if not home:
+            return False
+        # Both are started anew at most: two moves are enough for any pair.
+        is_short = job.started and self._slots.moves_left - self._promised < 2
+        return is_short or not self._slots.ways(job, self._models)
 
-    def _waiting_kind(self, job: JobFacts) -> _Kind:
+    def _placed_kind(self, job: JobFacts, homes: Container[Home]) -> _Kind:
+        home = self._slots.home(job)
+        hosts = {(self._hosts[name].model, self._hosts[name].gpu_memory_bytes) for name in home}
+        of = (*sorted(hosts), *sorted(self._barring.intersection(home)))
+        here = home if home in homes else ()
+        return _Kind(job.job_class, job.gang, job.nodes, job.memory_bytes, self._stands(job), of, (), here)
+
+    def _waiting_kind(self, job: JobFacts, tied: Container[JobId]) -> _Kind:
         of = (job.gpu_types, job.gpu_memory_bytes, job.barred)
-        return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), self._stands(job), of)
+        goes = self._slots.ways(job, self._models)
+        here = self._slots.home(job) if job.id in tied else ()
+        return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), self._stands(job), of, goes, here)
 
     def _stands(self, job: JobFacts) -> tuple[object, ...]:
         if not job.strategies:
             return ()
-        return (job.strategies, job.started, self._slots.may_restart(job), job.steps_left)
+        slots = self._slots
+        return (job.strategies, job.started, slots.moves(job), slots.may_restart(job), job.steps_left)
 
     def _neighbours(
         self, partners: Sequence[JobFacts], joining: Sequence[JobFacts]
@@ -222,5 +240,14 @@ def ratios(
     return first or UNMEASURED, second or UNMEASURED
 
 
-def _numbered(kinds: Sequence[_Kind]) -> dict[_Kind, int]:
-    return {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+def _numbered(kinds: Sequence[_Kind]) -> tuple[list[int], list[int]]:
+    """Where the first of each kind is; and for each job the number of its kind."""
+    numbers: dict[_Kind, int] = {}
+    first: list[int] = []
+    of = []
+    for at, kind in enumerate(kinds):
+        number = numbers.setdefault(kind, len(first))
+        if number == len(first):
+            first.append(at)
+        of.append(number)
+    return first, of

@@ -1,18 +1,20 @@
 """The GPUs of one round, promised pool by pool and then handed out: what policies that move jobs from round to round are made of.
 
 A policy first chooses who runs on which GPU model (`choose`); only then are servers found, the largest gangs first, so that what it
-chose fits together. A job stays where it is if that server is in its model and has room (Gavel, OSDI'20, 5: no move without need); others go
+chose fits together; where it does not, who was chosen first has GPUs first. A job stays where it is if that server is in its model and has room (Gavel, OSDI'20, 5: no move without need); others go
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from types import MappingProxyType
 
 from hs_core.forms import Spread
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.floor import Shape, floor, shape_of
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, takes_new
@@ -26,6 +28,9 @@ from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 BEARABLE = 0.9
 """The part of its speed that a job keeps over more servers, at least, if it is to be spread. Tiresias goes by the skew of a model's tensors, and has no such number."""
+
+PASSES = 4
+"""After so many in which those who were passed over go before the largest, all go in the order in which they were chosen."""
 
 MEASURED = 5  # quanta in which a class is measured where a job of it has come; what shares its GPUs all the time never is
 
@@ -47,6 +52,7 @@ class Seats:
                 free = self._slots.free(name)
                 self._free[host.model] += free if takes_new(host) else min(free, stays[name])
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
+        self._served = set[JobId]()  # chosen in an order that holds from pool to pool
         self._moves_left = self._slots.moves_left
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
@@ -233,7 +239,10 @@ class Seats:
             self.choose_any(job)
 
     def choose_any(self, job: JobFacts) -> bool:
-        return any(self.choose(job, model) for model in self.choices(job))
+        if not any(self.choose(job, model) for model in self.choices(job)):
+            return False
+        self._served.add(job.id)
+        return True
 
     def chosen(self) -> Mapping[JobId, str]:
         """GPU model of each that was chosen."""
@@ -249,7 +258,7 @@ class Seats:
             self._forget(job, model)
         for job, model in chosen:
             self.choose(job, model)
-        self._seated = self._hand_out({})
+        self._seated = self._hand_out({}, self._chosen)
         for job, model in [entry for job_id, entry in self._chosen.items() if job_id not in self._seated]:
             self._forget(job, model)
         return frozenset(self._seated)
@@ -302,12 +311,13 @@ class Seats:
             if isinstance(job.shape, Spread):
                 self._slots.say(job, f"over {_servers(job.nodes)}: so it had room when it was placed")
         before = self._slots.copy() if renamed else None
-        seated = self._hand_out(homes or {}) if self._seated is None else self._seated
+        seated = self._in_order(homes or {}) if self._seated is None else self._seated
         self._choices.clear()
         if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
-            seated_afresh = self._hand_out(self._renamed())
-            if (stayed.gpus_left, stayed.moved) <= (self._slots.gpus_left, self._slots.moved):
+            seated_afresh = self._hand_out(self._renamed(), self._chosen)
+            costs = (stayed.gpus_left, stayed.moved), (self._slots.gpus_left, self._slots.moved)
+            if costs[0] <= costs[1] or self._comes_first(seated, seated_afresh):
                 self._slots = stayed
             else:
                 seated = seated_afresh
@@ -324,6 +334,9 @@ class Seats:
             for job in left:
                 if job.id in mates and not self._slots.runs(job):
                     self._seat(job, self.choices(job), {})
+        if missed:
+            others = why
+            why = Later(lambda: {**others, **{job.id: self._why_missed(job) for job in missed.values()}})
         layouts = None
         if strategies and any(job.strategies for job in self._snapshot.jobs):
             layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
@@ -368,25 +381,80 @@ class Seats:
             names |= rename(servers, free, planned, self._snapshot)
         return {job: tuple(names[name] for name in home) for job, home in planned.items()}
 
-    def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
-        """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
+    def _in_order(self, targets: Mapping[JobId, Home]) -> set[JobId]:
+        """As `_hand_out`; but nobody goes without while who was chosen later has GPUs, unless those before it leave it none."""
+        before, passes = self._slots.copy(), 0
+        ahead: dict[JobId, int] = {}
+        seated = self._hand_out(targets, self._chosen)
+        while passed := self._passed_over(seated).difference(ahead):
+            passes += 1
+            first = [job for job in self._chosen if passes > PASSES or job in passed or job in ahead]
+            ahead = {job: at for at, job in enumerate(first)}
+            self._slots = before.copy()
+            seated = self._hand_out(targets, self._chosen, ahead)
+        if ahead:
+            # Where these fit together by themselves, the largest first, none need leave for who went ahead.
+            alone = {job: (self._chosen[job][0], self._lives_on(self._chosen[job][0])) for job in seated}
+            kept, self._slots = self._slots, before
+            if self._hand_out(targets, alone) != seated:
+                self._slots = kept
+        return seated
+
+    def _passed_over(self, seated: Collection[JobId]) -> set[JobId]:
+        """Who found no GPUs though who was chosen later has some on which it could run."""
+        passed, later = set[JobId](), set[str]()
+        if len(seated) < len(self._chosen):
+            for job, model in reversed(self._chosen.values()):
+                if job.id in seated:
+                    later.add(self._lives_on(job))
+                elif not later.isdisjoint(self._able(job, model)):
+                    passed.add(job.id)
+        return passed
+
+    def _able(self, job: JobFacts, model: str) -> tuple[str, ...]:
+        """Where it comes before who was chosen later: on what it was promised, and if all were served in turn, on all others."""
+        return (model, *self.choices(job)) if job.id in self._served else (model,)
+
+    def _comes_first(self, seated: Collection[JobId], others: Collection[JobId]) -> bool:
+        """Of those that only one of these has, who was chosen first is in `seated`."""
+        return next((job in seated for job in self._chosen if (job in seated) != (job in others)), False)
+
+    def _why_missed(self, job: JobFacts) -> str:
+        _, model = self._chosen[job.id]
+        servers = (
+            "server that can take it has" if job.nodes == 1 else f"{job.nodes} servers that can take it have"
+        )
+        return f"it was to run, but no {servers} {job.per_node} {model} left beside jobs that come before it"
+
+    def _hand_out(
+        self,
+        targets: Mapping[JobId, Home],
+        chosen: Mapping[JobId, tuple[JobFacts, str]],
+        ahead: Mapping[JobId, int] = MappingProxyType({}),
+    ) -> set[JobId]:
+        """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs.
+
+        `ahead`: before all others, in that order; not only on the model that was promised, if it matters less than the order.
+        """
         slots, hosts, running = self._slots, self._hosts, self._snapshot.running
         claims = dict.fromkeys(hosts, 0)  # GPUs that chosen jobs would stay on
         line = []
-        for job, model in self._chosen.values():
+        for job, model in chosen.values():
             home, gang, per_node = slots.home(job), job.gang, job.per_node
             stays = bool(home) and hosts[home[0]].model == model
             for name in home if stays else ():
                 claims[name] += per_node
             moves_on = not (stays and job.id in running)
-            rank = (slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
+            place = ahead.get(job.id, len(ahead))
+            rank = (place, slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
             line.append((rank, job, model, home if stays else ()))
         line.sort(key=itemgetter(0))
         seated = set[JobId]()
-        for (_, less, *_), job, model, claimed in line:
+        for (_, _, less, *_), job, model, claimed in line:
             for name in claimed:
                 claims[name] += less
-            if slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
+            found = slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ()))
+            if found or (job.id in ahead and self._seat(job, self._able(job, model), claims)):
                 seated.add(job.id)
         return seated
 

@@ -37,9 +37,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     jobs = _jobs(snapshot, table, past, scale)
     fair = _fair(snapshot, seats, table, scale)
     found = solve_round(round_costs(jobs), table.gang, table.gpus)
-    for job, kind in zip(table.jobs, found.choice.tolist(), strict=True):
-        if kind >= 0:
-            seats.choose(job, table.models[kind])
+    for at in np.argsort(
+        -jobs.owed, kind="stable"
+    ):  # where gangs do not fit server by server, who is owed most is first
+        if (kind := int(found.choice[at])) >= 0:
+            seats.choose(table.jobs[at], table.models[kind])
     why = {
         job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g}"
         for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)

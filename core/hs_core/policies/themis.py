@@ -42,17 +42,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     lease_s = max(snapshot.quantum_s, LEASE_S)
     ends_s = lease_s * (floor(snapshot.now_s / lease_s) + 1)
     found = auction(question, lives, ends_s - snapshot.now_s)
-    for at, job in enumerate(table.jobs):
-        on = int(found.on[at])
+    worst_first = [(table.jobs[at], int(found.on[at])) for at in np.argsort(-found.rho, kind="stable")]
+    for job, on in worst_first:
         if on >= 0 and seats.choose(job, table.models[on]):
             leased[str(job.id)] = ends_s
     why = {
         job.id: f"others are worse off: if it waits it ends after {rho:.2f} times what a fair part would take"
         for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
     }
-    return seats.verdict(
-        {"ends": leased}, why, [table.jobs[at] for at in np.argsort(-found.rho, kind="stable")]
-    )
+    return seats.verdict({"ends": leased}, why, [job for job, _ in worst_first])
 
 
 def _alone_speeds(snapshot: Snapshot, seats: Seats) -> dict[JobId, float]:
