@@ -210,3 +210,4 @@ class Wanted:
     fence_after_s: float = (
         0.0  # without a word from the controller for so long, jobs that ask for it are ended; 0: never
     )
+    lease_s: float = 0.0  # and so much later started elsewhere; 0: not said

@@ -340,6 +340,7 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         lends=tuple(map(_to_lend, pb.lends)),
         drained_gpus=frozenset(names.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
+        lease_s=pb.lease_s,
     )
 
 
@@ -372,6 +373,7 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
         lends=list(map(_from_lend, wanted.lends)),
         drained_gpus=sorted(wanted.drained_gpus),
         fence_after_s=wanted.fence_after_s,
+        lease_s=wanted.lease_s,
     )
 
 

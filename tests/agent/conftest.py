@@ -123,7 +123,6 @@ class Shims:
             "make_dirs": [],
             "log_limit": 1 << 20,
             "lease": False,
-            "grace_s": 0.2,
             "cgroup": group.for_shim(),
         }
         folder.write_launch(launch | changes)

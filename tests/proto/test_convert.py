@@ -86,7 +86,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())
     lend = Lend(job=names.JobId(8), epoch=2, generation=3, grant="other")
     wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=turn, jobs=(job,), quantum=5, edge_in_s=0.5 if flag else None,
-                    next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0)  # fmt: skip
+                    next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0, lease_s=20.0)  # fmt: skip
     wire = convert.from_wanted(wanted).SerializeToString()
     assert convert.to_wanted(agent_pb2.Wanted.FromString(wire)) == wanted
 

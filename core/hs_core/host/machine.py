@@ -195,7 +195,8 @@ class HostMachine:
         first = board.wanted_quantum_s == 0.0
         self._term, self._seq = wanted.term, wanted.seq
         board.wanted_quantum_s = wanted.quantum_s
-        board.fence_after_s, board.drained = wanted.fence_after_s, wanted.drained_gpus
+        board.fence_after_s, board.lease_s = wanted.fence_after_s, wanted.lease_s
+        board.drained = wanted.drained_gpus
         board.lend(wanted.lends)
         for entry in wanted.jobs:
             wants.want(board, entry)

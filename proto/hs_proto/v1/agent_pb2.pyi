@@ -446,6 +446,7 @@ class Wanted(_message.Message):
     NEXT_TURN_FIELD_NUMBER: _builtins.int
     LENDS_FIELD_NUMBER: _builtins.int
     FENCE_AFTER_S_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     seq: _builtins.int
@@ -453,6 +454,8 @@ class Wanted(_message.Message):
     quantum: _builtins.int
     edge_in_s: _builtins.float
     fence_after_s: _builtins.float
+    lease_s: _builtins.float
+    """so much later what is fenced is started elsewhere; 0: not said"""
     @_builtins.property
     def turn(self) -> Global___Turn: ...
     @_builtins.property
@@ -476,11 +479,12 @@ class Wanted(_message.Message):
         next_turn: Global___Turn | None = ...,
         lends: _abc.Iterable[Global___Lend] | None = ...,
         fence_after_s: _builtins.float = ...,
+        lease_s: _builtins.float = ...,
         drained_gpus: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "next_turn", b"next_turn", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "drained_gpus", b"drained_gpus", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "drained_gpus", b"drained_gpus", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lease_s", b"lease_s", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__edge_in_s: _TypeAlias = _typing.Literal["edge_in_s"]  # noqa: Y015
     _WhichOneofArgType__edge_in_s: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s"]  # noqa: Y015
