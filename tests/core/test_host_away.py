@@ -6,7 +6,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import ControllerHeard, Woke
+from hs_core.events import CastOut, ControllerHeard, Woke
 from hs_core.host import HostConfig
 from hs_core.model import OnPartition
 from hs_core.names import JobId
@@ -131,3 +131,31 @@ def test_one_that_is_cancelled_while_the_controller_is_there_has_all_of_its_grac
     sim.change(ONE, cancelled=True)
     sim.send()
     assert sim.killed_by_s == pytest.approx([40.0])
+
+
+def test_a_host_that_was_removed_from_the_cluster_ends_all_of_its_jobs_and_starts_none_again() -> None:
+    sim = fenced()
+    sim.run(5.0)
+    assert sim.running() == {ONE, TWO}
+    for _ in range(3):  # it is told each time that it comes
+        sim.tell(CastOut(now_s=sim.now_s))
+        sim.run(5.0)
+    assert sim.running() == set()
+    assert sorted(sim.ordered("kill")) == [f"kill {job} (no longer wanted here)" for job in (1, 2)]
+    assert not list(sim.machine.reports())
+    sim.run(200.0)
+    assert len(sim.ordered("launch")) == 2
+    told = [fact.text for fact in sim.machine.story if fact.kind == "cast-out"]
+    assert told == ["removed from the cluster: what runs here is ended"]
+
+
+def test_a_host_that_was_removed_and_has_joined_anew_runs_what_it_is_given() -> None:
+    sim = fenced()
+    sim.run(5.0)
+    sim.tell(CastOut(now_s=sim.now_s))
+    sim.run(5.0)
+    for job in (ONE, TWO):
+        sim.change(job, epoch=2)
+    sim.send()
+    sim.run(5.0)
+    assert sim.running() == {ONE, TWO}

@@ -30,6 +30,7 @@ from typing import Any
 
 from hs_core.errors import BrokenError
 from hs_core.events import (
+    CastOut,
     CheckpointFetched,
     ControllerHeard,
     DeviceMemorySeen,
@@ -150,6 +151,8 @@ class HostMachine:
             case ControllerHeard():
                 board.heard(event.late_s)
                 touched = ()
+            case CastOut():
+                self._cast_out()
             case Woke():
                 pass
             case _:
@@ -210,6 +213,14 @@ class HostMachine:
         board.queue.set_tickets({j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue})
         board.gang_ended_s = None
         self._hear_turns(wanted, said_s, first=first)
+
+    def _cast_out(self) -> None:
+        there = [job for job in self._board.in_order if not job.dropped]
+        if there:
+            self._board.tell("cast-out", "removed from the cluster: what runs here is ended")
+        for job in there:
+            wants.drop(self._board, job)
+        self._left_behind()
 
     def _hear_turns(self, wanted: Wanted, said_s: float, *, first: bool) -> None:
         board = self._board
