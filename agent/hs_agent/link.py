@@ -6,6 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
+import secrets
 import signal
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
@@ -39,6 +40,9 @@ COMPLAINED_EVERY_S = 600.0  # that there is no controller, for one reason
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 FRAME_BYTES = 4  # around each of them
+
+PROCESS = secrets.token_hex(8)
+"""Which agent this is: a copy of its state on the same machine has the same name, certificate and boot."""
 
 _Call = grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.ToAgent]
 
@@ -273,6 +277,7 @@ class _Connection:
         first = agent_pb2.Hello(
             host=self.config.name,
             boot_id=procs.boot_id(),
+            process=PROCESS,
             version=version(),
             gpus=self._sent_gpus,
             warnings=self.side.warnings,

@@ -108,10 +108,11 @@ class HostLeft(At):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDoubled(At):
-    """Another machine said that it is this host, which is connected: it was refused."""
+    """Another machine, or another agent on the same one, said that it is this host, which is connected: it was refused."""
 
     host: HostName
     address: str = ""  # where it came from
+    same_boot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,6 +157,7 @@ class Hello(_message.Message):
     PEER_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
@@ -167,6 +168,8 @@ class Hello(_message.Message):
     """another Hello follows, of which `jobs`, `last_words` and `more` count"""
     memory_bytes: _builtins.int
     """of the host, or what control groups above the agent allow of it; 0: not known"""
+    process: _builtins.str
+    """drawn anew by each agent process: two of one identity are told apart by it"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -189,11 +192,12 @@ class Hello(_message.Message):
         peer: _builtins.str = ...,
         more: _builtins.bool = ...,
         memory_bytes: _builtins.int = ...,
+        process: _builtins.str = ...,
         last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
