@@ -88,6 +88,7 @@ class WantedJob:
 
     job: JobId
     epoch: int
+    restarts: int = 0  # incarnations that it had before this one
     user: UserName
     run_as: str  # operating system account
     job_class: str  # for paces and rates

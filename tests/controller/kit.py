@@ -62,6 +62,7 @@ class FakeAgent:
         name: str = "h1",
         gpus: int = 4,
         boot: str = "boot-1",
+        *,
         peer: str = "",
         process: str = "",
     ) -> None:

@@ -79,7 +79,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
 ) -> None:
     job = WantedJob(job=names.JobId(7), epoch=3, user=names.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
-                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
+                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4, restarts=2,
                     shape=shape,
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=names.JobId(9), beside=(names.JobId(7), names.JobId(8)), gpus=(1, 2))
