@@ -18,9 +18,11 @@ import click
 from hs_agent import cgroup, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, open_devices
+from hs_agent.folder import read_json
 from hs_agent.program import check_launcher
 from hs_agent.rendezvous import bound_everywhere
 from hs_agent.strangers import describe, is_ours
+from hs_core import fencing
 from hs_core.errors import RefusedError
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -78,6 +80,7 @@ def examine(config: Config) -> bool:
         _clock,
         _certificate,
         _controller,
+        _fencing,
     )
     findings = [check(config) for check in checks]
     findings[1:1] = _devices(config)
@@ -407,6 +410,23 @@ def _certificate(config: Config) -> Finding:
     if why:
         return Finding(FAIL, "certificate", why)
     return Finding(OK, "certificate", f"good until {time.ctime(own.keeper.identity.not_after_s)}")
+
+
+def _fencing(config: Config) -> Finding:
+    """By what the controller said last."""
+    saved = read_json(config.state_dir / "host.json") or {}
+    said = saved.get("machine") or {}
+    own_s, after_s, lease_s = config.kill_grace_s, said.get("fence_after_s", 0.0), said.get("lease_s", 0.0)
+    if not lease_s:
+        return Finding(OK, "cut off", "no controller has said yet after how long jobs with `fence` are ended")
+    if not after_s:
+        return Finding(OK, "cut off", "jobs go on, also those with `fence` (the controller's fence_after_s)")
+    grace_s = fencing.grace_s(own_s, lease_s)
+    text = f"jobs with `fence` are ended after {after_s:g} s, and have {grace_s:g} s for it"
+    if grace_s < own_s:
+        why = f"not the {own_s:g} s of kill_grace_s: {lease_s:g} s (the controller's lease_s) after that they begin elsewhere"
+        return Finding(WARN, "cut off", f"{text}, {why}")
+    return Finding(OK, "cut off", text)
 
 
 def _controller(config: Config) -> Finding:

@@ -113,9 +113,9 @@ class Folder:
     def launch(self) -> dict[str, Any] | None:
         return read_json(self.path / "launch.json")
 
-    def write_lease(self, until_s: float) -> None:
-        """On the host's boot clock. Its shim ends the job when that has passed."""
-        path, data = self.path / "lease", f"{until_s:20.3f}".encode()
+    def write_lease(self, until_s: float, grace_s: float) -> None:
+        """On the host's boot clock. Its shim ends the job when that has passed, within `grace_s`."""
+        path, data = self.path / "lease", f"{until_s:20.3f} {grace_s:10.3f}".encode()
         with contextlib.suppress(OSError):  # it ends early rather than late
             try:
                 write_atomically(path, data, sync=False)

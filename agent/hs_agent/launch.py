@@ -119,7 +119,6 @@ class Launcher:
             "make_dirs": [spec.checkpoint_dir] if spec.checkpoint_dir else [],
             "log_limit": self.config.log_limit_bytes,
             "lease": spec.on_partition is OnPartition.FENCE,
-            "grace_s": self.config.kill_grace_s,
             "gpus": [gpu.id for gpu in gpus],
             "uid": who.uid,
             "gid": who.gid,

@@ -1,11 +1,12 @@
 """Leases of jobs that end without the controller's word (`fence`): written while it is heard, read by the jobs' shims.
 
-They run out a little later than the agent's own mind would end the job, never earlier; the controller waits longer than that
-(its `lease_s`) before it starts such a job elsewhere.
+They run out a little later than the agent's own mind would end the job, never earlier, and say how long its end may take: the
+controller waits longer than both together (its `lease_s`) before it starts such a job elsewhere.
 """
 
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
+from hs_core import fencing
 from hs_core.model import OnPartition
 from hs_core.wanted import Wanted
 
@@ -15,7 +16,7 @@ EVERY_S = 2.0
 class Leases:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._after_s = 0.0
+        self._after_s = self._lease_s = 0.0
         self._jobs: frozenset[Key] = frozenset()
         self._heard_s: float | None = None
         self._written_s = float("-inf")
@@ -24,8 +25,9 @@ class Leases:
         jobs = frozenset(
             Key(job.job, job.epoch) for job in wanted.jobs if job.spec.on_partition is OnPartition.FENCE
         )
-        if (jobs, wanted.fence_after_s) != (self._jobs, self._after_s):
-            self._jobs, self._after_s = jobs, wanted.fence_after_s
+        news = jobs, wanted.fence_after_s, wanted.lease_s
+        if news != (self._jobs, self._after_s, self._lease_s):
+            self._jobs, self._after_s, self._lease_s = news
             self._written_s = float("-inf")
         self.heard(said_s, now_s)
 
@@ -43,4 +45,6 @@ class Leases:
             return
         folder = self._launcher.folder(key)
         if folder.path.exists():
-            folder.write_lease(self._heard_s + self._after_s + EVERY_S if self._after_s > 0 else float("inf"))
+            until_s = self._heard_s + self._after_s + EVERY_S if self._after_s > 0 else float("inf")
+            grace_s = fencing.grace_s(self._launcher.config.kill_grace_s, self._lease_s, EVERY_S)
+            folder.write_lease(until_s, grace_s)

@@ -6,6 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
+import secrets
 import signal
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
 from hs_daemon.notify import notify
-from hs_proto import convert
+from hs_proto import certified, convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
 MAX_BACKOFF_S = 5.0
@@ -39,6 +40,9 @@ COMPLAINED_EVERY_S = 600.0  # that there is no controller, for one reason
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 FRAME_BYTES = 4  # around each of them
+
+PROCESS = secrets.token_hex(8)
+"""Which agent this is: a copy of its state on the same machine has the same name, certificate and boot."""
 
 _Call = grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.ToAgent]
 
@@ -78,6 +82,8 @@ class Side(Protocol):
     def wanted(self, wanted: Wanted, late_s: float) -> None: ...
 
     def heard_controller(self, late_s: float) -> None: ...
+
+    def cast_out(self) -> None: ...
 
     def term(self) -> int: ...
 
@@ -142,6 +148,9 @@ class Link:
                     call.cancel()
             return "the controller ended the stream"
         except grpc.aio.AioRpcError as error:
+            if self._is_removed(error):
+                self.side.cast_out()
+                return str(error.details())
             if self._identity is not None and error.code() is grpc.StatusCode.PERMISSION_DENIED:
                 why = f"the controller at {self.config.controller} refuses this host: {error.details()}"
                 log.error(why, name=self.config.name)
@@ -153,6 +162,13 @@ class Link:
         except Exception as error:
             log.exception("the link broke")
             return f"{type(error).__name__}: {error}"
+
+    def _is_removed(self, error: grpc.aio.AioRpcError) -> bool:
+        """Said by nobody but the controller: over TLS only, to who has a certificate that the cluster's CA signed for it. On this machine nobody is removed so."""
+        refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        if self._identity is None or error.code() not in refusals:
+            return False
+        return (error.details() or "").startswith(f"{certified.removed(self.config.name)};")
 
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
@@ -261,6 +277,7 @@ class _Connection:
         first = agent_pb2.Hello(
             host=self.config.name,
             boot_id=procs.boot_id(),
+            process=PROCESS,
             version=version(),
             gpus=self._sent_gpus,
             warnings=self.side.warnings,

@@ -26,6 +26,7 @@ from hs_agent.transfer import Fetches, Sender
 from hs_agent.watch import Watch
 from hs_core.errors import RefusedError
 from hs_core.events import (
+    CastOut,
     Checkpoint,
     ControllerHeard,
     Fetch,
@@ -342,6 +343,10 @@ class Agent:
         now_s = boot_s()
         self.leases.heard(now_s - late_s, now_s)
         self.post(ControllerHeard(now_s=now_s, late_s=late_s))
+
+    def cast_out(self) -> None:
+        """The controller has removed this host."""
+        self.post(CastOut(now_s=boot_s()))
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ def _about_it(wanted: WantedJob, gpus: tuple[Gpu, ...], place: Place) -> dict[st
         "HS_MASTER_ADDR": place.address,
         "HS_MASTER_PORT": str(place.port),
         "HS_EPOCH": str(wanted.epoch),
-        "HS_RESTART_COUNT": str(wanted.epoch),
+        "HS_RESTART_COUNT": str(wanted.restarts),
         "HS_COPY": str(max(wanted.copy, 0)),
         "HS_COPIES": str(wanted.copies),
         "MASTER_ADDR": place.address,

@@ -307,15 +307,16 @@ class Shim:
         """A job that must not go on without the controller's word ends by itself, also where no agent is left to end it."""
         try:
             with open(os.path.join(self.folder, "lease"), encoding="ascii") as file:
-                left_s = float(file.read()) - time.clock_gettime(time.CLOCK_BOOTTIME)
+                until_s, grace_s = map(float, file.read().split())
+            left_s = until_s - time.clock_gettime(time.CLOCK_BOOTTIME)
         except (OSError, ValueError):
-            left_s = LEASE_LOOK_S  # none was given yet
+            left_s, grace_s = LEASE_LOOK_S, 0.0  # none was given yet
         if left_s > 0:
             self.lease_look_s = time.monotonic() + min(left_s, LEASE_LOOK_S)
             return
         self.lease_look_s = float("inf")
         self.lost = "lost with its host: fenced: no word from the controller, as its lease says"
-        self.end(self.launch["grace_s"])
+        self.end(grace_s)
 
     def shut_down(self) -> None:
         """The host goes down, and tells all of its processes."""

@@ -358,8 +358,10 @@ class Client:
     def undrain_node(self, node: str) -> wire.NodeView:
         return self._call(self._stub.UndrainNode, wire.NodeRequest(key=new_key(), node=node))
 
-    def remove_node(self, node: str) -> wire.RemoveNodeReply:
-        return self._call(self._stub.RemoveNode, wire.NodeRequest(key=new_key(), node=node))
+    def remove_node(self, node: str, *, force: bool = False) -> wire.RemoveNodeReply:
+        """Of one that is away and may still run jobs only by `force`: they then run twice."""
+        request = wire.RemoveNodeRequest(key=new_key(), node=node, force=force)
+        return self._call(self._stub.RemoveNode, request)
 
     def enroll_node(self, node: str, *, valid_s: float = 0.0) -> wire.EnrollNodeReply:
         return self._call(

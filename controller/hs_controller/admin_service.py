@@ -168,7 +168,7 @@ class AdminCalls(Calls):
 
         return pb.NodeView.FromString(await self._loop.ask(make, render, key_of(caller, method, request)))
 
-    async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.RemoveNodeReply:
+    async def RemoveNode(self, request: pb.RemoveNodeRequest, context: Context) -> pb.RemoveNodeReply:
         """Its jobs are queued again, its certificates and invitations count no more, its connection ends."""
         caller, node = CALLER.get(), HostName(request.node)
         key = key_of(caller, "RemoveNode", request)
@@ -186,7 +186,8 @@ class AdminCalls(Calls):
                 facts = (audit(now_s, "host-removed", f"{by} removed {node}", by=by, host=node),)
             there[:] = [row.id for row in machine.jobs_at(node)]
             gone = Kept(now_s=now_s, rows=(registry.removed(node, now_s),), gone=invitations, facts=facts)
-            return [gone] if known is None else [HostRemoved(now_s=now_s, by=by, host=node), gone]
+            removed = HostRemoved(now_s=now_s, by=by, host=node, force=request.force)
+            return [gone] if known is None else [removed, gone]
 
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             rows = [row for job in there if (row := self._loop.mind.machine.find(job)) is not None]

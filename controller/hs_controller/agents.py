@@ -86,18 +86,38 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         raise RefusedError(f"a Hello of more than {HELLO_MESSAGES} messages")
 
     def _refuse_double(self, link: Link) -> None:
-        """Two machines with one identity, as copies of a disk have, would push each other out for ever: who is here stays."""
+        """Two agents with one identity, as copies of a disk or a folder have, would push each other out for ever: who is here stays.
+
+        Of one machine an agent that was killed and started again has a new process, too: its old link ends as its sockets are
+        closed, and may be heard a moment later here. So people are told once who was here has reported since.
+        """
         host, now_s = link.host, self._loop.clock.now_s()
         here = self._hub.link(host.name)
-        if here is None or here.host.boot_id == host.boot_id:
+        if here is None:
+            return
+        same_boot = here.host.boot_id == host.boot_id
+        if same_boot and here.process == link.process:
             return
         if now_s > here.last_report_s + STILL_HERE * self._loop.config.heartbeat_s:
-            return  # it is the same machine, booted again
-        if now_s >= self._doubled_s.get(host.name, -DOUBLED_AGAIN_S) + DOUBLED_AGAIN_S:
+            return  # it is the same machine, booted again, or its agent, started again
+        if here.rival_s is None:
+            here.rival_s = now_s
+        sure = not same_boot or here.last_report_s > here.rival_s
+        if sure and now_s >= self._doubled_s.get(host.name, -DOUBLED_AGAIN_S) + DOUBLED_AGAIN_S:
             self._doubled_s[host.name] = now_s
             address = SOURCE.get()
             log.warning("host-doubled", host=host.name, address=address, boot_id=host.boot_id)
-            self._loop.tell(lambda now_s, _: [HostDoubled(now_s=now_s, host=host.name, address=address)])
+            self._loop.tell(
+                lambda now_s, _: [
+                    HostDoubled(now_s=now_s, host=host.name, address=address, same_boot=same_boot)
+                ]
+            )
+        if same_boot:
+            raise RefusedError(
+                f"another agent of this machine is connected as {host.name}: stop one of them; if its state_dir is a copy, or"
+                " it has a configuration of its own, give it a name of its own and join anew",
+                Kind.CONFLICT,
+            )
         raise RefusedError(
             f"another machine is connected as {host.name}: it was booted as {here.host.boot_id}, this one as {host.boot_id}."
             " If its disk is a copy, give this one a name of its own and join anew",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hs_core import fencing
 from hs_core.digits import whole
 from hs_daemon import config_file, host_name
 from hs_daemon.addresses import host_in, is_loopback
@@ -114,6 +115,11 @@ def parse(table: Mapping[str, Any], file: Path) -> Config:
     if config.heartbeat_s > config.lease_s / 2:  # one report that is late would be taken for a lost server
         _Where(file, "heartbeat_s").wrong(
             config.heartbeat_s, f"at most half of `lease_s`, which is {config.lease_s:g}"
+        )
+    if config.fence_after_s and config.lease_s < fencing.LEAST_LEASE_S:
+        _Where(file, "lease_s").wrong(
+            config.lease_s,
+            f"{fencing.LEAST_LEASE_S:g} s at least, for agents to end what said `fence` within it (or `fence_after_s = 0`: nothing is fenced)",
         )
     for key in ("listen", "web_listen"):
         address = getattr(config, key)

@@ -104,6 +104,8 @@ class Link:
     def __init__(self, hello: agent_pb2.Hello, host: Host, now_s: float) -> None:
         self.host = host
         self.version = hello.version
+        self.process = hello.process
+        self.rival_s: float | None = None  # another process of its name and boot was refused, first
         self.gpus = tuple(hello.gpus)  # with readings for people
         self.memory: agent_pb2.HostMemory | None = None  # for people
         self.troubles: tuple[str, ...] = ()  # likewise

@@ -9,6 +9,7 @@ from hs_controller.pki import LEAF_S
 from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserToken
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName, UserName
+from hs_proto import certified
 
 TOKENS_PER_USER = 100  # that can still be used, and of others the newest so many
 SERIALS_PER_NODE = 16  # the newest: one that renews has two or three, and one that never stops must not fill the controller with them
@@ -171,7 +172,7 @@ class Registry:
         ):
             return ""
         if row.removed:
-            return f"{who.node} was removed from the cluster; {again}"
+            return f"{certified.removed(who.node)}; {again}"
         return f"the certificate of {who.node} was replaced by a newer one; {again}"
 
     def certificate_until_s(self, node: HostName) -> float:

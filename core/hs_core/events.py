@@ -108,10 +108,11 @@ class HostLeft(At):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDoubled(At):
-    """Another machine said that it is this host, which is connected: it was refused."""
+    """Another machine, or another agent on the same one, said that it is this host, which is connected: it was refused."""
 
     host: HostName
     address: str = ""  # where it came from
+    same_boot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +135,13 @@ class HostUndrained(At):
 class HostRemoved(At):
     """It will not come back: its jobs are queued again from their newest checkpoint that is not lost with it.
 
-    Refused while it is connected, unless it is drained and empty.
+    Refused while it is connected, unless it is drained and empty; while it is away and jobs may still run there, which
+    would run twice then, or while it may be on its way back to a new controller, unless it is forced.
     """
 
     by: UserName
     host: HostName
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,6 +403,11 @@ class ControllerHeard(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CastOut(At):
+    """The controller says that this host was removed from the cluster: what runs here is somebody else's to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpusSeen(At):
     """The devices' health as it is now (lost GPU, hardware XID, …): replaces what was known."""
 
@@ -452,6 +460,7 @@ HostEvent = (
     | RendezvousReserved
     | JobTrespassed
     | ControllerHeard
+    | CastOut
     | GpusSeen
     | HostMemorySeen
     | DeviceMemorySeen

@@ -390,6 +390,9 @@ class Job:
     arrival_s: float  # wall clock, for display and order of arrival
     state: JobState = JobState.QUEUED
     epoch: int = 0  # grows whenever a new incarnation may be started
+    restarts: int = (
+        0  # incarnations before this one: by one each time, where the epoch leaps when a backup is put back
+    )
     hosts: tuple[HostName, ...] = ()  # home, once placed: one server per node, by node rank
     gpu_models: tuple[str, ...] = ()  # of the home by node rank (of the last one, where there is none now)
     reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch

@@ -88,6 +88,7 @@ class WantedJob:
 
     job: JobId
     epoch: int
+    restarts: int = 0  # incarnations that it had before this one
     user: UserName
     run_as: str  # operating system account
     job_class: str  # for paces and rates
@@ -210,3 +211,4 @@ class Wanted:
     fence_after_s: float = (
         0.0  # without a word from the controller for so long, jobs that ask for it are ended; 0: never
     )
+    lease_s: float = 0.0  # and so much later started elsewhere; 0: not said

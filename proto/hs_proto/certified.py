@@ -11,6 +11,12 @@ CONTROLLER_URI = f"spiffe://{DOMAIN}/controller"
 CONTROLLER_DNS = f"controller.{DOMAIN}"
 _AGENT_URI = f"spiffe://{DOMAIN}/agent/"
 RENEW_AFTER = 2 / 3  # of a certificate's life
+_REMOVED = "was removed from the cluster"
+
+
+def removed(node: str) -> str:
+    """How the controller begins to say why it refuses a node that an administrator has taken out: its agent ends its jobs at that."""
+    return f"{node} {_REMOVED}"
 
 
 def agent_uri(node: str) -> str:

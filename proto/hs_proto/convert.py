@@ -342,6 +342,7 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         lends=tuple(map(_to_lend, pb.lends)),
         drained_gpus=frozenset(names.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
+        lease_s=pb.lease_s,
     )
 
 
@@ -374,6 +375,7 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
         lends=list(map(_from_lend, wanted.lends)),
         drained_gpus=sorted(wanted.drained_gpus),
         fence_after_s=wanted.fence_after_s,
+        lease_s=wanted.lease_s,
     )
 
 
@@ -409,6 +411,7 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         source=_to_source(pb.source) if pb.HasField("source") else None,
         grant=pb.grant,
         accumulation=pb.accumulation or 1,
+        restarts=pb.restarts,
         copy=pb.copy,
         copies=pb.copies or 1,
         last_step=pb.last_step,
@@ -491,6 +494,7 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         source=_from_source(job.source),
         grant=job.grant,
         accumulation=job.accumulation,
+        restarts=job.restarts,
         copy=job.copy,
         copies=job.copies,
         last_step=job.last_step,

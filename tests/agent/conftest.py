@@ -123,7 +123,6 @@ class Shims:
             "make_dirs": [],
             "log_limit": 1 << 20,
             "lease": False,
-            "grace_s": 0.2,
             "cgroup": group.for_shim(),
         }
         folder.write_launch(launch | changes)
@@ -460,7 +459,11 @@ def job(place: Path) -> Callable[..., WantedJob]:
     def make(
         number: int, *command: str, tickets: float = 100.0, epoch: int = 1, run_as: str = me, **changes: Any
     ) -> WantedJob:
-        wanted = {name: changes.pop(name) for name in ("paused", "cancelled", "job_class") if name in changes}
+        wanted = {
+            name: changes.pop(name)
+            for name in ("paused", "cancelled", "job_class", "restarts")
+            if name in changes
+        }
         changes.setdefault("workdir", str(place))
         spec = JobSpec(name=f"job{number}", command=command, **changes)
         return WantedJob(

@@ -1,6 +1,7 @@
 """What `hs-agent doctor` finds out by trying."""
 
 import errno
+import json
 import os
 import re
 import socket
@@ -279,3 +280,17 @@ def test_where_the_kernel_is_not_to_be_asked_systemd_is(place, monkeypatch, said
 
 def test_this_hosts_kernel_answers_or_refuses_and_either_is_taken() -> None:
     assert host_clock.is_kept() in {True, False, None}
+
+
+def test_it_says_how_long_jobs_have_that_are_ended_when_the_host_is_cut_off(settings) -> None:
+    config = settings(kill_grace_s=30.0)
+    assert doctor._fencing(config).verdict == doctor.OK
+    for lease_s, verdict, has in ((60.0, doctor.OK, "30 s"), (20.0, doctor.WARN, "18 s")):
+        saved = {"machine": {"fence_after_s": 60.0, "lease_s": lease_s}}
+        config.state_dir.mkdir(exist_ok=True)
+        (config.state_dir / "host.json").write_text(json.dumps(saved))
+        found = doctor._fencing(config)
+        assert (found.verdict, f"ended after 60 s, and have {has} for it" in found.text) == (verdict, True), (
+            found
+        )
+    assert "not the 30 s of kill_grace_s" in found.text

@@ -93,7 +93,9 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
     env = {"PYTHONPATH": "/mine", "HS_USER": "eve", "A": "b", "PATH": "/p"}
-    made, who = prepared(settings, job, "train.py", gpus=2, env=env, array_index=3, generation=4, epoch=3)
+    made, who = prepared(
+        settings, job, "train.py", gpus=2, env=env, array_index=3, generation=4, epoch=3, restarts=2
+    )
     env = made["env"]
     assert "SECRET_OF_THE_AGENT" not in env
     assert env["PYTHONPATH"] == f"{place}/state/inject:/mine"
@@ -110,7 +112,7 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_MASTER_ADDR": "127.0.0.1",
         "HS_MASTER_PORT": env["MASTER_PORT"],
         "HS_EPOCH": "3",
-        "HS_RESTART_COUNT": "3",
+        "HS_RESTART_COUNT": "2",
         "HS_ACCUMULATION_STEPS": "1",
         "HS_COPY": "0",
         "HS_COPIES": "1",

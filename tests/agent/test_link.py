@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from hs_agent import link, logs
@@ -216,3 +217,34 @@ def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -
         assert news.ByteSize() < 1 << 20
         told += [job.job_id for job in news.jobs]
     assert told == list(range(500))
+
+
+REMOVED = "h1 was removed from the cluster; join anew: hsctl node enroll h1"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "is_secure", "ends"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, REMOVED, True, True),
+        (grpc.StatusCode.PERMISSION_DENIED, REMOVED, True, True),
+        (grpc.StatusCode.UNAUTHENTICATED, REMOVED, False, False),  # anybody may have said it
+        (grpc.StatusCode.UNAVAILABLE, REMOVED, True, False),
+        (grpc.StatusCode.UNAUTHENTICATED, REMOVED.replace("h1", "h10"), True, False),
+        (grpc.StatusCode.UNAUTHENTICATED, "the certificate of h1 was replaced by a newer one", True, False),
+    ],
+)
+def test_jobs_end_where_the_controller_says_over_tls_that_the_host_was_removed(
+    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode, said: str, is_secure: bool, ends: bool
+) -> None:
+    told: list[str] = []
+
+    def refused(*_: object) -> None:
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), said)
+
+    monkeypatch.setattr(link.dialling, "channel", refused)
+    config = SimpleNamespace(secure=is_secure, name="h1", controller="head:7443", report_interval_s=1.0)
+    keeper = SimpleNamespace(look=lambda: None, why_not_good=lambda: "")
+    identity = SimpleNamespace(keeper=keeper)
+    side = SimpleNamespace(cast_out=lambda: told.append("cast out"))
+    assert said in asyncio.run(link.Link(config, side, identity)._once())  # type: ignore[arg-type]
+    assert told == ["cast out"] * ends

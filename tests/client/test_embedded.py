@@ -103,7 +103,7 @@ def test_up_names_servers_that_it_had_before_and_that_jobs_wait_for(call, stand_
         "hsctl: 3 jobs of before wait for vm",
         "hsctl: 1 job of before waits for k9",
     ]
-    assert "`hsctl node remove vm`" in told[0]
+    assert "`hsctl node remove --force vm`" in told[0]
 
 
 @pytest.mark.usefixtures("stand_ins")

@@ -57,14 +57,21 @@ class FakeAgent:
     """An agent over the wire: says what the test says, remembers what it is told."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, name: str = "h1", gpus: int = 4, boot: str = "boot-1", peer: str = ""
+        self,
+        channel: grpc.aio.Channel,
+        name: str = "h1",
+        gpus: int = 4,
+        boot: str = "boot-1",
+        *,
+        peer: str = "",
+        process: str = "",
     ) -> None:
         self.name = name
         self.gpus = [
             common_pb2.Gpu(id=f"GPU-{name}-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=True)
             for i in range(gpus)
         ]
-        self.boot, self.peer = boot, peer
+        self.boot, self.peer, self.process = boot, peer, process
         self.wanted: list[agent_pb2.Wanted] = []
         self.welcome: agent_pb2.Welcome | None = None
         self.logs: dict[int, list[bytes]] = {}
@@ -85,7 +92,14 @@ class FakeAgent:
         hello = [agent_pb2.Hello(jobs=jobs, more=True) for jobs in parts or ((),)]
         hello[-1].more = False
         hello[0].MergeFrom(
-            agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, peer=self.peer)
+            agent_pb2.Hello(
+                host=self.name,
+                boot_id=self.boot,
+                process=self.process,
+                version="t",
+                gpus=self.gpus,
+                peer=self.peer,
+            )
         )
         while True:
             try:

@@ -160,14 +160,19 @@ def test_a_removed_node_is_gone_and_its_jobs_are_queued_again(config: Config) ->
             await agent.report(job, "running")
             await here.client.until(job, lambda view: view.state == "running")
             with pytest.raises(grpc.aio.AioRpcError) as error:
-                await stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+                await stub.RemoveNode(pb.RemoveNodeRequest(key="r", node="h1"))
             refused_as(error, grpc.StatusCode.ABORTED, "drain it first")
             await agent.leave()
             await until(lambda: not here.loop.mind.machine.connected)
-            answer = await stub.RemoveNode(pb.NodeRequest(key="r2", node="h1"))
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.RemoveNode(pb.RemoveNodeRequest(key="r1", node="h1"))
+            refused_as(error, grpc.StatusCode.ABORTED, f"job {job} may still run there, then twice")
+            answer = await stub.RemoveNode(pb.RemoveNodeRequest(key="r2", node="h1", force=True))
             assert (answer.node, list(answer.requeued_jobs)) == ("h1", [job])
             assert not (await stub.ListNodes(pb.ListNodesRequest())).nodes
-            assert (await stub.RemoveNode(pb.NodeRequest(key="r3", node="h1"))).node == "h1", "safe to repeat"
+            assert (await stub.RemoveNode(pb.RemoveNodeRequest(key="r3", node="h1"))).node == "h1", (
+                "safe to repeat"
+            )
             told = await kinds(here)
             assert [kind for kind, _ in told].count("host-removed") == 1
         async with started(config) as here:
@@ -194,7 +199,7 @@ def test_of_a_removed_nodes_jobs_those_that_have_found_another_home_by_then_are_
             await until(
                 lambda: clock.now_s() - watched.decided_s >= pause_s
             )  # so that the removal is decided about at once
-            answer = await here.client.stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+            answer = await here.client.stub.RemoveNode(pb.RemoveNodeRequest(key="r", node="h1", force=True))
             assert list(answer.requeued_jobs) == [job]
             await other.until(lambda: other.wants(job) is not None)
 

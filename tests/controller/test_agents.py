@@ -22,6 +22,7 @@ from tests.controller.kit import (
     channel_to,
     refused,
     started,
+    until,
 )
 
 
@@ -129,6 +130,55 @@ def test_two_machines_with_one_identity_do_not_push_each_other_out_and_people_ar
             told = [event async for event in here.client.stub.Events(pb.EventsRequest())]
             assert [event.host for event in told if event.kind == "host-doubled"] == ["h1"]
             await first.leave()
+
+    asyncio.run(story())
+
+
+def test_two_agents_on_one_machine_do_not_push_each_other_out_and_people_are_told(lasting):
+    async def story():
+        async with started(lasting) as here:
+            first = await here.agent(process="one").join()
+            [job] = await here.client.submit()
+            async with channel_to(f"unix:{lasting.socket}") as other:
+
+                async def refused_again():
+                    with pytest.raises(
+                        grpc.aio.AioRpcError, match="another agent of this machine is connected"
+                    ):
+                        await FakeAgent(other, process="two").join()
+
+                async def told():
+                    events = [event async for event in here.client.stub.Events(pb.EventsRequest())]
+                    return [event.text for event in events if event.kind == "host-doubled"]
+
+                await refused_again()
+                assert await told() == [], "it may have been killed, and be started again"
+                await first.until(lambda: first.wants(job) is not None)
+                await first.report(job, "running")
+                await here.client.until(job, lambda view: view.state == "running")
+                await refused_again()
+                async with asyncio.timeout(20):
+                    async for event in here.client.stub.Events(pb.EventsRequest(follow=True)):
+                        if event.kind == "host-doubled":
+                            assert "a second agent on its machine" in event.text
+                            break
+                assert len(await told()) == 1
+            await first.leave()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_was_killed_and_is_started_again_is_in_as_soon_as_its_connection_has_ended(lasting):
+    async def story():
+        async with started(lasting) as here:
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                first = await FakeAgent(other, process="one").join()
+                await first.leave()
+            await until(lambda: not here.loop.mind.machine.connected)
+            again = await here.agent(process="two").join()
+            told = [event.kind async for event in here.client.stub.Events(pb.EventsRequest())]
+            assert "host-doubled" not in told
+            await again.leave()
 
     asyncio.run(story())
 

@@ -108,6 +108,7 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
         ("heartbeat_s = 15", ["heartbeat_s = 15.0", "at most half of `lease_s`, which is 20"]),
         ("lease_s = 1", ["heartbeat_s = 1.0", "at most half of `lease_s`, which is 1"]),
+        ("lease_s = 2.5", ["lease_s = 2.5", "3 s at least", "fence_after_s = 0"]),
     ],
 )
 def test_a_mistake_names_file_key_value_and_what_was_expected(

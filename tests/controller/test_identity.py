@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Identity, Keeper
+from hs_agent.link import Link
 from hs_client import tls
 from hs_client.errors import UnavailableError
 from hs_controller import config, pki
@@ -497,3 +499,24 @@ def test_between_agents_both_show_certificates_and_tls_1_3_is_all_there_is(tmp_p
         env=environment,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_agent_knows_from_what_it_hears_that_its_node_was_removed(cluster: Cluster) -> None:
+    own, other = cluster.joined("v41"), cluster.joined("v42")
+
+    async def story() -> list[bool]:
+        heard: list[bool] = []
+        for one in (own, other):
+            agent = SimpleNamespace(name=one.node, secure=True)
+            link = Link(agent, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+            async with cluster.channel(one) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await FakeAgent(channel, one.node).join()
+                heard.append(link._is_removed(refused.value))
+        return heard
+
+    cluster.join(cluster.enroll("v42").token, "v42", folder=cluster.folder / "v42-anew")
+    with grpc.insecure_channel(f"unix:{cluster.socket}") as channel:
+        stub = controller_pb2_grpc.HeteroShareStub(channel)
+        stub.RemoveNode(pb.RemoveNodeRequest(key="gone", node="v41"))
+    assert asyncio.run(story()) == [True, False]

@@ -216,7 +216,7 @@ def test_shares_say_nothing_of_a_pool_that_is_gone_once_nobody_has_received_any_
             await here.client.until(job, lambda view: view.state == "succeeded")
             await agent.leave()
             await until(lambda: not here.loop.mind.machine.connected)
-            await stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+            await stub.RemoveNode(pb.RemoveNodeRequest(key="r", node="h1"))
             [share] = (await stub.Shares(pb.SharesRequest())).shares
             assert share.gpu_model == "V100"
             assert share.received_gpus > 0

@@ -72,8 +72,9 @@ class HostSim:
         self.trained_s: dict[JobId, float] = defaultdict(float)
         self.generations: dict[JobId, int] = defaultdict(lambda: -1)
         self.log: list[tuple[float, str]] = []
+        self.killed_by_s: list[float] = []  # for each order to end a job, when its grace is over
         self.lends: tuple[Lend, ...] = ()
-        self.fence_after_s = 0.0
+        self.fence_after_s = self.lease_s = 0.0
         self.drained: frozenset[GpuId] = frozenset()
         self.clock: tuple[int, float] | None = None  # the cluster's: a quantum and when it began
         self.pattern: tuple[Turn, ...] = ()  # turns by quantum
@@ -134,6 +135,7 @@ class HostSim:
             jobs=tuple(self.wanted.values()),
             lends=self.lends,
             fence_after_s=self.fence_after_s,
+            lease_s=self.lease_s,
             drained_gpus=self.drained,
             **self._quantum(),
         )
@@ -296,6 +298,9 @@ class HostSim:
             heapq.heappush(self._heap, (at_s, next(self._count), lambda: self._woke(at_s)))
             return
         self.log.append((self.now_s - self.start_s, self.words(command)))
+        if isinstance(command, Kill):
+            left_alone_s = command.grace_s if command.leaves else 0.0
+            self.killed_by_s.append(self.now_s - self.start_s + left_alone_s + command.grace_s)
         if isinstance(command, Launch):
             self._launch(command)
             return

@@ -346,7 +346,7 @@ class Honest(RuleBasedStateMachine):
         self.forgiven |= agent.files.keys() | agent.parts.keys()
         self.agents[name] = Agent(name, boot=agent.boot + 1)
         self.gone.add(name)
-        self.tell(HostRemoved(now_s=self.now_s, by=ROOT, host=name))
+        self.tell(HostRemoved(now_s=self.now_s, by=ROOT, host=name, force=True))
 
     @rule(name=st.sampled_from(NAMES))
     def a_host_is_replaced(self, name: HostName) -> None:

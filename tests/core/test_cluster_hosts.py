@@ -68,7 +68,7 @@ def test_work_counts_as_lost_with_a_checkpoint_that_was_not_gone_on_from_yet() -
     at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=200 checkpoint_generation=1")
     at.do("host n1 V100:4 boot=b2")
     at.do("leave n1")
-    at.do("remove n1")
+    at.do("remove n1 force")
     row = at.machine.job(JobId(1))
     assert (row.epoch, row.stored, row.gpu_s, row.past_lost_gpu_s) == (2, None, 100.0, 100.0)
     lost = [fact.text for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]

@@ -253,9 +253,9 @@ class AnyOrder(RuleBasedStateMachine):
             gpus = frozenset(gpu.id for gpu in host.gpus[:count])
             self.happens(GpusDrained(now_s=self.world.now_s, by=USERS[1], host=name, gpus=gpus))
 
-    @rule(name=st.sampled_from(sorted(HOSTS)))
-    def an_administrator_removes(self, name: HostName) -> None:
-        self.happens(HostRemoved(now_s=self.world.now_s, by=USERS[1], host=name))
+    @rule(name=st.sampled_from(sorted(HOSTS)), force=st.booleans())
+    def an_administrator_removes(self, name: HostName, *, force: bool) -> None:
+        self.happens(HostRemoved(now_s=self.world.now_s, by=USERS[1], host=name, force=force))
 
     @rule(
         target=reports,

@@ -98,3 +98,19 @@ def test_a_controller_that_dies_before_all_hosts_are_there_waits_for_them_anew()
     world.do("host n2 V100:4")
     assert not world.machine.restored
     assert not world.machine.state.restored
+
+
+def test_incarnations_are_counted_where_the_epoch_leaps() -> None:
+    """HS_RESTART_COUNT is this number."""
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    world.do("host n1 V100:4")
+    world.do(f"host n2 V100:4 1:1={RUNNING}")
+    world.do("report n2")
+    [wanted] = world.wanted[N1].jobs
+    assert (wanted.epoch, wanted.restarts) == (FIRST, 1)
+    world.do(f"report n1 1:{FIRST}={RUNNING}")
+    world.do("leave n1")
+    world.do("host n1 V100:4")  # which no longer knows of it
+    row = world.machine.find(JobId(1))
+    assert row is not None
+    assert (row.epoch, row.restarts) == (FIRST + 1, 2)

@@ -118,7 +118,7 @@ def test_steps_that_their_average_lacks_count_as_lost_work(cluster: Cluster) -> 
 def test_a_removed_server_takes_its_copy_along(cluster: Cluster) -> None:
     cluster.forked(500, 300, 100)
     cluster.happens(HostLeft(now_s=0.0, host=B))
-    cluster.happens(HostRemoved(now_s=0.0, host=B, by=ANN))
+    cluster.happens(HostRemoved(now_s=0.0, host=B, by=ANN, force=True))
     assert not cluster.row.state.ended
     cluster.want = ((A, C), (2, 1))
     cluster.edge()

@@ -36,7 +36,7 @@ def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_
     cluster.kill(f"agent-{gone}")
     os.kill(learned(tmp_path / "out-1")[-1].process, signal.SIGKILL)
     until(lambda: not cluster.is_up(gone), "the server is seen to be away")
-    assert f"queued again: {first}" in cluster.hsctl("node", "remove", gone).stdout
+    assert f"queued again: {first}" in cluster.hsctl("node", "remove", "--force", gone).stdout
     ended = cluster.until_state(first, "succeeded", "failed")
     assert (ended.state, ended.host) == ("succeeded", there[second].host), ended.exit
 

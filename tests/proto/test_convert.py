@@ -79,14 +79,14 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
 ) -> None:
     job = WantedJob(job=names.JobId(7), epoch=3, user=names.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
-                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
+                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4, restarts=2,
                     shape=shape,
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=names.JobId(9), beside=(names.JobId(7), names.JobId(8)), gpus=(1, 2))
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())
     lend = Lend(job=names.JobId(8), epoch=2, generation=3, grant="other")
     wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=turn, jobs=(job,), quantum=5, edge_in_s=0.5 if flag else None,
-                    next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0)  # fmt: skip
+                    next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0, lease_s=20.0)  # fmt: skip
     wire = convert.from_wanted(wanted).SerializeToString()
     assert convert.to_wanted(agent_pb2.Wanted.FromString(wire)) == wanted
 

@@ -143,12 +143,20 @@ def undrain(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
 
 @node.command()
 @click.argument("name")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="also one that is away while jobs may still run there: sure that it is switched off? They run twice otherwise",
+)
 @json_option
 @click.pass_context
-def remove(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
-    """Take a server out for good: its certificate is refused from now on, its jobs are queued again."""
+def remove(ctx: click.Context, /, *, name: str, force: bool, as_json: bool) -> None:
+    """Take a server out for good: its certificate is refused from now on, its jobs are queued again.
+
+    Jobs outlive an agent that is stopped. One that is away while jobs may still run there is refused without --force.
+    """
     with connected(ctx) as client:
-        done = client.remove_node(name)
+        done = client.remove_node(name, force=force)
     if as_json:
         out(forms.text(forms.plain(done), indent=2))
         return

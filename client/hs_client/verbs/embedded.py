@@ -104,7 +104,7 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
     for name, jobs in embedded.left_behind(where).items():
         wait = "1 job of before waits" if jobs == 1 else f"{jobs} jobs of before wait"
         warn(
-            f"{wait} for {name}, which is not part of this cluster: `hsctl up` as it was then goes on with {'it' if jobs == 1 else 'them'}, `hsctl node remove {name}` queues {'it' if jobs == 1 else 'them'} again"
+            f"{wait} for {name}, which is not part of this cluster: `hsctl up` as it was then goes on with {'it' if jobs == 1 else 'them'}, `hsctl node remove --force {name}` queues {'it' if jobs == 1 else 'them'} again"
         )
     if foreground:
         _stay(where)

@@ -1,6 +1,6 @@
 """What administrators say of servers (drained, removed) and of the policy. Every word is a deed with who said it; said again it changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -148,13 +148,17 @@ class Admin(Hosts):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"
             raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
         if name in self._connected and (needing := self.needing(name)):
-            jobs = ("job " if len(needing) == 1 else "jobs ") + listed(needing)
             raise RefusedError(
-                f"server {name!r} has the only checkpoint of {jobs}: it can be removed once that is fetched, or, "
+                f"server {name!r} has the only checkpoint of {_which(needing)}: it can be removed once that is fetched, or, "
                 "to give it up, once its agent is stopped",
                 Kind.CONFLICT,
             )
-        self._deed(now_s, "host-removed", f"{event.by} removed {name}", by=event.by, user=event.by, host=name)
+        may_run = () if name in self._connected else self._may_run(name)
+        if name not in self._connected and not event.force:
+            self._refuse_live(name, may_run)
+        still = f" by force, and {_which(may_run)} may still run there" if may_run else ""
+        text = f"{event.by} removed {name}{still}"
+        self._deed(now_s, "host-removed", text, by=event.by, user=event.by, host=name)
         self._connected.discard(name)
         self._absent.forget(name)
         self._unable.of_all.forget(name)
@@ -172,6 +176,26 @@ class Admin(Hosts):
             lent = self._book.live.get(job)
             if lent is not None and lent.stored is not None and name in lent.stored.hosts:
                 self._source_removed(lent.id, name, now_s)
+
+    def _may_run(self, name: HostName) -> tuple[JobId, ...]:
+        """Jobs of which there is a process on a server that is away, or may be one by now."""
+        there = [row for row in self._book.at(name) if not _has_ended_at(row, name)]
+        return tuple(sorted({row.id for row in there} | set(self._book.unconfirmed.get(name, ()))))
+
+    def _refuse_live(self, name: HostName, may_run: tuple[JobId, ...]) -> None:
+        """Jobs outlive an agent that was stopped, and a controller that has only begun knows nobody who is away."""
+        if may_run:
+            raise RefusedError(
+                f"server {name!r} is away, and {_which(may_run)} may still run there, then twice: start its agent and drain it,"
+                " or switch the machine off and remove it by force (hsctl node remove --force)",
+                Kind.CONFLICT,
+            )
+        if name in self._absent.unknown:
+            raise RefusedError(
+                f"server {name!r} may be on its way back: the controller has only just begun; try again in "
+                f"{self.settings.lease_s:g} s, or remove it by force (hsctl node remove --force)",
+                Kind.CONFLICT,
+            )
 
     def _source_removed(self, job: JobId, name: HostName, now_s: float) -> None:
         row = self._book.live[job]
@@ -234,6 +258,15 @@ class Admin(Hosts):
         if row.id not in self._saves_since_s and self._connected.isdisjoint(doomed.intersection(row.hosts)):
             return True
         return now_s < self._saves_since_s.setdefault(row.id, now_s) + self.settings.move_deadline_s
+
+
+def _has_ended_at(row: Job, host: HostName) -> bool:
+    part = row.reports.get(host)
+    return part is not None and part.exit is not None
+
+
+def _which(jobs: Sequence[JobId]) -> str:
+    return ("job " if len(jobs) == 1 else "jobs ") + listed(jobs)
 
 
 def _jobs(count: int) -> str:

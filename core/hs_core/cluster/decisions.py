@@ -365,6 +365,7 @@ class Decisions(Requests):
             lends=self._orders.lends(name),
             drained_gpus=host.drained_gpus,
             fence_after_s=self.settings.fence_after_s,
+            lease_s=self.settings.lease_s,
         )
         if not common:
             return wanted

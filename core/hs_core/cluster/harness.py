@@ -58,7 +58,7 @@ class World:
         submit alice train gpus=2 count=3 after=1:ok array_limit=2 gpu_types=V100 retry_max=1 …
         cancel|pause|unpause alice 1 2     report n1 1:0=running gpu_s=8 step=40      report n1 1:0=exited code=1
         gpus n1 sick=1                     tick          why 1          jobs           restart
-        drain n1 [reason=disk] [by=90]     undrain n1    remove n1      drain-gpus n1 0 2
+        drain n1 [reason=disk] [by=90]     undrain n1    remove n1 [force]      drain-gpus n1 0 2
         @30                                it is 30 s now
         answer                             where the policy is asked beside the machine: it answers
         shape 1 4x16x2                     where a policy listens to `shapes`: 4 GPUs, 16 examples on each, in 2 parts
@@ -190,7 +190,7 @@ class World:
         if verb == "undrain":
             return HostUndrained(now_s=now_s, by=by, host=host)
         if verb == "remove":
-            return HostRemoved(now_s=now_s, by=by, host=host)
+            return HostRemoved(now_s=now_s, by=by, host=host, force="force" in words)
         if verb == "drain-gpus":
             gpus = frozenset(GpuId(f"GPU-{host}-{word}") for word in words)
             return GpusDrained(now_s=now_s, by=by, host=host, gpus=gpus)

@@ -214,7 +214,8 @@ class Hosts(Moves):
 
     def _host_doubled(self, event: HostDoubled) -> None:
         there = f" at {event.address}" if event.address else ""
-        text = f"a second machine{there} says that it is {event.host}, and is refused: was a disk copied?"
+        who, what = ("agent on its machine", "a folder") if event.same_boot else ("machine", "a disk")
+        text = f"a second {who}{there} says that it is {event.host}, and is refused: was {what} copied?"
         self._fact(event.now_s, "host-doubled", text, host=event.host)
 
     # --- given up ---------------------------------------------------------------------------------------------------

@@ -440,6 +440,7 @@ class Lives(Views):
         return replace(
             row,
             epoch=self._backup.epoch_after(row),
+            restarts=row.restarts + 1,
             reports={},
             move=None,
             origin=None,

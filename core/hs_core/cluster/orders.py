@@ -59,6 +59,7 @@ class Orders:
         wanted = WantedJob(
             job=row.id,
             epoch=row.epoch,
+            restarts=row.restarts,
             user=row.user,
             run_as=run_as,
             job_class=self._class_of(row),

@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TypeVar
 
+from hs_core import fencing
 from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend
 from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
@@ -24,6 +25,7 @@ from hs_core.wanted import Lend, Turn
 STORY_LENGTH = 2_000
 MOST_CLASSES = 256  # more than have jobs on one host at a time
 LEAST_TICKETS = 1e-6
+A_MOMENT_S = 0.001  # by which deadlines differ through rounding
 FRACTION_OF_QUANTUM = 1024
 """Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
 
@@ -52,6 +54,7 @@ class Board:
     edgeless_classes: dict[str, None] = field(default_factory=dict)  # and those of which it never did
     heard_s: float = 0.0  # the controller, last
     fence_after_s: float = 0.0
+    lease_s: float = 0.0  # the controller starts so much later elsewhere what is fenced; 0: it has not said
     drained: frozenset[GpuId] = frozenset()
     lends: frozenset[tuple[JobId, int]] = (
         frozenset()
@@ -258,7 +261,8 @@ class Board:
     def kill(self, job: HostedJob, why: str) -> None:
         if job.phase is Phase.KILLING:
             return
-        leaves, job.phase = job.phase is Phase.CHECKPOINTED, Phase.KILLING
+        leaves = job.phase is Phase.CHECKPOINTED and not self._is_fenced(job)
+        job.phase = Phase.KILLING
         job.kill_why, job.stuck, job.held_up = why, "", ""
         job.asked = job.going_s = None
         job.in_turn = False
@@ -266,11 +270,26 @@ class Board:
         self.tell("killing", why, job)
 
     def send_kill(self, job: HostedJob, *, leaves: bool = False) -> None:
-        grace_s = self.config.kill_grace_s
+        grace_s = self._grace_s(job)
         job.deadline_s = self.now_s + grace_s * (1 + leaves) + self.config.unkillable_s
         self.out.append(
             Kill(job=job.id, epoch=job.wanted.epoch, grace_s=grace_s, why=job.kill_why, leaves=leaves)
         )
+
+    def hasten(self, job: HostedJob) -> None:
+        """Its end was ordered before it was to be fenced, with more time than that leaves it."""
+        latest_s = self.now_s + self._grace_s(job) + self.config.unkillable_s
+        if job.deadline_s > latest_s + A_MOMENT_S:
+            self.send_kill(job)
+
+    def _grace_s(self, job: HostedJob) -> float:
+        own_s = self.config.kill_grace_s
+        if not self._is_fenced(job):
+            return own_s
+        return fencing.grace_s(own_s, self.lease_s, self.now_s - self.heard_s - self.fence_after_s)
+
+    def _is_fenced(self, job: HostedJob) -> bool:
+        return job.fences and self.fence_after_s > 0 and self.now_s >= self.heard_s + self.fence_after_s
 
     def gone(self, job: HostedJob) -> None:
         """There is no process any more: nothing binds it."""

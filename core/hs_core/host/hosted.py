@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hs_core.copier import copier, maker
-from hs_core.model import SuspendMode, split_memory
+from hs_core.model import OnPartition, SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
 from hs_core.reports import CANNOT_FETCH, CANNOT_START, UNSTOPPED, Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
@@ -114,6 +114,11 @@ class HostedJob:
     def gang(self) -> int:
         """GPUs at once on this host."""
         return self.wanted.gpus
+
+    @property
+    def fences(self) -> bool:
+        """It is not to go on for long without the controller's word."""
+        return self.wanted.spec.on_partition is OnPartition.FENCE and self.phase is not Phase.EXITED
 
     @property
     def part(self) -> bool:

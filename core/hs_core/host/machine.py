@@ -30,6 +30,7 @@ from typing import Any
 
 from hs_core.errors import BrokenError
 from hs_core.events import (
+    CastOut,
     CheckpointFetched,
     CheckpointWeighed,
     ControllerHeard,
@@ -151,6 +152,8 @@ class HostMachine:
             case ControllerHeard():
                 board.heard(event.late_s)
                 touched = ()
+            case CastOut():
+                self._cast_out()
             case Woke():
                 pass
             case _:
@@ -196,7 +199,8 @@ class HostMachine:
         first = board.wanted_quantum_s == 0.0
         self._term, self._seq = wanted.term, wanted.seq
         board.wanted_quantum_s = wanted.quantum_s
-        board.fence_after_s, board.drained = wanted.fence_after_s, wanted.drained_gpus
+        board.fence_after_s, board.lease_s = wanted.fence_after_s, wanted.lease_s
+        board.drained = wanted.drained_gpus
         board.lend(wanted.lends)
         for entry in wanted.jobs:
             wants.want(board, entry)
@@ -210,6 +214,14 @@ class HostMachine:
         board.queue.set_tickets({j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue})
         board.gang_ended_s = None
         self._hear_turns(wanted, said_s, first=first)
+
+    def _cast_out(self) -> None:
+        there = [job for job in self._board.in_order if not job.dropped]
+        if there:
+            self._board.tell("cast-out", "removed from the cluster: what runs here is ended")
+        for job in there:
+            wants.drop(self._board, job)
+        self._left_behind()
 
     def _hear_turns(self, wanted: Wanted, said_s: float, *, first: bool) -> None:
         board = self._board

@@ -13,7 +13,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 5
+VERSION = 6
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -22,6 +22,7 @@ _NUMBERS = (
     "gang_ended_s",
     "heard_s",
     "fence_after_s",
+    "lease_s",
 )
 
 

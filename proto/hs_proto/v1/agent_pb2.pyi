@@ -157,6 +157,7 @@ class Hello(_message.Message):
     PEER_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
@@ -167,6 +168,8 @@ class Hello(_message.Message):
     """another Hello follows, of which `jobs`, `last_words` and `more` count"""
     memory_bytes: _builtins.int
     """of the host, or what control groups above the agent allow of it; 0: not known"""
+    process: _builtins.str
+    """drawn anew by each agent process: two of one identity are told apart by it"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -189,11 +192,12 @@ class Hello(_message.Message):
         peer: _builtins.str = ...,
         more: _builtins.bool = ...,
         memory_bytes: _builtins.int = ...,
+        process: _builtins.str = ...,
         last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,6 +450,7 @@ class Wanted(_message.Message):
     NEXT_TURN_FIELD_NUMBER: _builtins.int
     LENDS_FIELD_NUMBER: _builtins.int
     FENCE_AFTER_S_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     seq: _builtins.int
@@ -453,6 +458,8 @@ class Wanted(_message.Message):
     quantum: _builtins.int
     edge_in_s: _builtins.float
     fence_after_s: _builtins.float
+    lease_s: _builtins.float
+    """so much later what is fenced is started elsewhere; 0: not said"""
     @_builtins.property
     def turn(self) -> Global___Turn: ...
     @_builtins.property
@@ -476,11 +483,12 @@ class Wanted(_message.Message):
         next_turn: Global___Turn | None = ...,
         lends: _abc.Iterable[Global___Lend] | None = ...,
         fence_after_s: _builtins.float = ...,
+        lease_s: _builtins.float = ...,
         drained_gpus: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "next_turn", b"next_turn", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "drained_gpus", b"drained_gpus", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "drained_gpus", b"drained_gpus", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lease_s", b"lease_s", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__edge_in_s: _TypeAlias = _typing.Literal["edge_in_s"]  # noqa: Y015
     _WhichOneofArgType__edge_in_s: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s"]  # noqa: Y015
@@ -611,6 +619,7 @@ class WantedJob(_message.Message):
     STRATEGY_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    RESTARTS_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
@@ -634,6 +643,8 @@ class WantedJob(_message.Message):
     copy: _builtins.int
     """its rank among copies that train on their own until they are averaged; -1: the job is not forked"""
     copies: _builtins.int
+    restarts: _builtins.int
+    """incarnations before this one"""
     last_step: _builtins.int
     """where the portion of a copy ends; 0: it goes on to its end"""
     @_builtins.property
@@ -678,11 +689,12 @@ class WantedJob(_message.Message):
         strategy: _common_pb2.Strategy | None = ...,
         copy: _builtins.int = ...,
         copies: _builtins.int = ...,
+        restarts: _builtins.int = ...,
         last_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
     _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015

@@ -431,6 +431,32 @@ class EnrollNodeReply(_message.Message):
 Global___EnrollNodeReply: _TypeAlias = EnrollNodeReply  # noqa: Y015
 
 @_typing.final
+class RemoveNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    node: _builtins.str
+    force: _builtins.bool
+    """also while it is away and jobs may still run there"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        node: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "key", b"key", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
 class RemoveNodeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

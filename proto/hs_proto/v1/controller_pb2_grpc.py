@@ -164,7 +164,7 @@ class HeteroShareStub(object):
                 _registered_method=True)
         self.RemoveNode = channel.unary_unary(
                 '/hs.v1.HeteroShare/RemoveNode',
-                request_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.FromString,
                 _registered_method=True)
         self.CreateToken = channel.unary_unary(
@@ -525,7 +525,7 @@ def add_HeteroShareServicer_to_server(servicer, server):
             ),
             'RemoveNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveNode,
-                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.FromString,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.SerializeToString,
             ),
             'CreateToken': grpc.unary_unary_rpc_method_handler(
@@ -1257,7 +1257,7 @@ class HeteroShare(object):
             request,
             target,
             '/hs.v1.HeteroShare/RemoveNode',
-            hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.RemoveNodeRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.FromString,
             options,
             channel_credentials,

@@ -66,7 +66,7 @@ class HeteroShareStub:
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]
     SetGpuDrain: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]
     EnrollNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.EnrollNodeRequest, _controller_pb2.EnrollNodeReply]
-    RemoveNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.RemoveNodeReply]
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RemoveNodeRequest, _controller_pb2.RemoveNodeReply]
     """its certificate is refused from then on"""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CreateTokenRequest, _controller_pb2.CreateTokenReply]
     """a user's own too"""
@@ -115,7 +115,7 @@ class HeteroShareAsyncStub(HeteroShareStub):
     UndrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
     SetGpuDrain: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
     EnrollNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.EnrollNodeRequest, _controller_pb2.EnrollNodeReply]  # type: ignore[assignment]
-    RemoveNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.RemoveNodeReply]  # type: ignore[assignment]
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.RemoveNodeRequest, _controller_pb2.RemoveNodeReply]  # type: ignore[assignment]
     """its certificate is refused from then on"""
     CreateToken: _aio.UnaryUnaryMultiCallable[_controller_pb2.CreateTokenRequest, _controller_pb2.CreateTokenReply]  # type: ignore[assignment]
     """a user's own too"""
@@ -315,7 +315,7 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def RemoveNode(
         self,
-        request: _controller_pb2.NodeRequest,
+        request: _controller_pb2.RemoveNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.RemoveNodeReply, _abc.Awaitable[_controller_pb2.RemoveNodeReply]]:
         """its certificate is refused from then on"""
