@@ -33,6 +33,7 @@ from hs_core.events import (
     CheckpointFetched,
     ControllerHeard,
     DeviceMemorySeen,
+    ExitFound,
     Fact,
     GpusSeen,
     HostCommand,
@@ -149,6 +150,9 @@ class HostMachine:
                     touched = ()
             case ControllerHeard():
                 board.heard(event.late_s)
+                touched = ()
+            case ExitFound():
+                wants.found(board, event)
                 touched = ()
             case Woke():
                 pass
