@@ -134,7 +134,9 @@ def test_an_exit_that_was_found_is_said_and_its_folder_let_go_unless_that_incarn
     sim.run(5.0)
     lost = replace(sim.wanted[here], job=JobId(2))
     for wanted in (lost, sim.wanted[here]):
-        event = ExitFound(now_s=sim.now_s, job=wanted.job, epoch=wanted.epoch, wanted=wanted, exit=Exit(code=3))
+        event = ExitFound(
+            now_s=sim.now_s, job=wanted.job, epoch=wanted.epoch, wanted=wanted, exit=Exit(code=3)
+        )
         commands = sim.machine.handle(event).commands
         assert [c for c in commands if isinstance(c, Forget)] == (
             [Forget(job=lost.job, epoch=lost.epoch)] if wanted is lost else []

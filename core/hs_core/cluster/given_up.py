@@ -33,7 +33,9 @@ class Unheard:
     now: Job
     newer: Stored | None  # checkpoint than the one that the job is to go on from
     begun_since: bool = False  # another incarnation did, of which nothing can be had now
-    beyond: bool = False  # what a backup knows, that was put back: how often it had failed until then nobody knows
+    beyond: bool = (
+        False  # what a backup knows, that was put back: how often it had failed until then nobody knows
+    )
 
     @property
     def ended_well(self) -> Exit | None:

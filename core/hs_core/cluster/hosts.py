@@ -118,9 +118,7 @@ class Hosts(Moves):
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 
-    def _heard(
-        self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False
-    ) -> Unheard | None:
+    def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
         lacks = row.stored is None or self._sight.out_of_reach(row)
         gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
         said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)

@@ -25,7 +25,9 @@ class Backup:
     first_epoch: int  # of incarnations that began after that
     awaits: bool  # some host is yet to say what goes on there
     until_s: float = inf  # it has had time enough then
-    knows: Mapping[JobId, int] = field(default_factory=dict)  # the newest incarnation that the copy does, by job
+    knows: Mapping[JobId, int] = field(
+        default_factory=dict
+    )  # the newest incarnation that the copy does, by job
     _began_s: float = inf
     _parts: dict[tuple[JobId, int], dict[HostName, JobReport]] = field(
         default_factory=dict
