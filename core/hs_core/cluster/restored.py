@@ -70,7 +70,8 @@ class Backup:
 
     def ended_there(self, row: Job, host: HostName, report: JobReport) -> None:
         """What is said of a job over several servers is put together: of an incarnation of which each says that it ended well that is the job's end."""
-        if row.epoch <= self.first_epoch > report.epoch and report.exit is not None and report.exit.ok:
+        concerns = (self.awaits or row.epoch == self.first_epoch) and report.epoch < self.first_epoch
+        if concerns and report.exit is not None and report.exit.ok:
             self._parts.setdefault((row.id, report.epoch), {})[host] = report
 
     def ended_everywhere(self, row: Job, epoch: int) -> tuple[Job | None, Mapping[HostName, JobReport]]:
