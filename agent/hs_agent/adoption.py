@@ -11,8 +11,11 @@ from hs_agent.folder import Ended, Folder, Key
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
 from hs_agent.launch import Launcher
 from hs_agent.launches import Launches
-from hs_core.events import HostEvent, JobFroze
+from hs_core.events import ExitFound, HostEvent, JobFroze
+from hs_core.host.plain import revive
+from hs_core.host.said import CHECKPOINTED_STATUS
 from hs_core.reports import LOST, Exit, JobReport
+from hs_core.wanted import WantedJob
 from hs_daemon import boot_s
 
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
@@ -25,6 +28,24 @@ def has_process(report: JobReport) -> bool:
     return bool(report.gpus)
 
 
+def _found(job: Folder, launch: Mapping[str, Any] | None) -> ExitFound | None:
+    """How one ended of which the agent before this one left no memory: none may have heard of it. None: its folder does not say.
+
+    Who left through a checkpoint has not ended; whatever has a reason beside it was not the job's own end.
+    """
+    ended = job.ended()
+    if launch is None or ended is None or ended.exit.why or ended.exit.code == CHECKPOINTED_STATUS:
+        return None
+    try:
+        wanted = revive(WantedJob, launch["wanted"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    if (wanted.job, wanted.epoch) != job.key:
+        return None
+    job_id, epoch = job.key
+    return ExitFound(now_s=boot_s(), job=job_id, epoch=epoch, wanted=wanted, exit=ended.exit)
+
+
 class Adoption:
     """What the machine remembers against what there is."""
 
@@ -34,23 +55,27 @@ class Adoption:
         """`launches`: has taken up those that the last agent left."""
         self._launcher, self._jobs, self._launches, self._post = launcher, jobs, launches, post
 
-    async def adopt(self, known: Mapping[Key, JobReport]) -> None:
+    async def adopt(self, known: Mapping[Key, JobReport], *, remembers: bool) -> None:
+        """`remembers`: what is not `known` had been forgotten, or put into last words, by the agent before."""
         for path in sorted(self._launcher.jobs.iterdir()):
             key = folder.parse_key(path.name)
             if key is not None:
-                await self._one(Folder(path, key), known.get(key))
+                await self._one(Folder(path, key), known.get(key), remembers=remembers)
         for key, report in known.items():
             if has_process(report) and not self._launcher.folder(key).path.exists():
                 self._without_trace(key)
         self._launches.drop_what_has_not_begun()
 
-    async def _one(self, job: Folder, report: JobReport | None) -> None:
+    async def _one(self, job: Folder, report: JobReport | None, *, remembers: bool) -> None:
         shim = await self._find_shim(job)
         launch = job.launch()
         if shim is not None and (report is None or launch is None):
             await self._jobs.end_unknown(job, shim)
         elif shim is not None and launch is not None:
             await self._running(job, shim, launch)
+        elif report is None and not remembers and (found := _found(job, launch)) is not None:
+            log.info("a job that nobody remembers had ended", job=job.key.job, epoch=job.key.epoch)
+            self._post(found)  # it is forgotten once that is remembered
         elif report is None:
             await asyncio.to_thread(self._launcher.forget, job.key)
         elif has_process(report):

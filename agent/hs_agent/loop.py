@@ -152,7 +152,8 @@ class Agent:
         try:
             await self.watch.look_at_memory()
             known = {Key(report.job, report.epoch): report for report in self.reports()}
-            await Adoption(self.launcher, self.jobs, self.launches, self.post).adopt(known)
+            adoption = Adoption(self.launcher, self.jobs, self.launches, self.post)
+            await adoption.adopt(known, remembers=found.machine is not None)
         finally:
             self._handling = False
 

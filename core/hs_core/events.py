@@ -369,6 +369,14 @@ class JobExited(_JobAt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExitFound(_JobAt):
+    """Of an incarnation that this host has no memory of: its folder says what it was, and how it ended."""
+
+    wanted: WantedJob
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailed(_JobAt):
     why: str
     host_fault: bool = False  # there was no room on its disk, say: whatever the job is, it is not to blame
@@ -454,6 +462,7 @@ HostEvent = (
     | JobFroze
     | SuspendFailed
     | JobExited
+    | ExitFound
     | LaunchFailed
     | CheckpointFetched
     | FetchFailed

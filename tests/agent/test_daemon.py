@@ -591,3 +591,29 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
     # The controller still wants it and hears that it is new here: nothing runs twice.
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_exit_that_nobody_had_heard_is_told_though_what_the_agent_knew_is_lost(
+    daemon, controller, job, wait_for, code: int
+) -> None:
+    ends = f"import time; time.sleep(1.0); print('done', flush=True); raise SystemExit({code})"
+    daemon.start()
+    controller.want(job(1, *python(ends), **UNSUSPENDED), job(2, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = [each for each in daemon.folders() if each.key.job == 1]
+    wait_for(folder.shim_state, "the shim is up")
+    daemon.kill()
+    wait_for(folder.ended, "it ended meanwhile")
+    (daemon.place / "state/host.json").write_text("{")
+    controller.want()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    (told,) = controller.hellos[1].last_words
+    assert (told.job_id, told.epoch, told.exit.code, told.exit.signal, told.exit.why) == (1, 1, code, 0, "")
+    wait_for(lambda: not folder.path.exists(), "the folder is removed")
+    assert b"done" in controller.log_of(1)
+    daemon.kill()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 3, "another agent is there")
+    assert list(controller.hellos[2].last_words) == [told]

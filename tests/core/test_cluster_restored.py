@@ -6,6 +6,7 @@ import pytest
 
 from hs_core.cluster import Settings, State
 from hs_core.cluster.harness import World, plain_policy
+from hs_core.model import JobState
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Policy
@@ -114,3 +115,133 @@ def test_incarnations_are_counted_where_the_epoch_leaps() -> None:
     row = world.machine.find(JobId(1))
     assert row is not None
     assert (row.epoch, row.restarts) == (FIRST + 1, 2)
+
+
+DONE = "exited step=40 gpu_s=30 run_s=30 code=0"
+WROTE = "exited step=40 gpu_s=30 run_s=30 signal=15 checkpoint_step=35 checkpoint_generation=5"
+
+
+def ended(world: World) -> list[JobId]:
+    return [row.id for row in world.machine.jobs(ended=True) if row.state is JobState.SUCCEEDED]
+
+
+def heard(world: World, *lines: str) -> list[str]:
+    """What became of the job, once all of that has been said."""
+    told = [text for line in lines for text in world.do(line)]
+    return [text.split(":")[0].removeprefix("job 1 ") for text in told if text.startswith("job 1 ")]
+
+
+def test_who_waited_then_and_has_ended_well_since_does_not_begin_once_more() -> None:
+    world = put_back(backup("drain n1", "drain n2", "submit ann one"))
+    world.do(f"host n1 V100:4 last 1:0={DONE}")
+    assert ended(world) == [1]
+    row = world.machine.job(JobId(1))
+    assert (row.hosts, row.gpu_s) == ((N1,), 30.0)
+    world.do(f"host n1 V100:4 last 1:0={DONE}")
+    assert world.machine.job(JobId(1)).gpu_s == 30.0
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_who_has_moved_since_and_ended_well_there_does_not_begin_once_more_whoever_is_heard_first(
+    first: str,
+) -> None:
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    lines = ["host n1 V100:4", f"host n2 V100:4 last 1:1={DONE}"]
+    heard(world, *(lines if first == "n1" else reversed(lines)))
+    assert ended(world) == [1]
+    assert world.machine.job(JobId(1)).gpu_s == 40.0
+    assert epochs(world, N1) == epochs(world, N2) == {}
+
+
+def test_nobody_is_taken_for_ended_where_the_backup_has_it_and_it_runs() -> None:
+    """The other one was cut off, and is ended."""
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    heard(world, f"host n1 V100:4 1:0={RUNNING}", f"host n2 V100:4 last 1:1={DONE}")
+    assert ended(world) == []
+    assert epochs(world, N1) == {1: (0, False)}
+
+
+def test_who_has_failed_since_begins_once_more() -> None:
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    failed = DONE.replace("code=0", "code=1")
+    told = heard(world, f"host n2 V100:4 last 1:1={failed}", "host n1 V100:4")
+    assert told == ["lost", "placed"]
+    assert world.machine.job(JobId(1)).epoch == FIRST
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_who_has_moved_since_goes_on_from_the_newest_that_it_wrote_where_that_is_there(first: str) -> None:
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    older = WROTE.replace("generation=5", "generation=4").replace("step=35", "step=20")
+    lines = [f"host n1 V100:4 last 1:2={WROTE}", f"host n2 V100:4 last 1:1={older}"]
+    told = heard(world, *(lines if first == "n1" else reversed(lines)))
+    assert told[-1] == "placed"
+    stored = world.machine.job(JobId(1)).stored
+    assert stored is not None
+    assert (stored.hosts, stored.epoch, stored.step) == ((N1,), 2, 35)
+    assert [lend.epoch for lend in world.wanted[N1].lends] in ([2], [])
+
+
+def test_what_is_older_than_what_the_backup_knows_of_is_not_gone_on_from() -> None:
+    world = put_back(backup("submit ann one gpus=4", f"report n1 1:0={RUNNING}"))
+    afresh = WROTE.replace("generation=5", "generation=1")
+    heard(world, f"host n2 V100:4 last 1:1={afresh}", "host n1 V100:4")
+    stored = world.machine.job(JobId(1)).stored
+    assert stored is not None
+    assert (stored.hosts, stored.epoch, stored.step) == ((N1,), 0, 8)
+
+
+def test_what_may_be_a_copys_is_not_gone_on_from() -> None:
+    world = put_back(backup("submit ann one gpus=4", policy=find("hadare")))
+    told = heard(world, f"host n2 V100:4 last 1:1={WROTE}", "host n1 V100:4")
+    assert "written-since" not in told
+    assert world.machine.job(JobId(1)).stored is None
+
+
+def test_a_server_that_comes_late_is_heard_as_long_as_the_job_has_not_begun() -> None:
+    waits, begun = [put_back(backup("submit ann one gpus=4")) for _ in range(2)]
+    for world in (waits, begun):
+        world.do("host n1 V100:4")
+        world.do(f"@{world.now_s + 10.0}")
+        world.do("tick")
+        assert epochs(world, N1) == {1: (FIRST, False)}
+    begun.do(f"report n1 1:{FIRST}=running step=1 gpu_s=1")
+    for world in (waits, begun):
+        world.do(f"host n2 V100:4 last 1:1={DONE}")
+    assert (ended(waits), ended(begun)) == ([1], [])
+    assert epochs(waits, N1) == {}
+
+
+def test_a_part_that_ended_well_is_not_the_end_of_a_job_over_several_servers() -> None:
+    world = put_back(backup("submit ann one nodes=2", "submit ann other nodes=2"))
+    heard(world, f"host n1 V100:4 last 1:1={DONE} 2:1={DONE}", f"host n2 V100:4 last 1:2={DONE}")
+    assert ended(world) == []
+    world.do(f"host n2 V100:4 last 2:1={DONE}")
+    assert ended(world) == [2]
+    assert world.machine.job(JobId(2)).gpu_s == 60.0
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_parts_that_ended_well_where_the_backup_has_them_are_the_jobs_end(first: str) -> None:
+    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING}"))
+    lines = [f"host n1 V100:4 last 1:0={DONE}", f"host n2 V100:4 last 1:0={DONE}"]
+    heard(world, *(lines if first == "n1" else reversed(lines)))
+    assert ended(world) == [1]
+
+
+def test_over_how_many_servers_a_job_was_that_may_be_over_any_nobody_knows() -> None:
+    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING}"))
+    heard(world, f"host n1 V100:4 last 1:1={DONE}", f"host n2 V100:4 last 1:1={DONE}")
+    assert ended(world) == []
+
+
+def test_who_waits_still_has_no_epoch_from_before_when_the_controller_starts_anew() -> None:
+    world = put_back(backup("submit ann all gpus=4 count=3", policy=find("fifo")))
+    for line in ("host n1 V100:4", "host n2 V100:4"):
+        world.do(line)
+    waits = world.machine.job(JobId(3))
+    assert (waits.hosts, waits.epoch) == ((), FIRST)
+    journal = world.machine.state
+    unwritten = {**journal.jobs, JobId(3): replace(waits, epoch=0)}  # nothing came of it, so it was not
+    world.start(replace(journal, jobs=unwritten))
+    assert world.machine.job(JobId(3)).epoch == FIRST

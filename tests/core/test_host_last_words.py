@@ -1,12 +1,15 @@
 """What a host says to a controller that it meets of incarnations that are no longer there."""
 
+from dataclasses import replace
+
 from fakejob import Ways
 from hostsim import HostSim
 
+from hs_core.events import ExitFound, Forget
 from hs_core.host import HostMachine
 from hs_core.host.last_words import KEPT_S, MOST, LastWords
 from hs_core.names import JobId
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import TOLD_TO_END, Exit, JobReport, Phase
 from hs_core.wanted import Lend
 
 
@@ -122,3 +125,29 @@ def test_only_the_newest_are_kept() -> None:
     assert again.said(1.0) == kept
     later = LastWords.load(words.dump(), at_s=500.0)
     assert later.said(500.0 + KEPT_S) == kept
+
+
+def test_an_exit_that_was_found_is_said_and_its_folder_let_go_unless_that_incarnation_is_known() -> None:
+    sim = HostSim(1)
+    here = sim.job(1)
+    sim.send()
+    sim.run(5.0)
+    lost = replace(sim.wanted[here], job=JobId(2))
+    for wanted in (lost, sim.wanted[here]):
+        event = ExitFound(
+            now_s=sim.now_s, job=wanted.job, epoch=wanted.epoch, wanted=wanted, exit=Exit(code=3)
+        )
+        commands = sim.machine.handle(event).commands
+        assert [c for c in commands if isinstance(c, Forget)] == (
+            [Forget(job=lost.job, epoch=lost.epoch)] if wanted is lost else []
+        )
+    assert {key: last.exit for key, last in said(sim).items()} == {(2, 1): Exit(code=3)}
+    assert [report.exit for report in sim.machine.reports()] == [None]
+
+
+def test_one_that_was_ended_before_it_ever_had_a_turn_has_none() -> None:
+    sim, words = HostSim(1), LastWords()
+    wanted = sim.wanted[sim.job(1)]
+    for exit_ in (None, Exit(why=TOLD_TO_END)):
+        words.keep(wanted, JobReport(job=JobId(1), epoch=1, phase=Phase.EXITED, exit=exit_), 0.0)
+    assert words.said(0.0) == ()

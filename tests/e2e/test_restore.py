@@ -13,6 +13,17 @@ STEPS = 120
 STEP_S = 0.1
 
 
+def put_back(cluster: Cluster, copy: Path) -> None:
+    cluster.kill("controller")
+    config = str(cluster.state / "controller.toml")
+    restored = subprocess.run(
+        [sys.executable, "-m", "hs_controller", "restore", "--config", config, "--from", str(copy), "--force"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert restored.returncode == 0, restored.stderr
+    cluster.up()
+
+
 def test_a_job_that_began_anew_since_the_backup_is_taken_up_and_trains_once_at_a_time(
     new_cluster: Callable[..., Cluster], scripts: Path, tmp_path: Path
 ) -> None:
@@ -27,17 +38,36 @@ def test_a_job_that_began_anew_since_the_backup_is_taken_up_and_trains_once_at_a
         until(lambda: learned(trained)[-1].process != process, "it was tried again")  # noqa: B023
         until(lambda: cluster.view(job).epoch == epoch, "that is known")  # noqa: B023
     since = cluster.submit("--gpus", "1", *learn(scripts, tmp_path / "since", STEPS, STEP_S), user="ann")
-    cluster.kill("controller")
-    config = str(cluster.state / "controller.toml")
-    restored = subprocess.run(
-        [sys.executable, "-m", "hs_controller", "restore", "--config", config, "--from", str(copy), "--force"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert restored.returncode == 0, restored.stderr
-    cluster.up()
+    put_back(cluster, copy)
     done = cluster.until_state(job, "succeeded")
     assert done.epoch > 1_000_000
     assert since not in cluster.views()
     processes = [part[0].process for part in incarnations(learned(trained))]
     assert len(processes) == len(set(processes)) >= 4, "one after the other"
     assert learned(trained)[-1].step == STEPS
+
+
+def test_jobs_that_waited_or_have_moved_since_the_backup_and_ended_well_are_not_trained_again(
+    new_cluster: Callable[..., Cluster], scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=K80:1", "--quantum", "0.5", "--user", "ann")
+    models = {"a": "V100", "b": "K80"}
+    trained, waited, copy = tmp_path / "trained", tmp_path / "waited", tmp_path / "copy.db"
+    moves = cluster.submit(*learn(scripts, trained, STEPS, STEP_S), user="ann")
+    until(lambda: len(learned(trained)) > 5, "the job trains")
+    here = cluster.view(moves).host
+    there = "b" if here == "a" else "a"
+    cluster.hsctl("node", "drain", there)
+    waits = cluster.submit("--gpu-type", models[there], *learn(scripts, waited, 5, STEP_S), user="ann")
+    assert cluster.view(waits).state == "queued"
+    cluster.hsctl("backup", str(copy))
+    cluster.hsctl("node", "undrain", there)
+    cluster.hsctl("node", "drain", here, "--wait")
+    for job in (waits, moves):
+        assert cluster.until_state(job, "succeeded", "failed").state == "succeeded"
+    before = learned(trained), learned(waited)
+    assert len(incarnations(before[0])) == 2
+    put_back(cluster, copy)
+    for job in (waits, moves):
+        assert cluster.until_state(job, "succeeded", "failed").host == there
+    assert (learned(trained), learned(waited)) == before

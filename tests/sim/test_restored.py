@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from hs_core.cluster.restored import is_whole
+from hs_core.names import JobId
 from hs_sim import faults
 from hs_sim.faults import FaultPlan, case_of, run_seed
 from hs_sim.machines.journal import Journal
@@ -17,35 +19,41 @@ SEEDS = range(36)
 
 
 class Lost:
-    """Takes a backup once all jobs have come, kills the controller some time later, and puts the backup back where no job has ended since."""
+    """Takes a backup once all jobs have come, kills the controller some time later, and puts the backup back where no job has ended since; `late`: where some have."""
 
-    def __init__(self, seed: int) -> None:
-        self._dice = Random(seed)
+    def __init__(self, seed: int, *, late: bool = False) -> None:
+        self._dice, self._late = Random(seed), late
         self.moved = 0  # jobs of which the backup has an older incarnation
+        self.ended: dict[JobId, int] = {}  # those that ended well since, and how often they had been launched
         self._copy: Journal | None = None
 
     def __call__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         began_s = max(job.arrival_s for job in world.experiment.workload.jobs) + self._dice.uniform(3.0, 25.0)
-        died_s = began_s + self._dice.uniform(3.0, 40.0)
+        died_s = began_s + self._dice.uniform(3.0, 400.0 if self._late else 40.0)
         world.clock.at(began_s, self._back_up)
         world.clock.at(died_s, world.controller.crash)
         world.clock.at(died_s + self._dice.uniform(1.0, 20.0), self._put_back)
 
     def _back_up(self) -> None:
-        self._copy = deepcopy(self._world.controller.journal)
+        self._copy = deepcopy(self.world.controller.journal)
 
     def _put_back(self) -> None:
-        journal, truth, copy = self._world.controller.journal, self._world.truth, self._copy
+        journal, truth, copy = self.world.controller.journal, self.world.truth, self._copy
         assert copy is not None
         live = {id_ for id_, row in copy.jobs.items() if not row.state.ended}
         same = live == {id_ for id_, row in journal.jobs.items() if not row.state.ended}
-        if same and not any(job.ended_s is not None and job.id in live for job in truth.jobs.values()):
+        ended = {id_ for id_, job in truth.by_id.items() if job.ended_s is not None and id_ in live}
+        # Of the others nobody knows over how many servers they were: they may begin once more.
+        told = {id_ for id_ in ended if is_whole(copy.jobs[id_]) is not None}
+        if self._late:
+            self.ended = {id_: truth.by_id[id_].launches for id_ in told}
+        if (same and not ended) or self.ended:
             self.moved = sum(journal.jobs[id_].epoch != copy.jobs[id_].epoch for id_ in live)
             journal.put_back(copy)
             for job in truth.jobs.values():
                 job.epoch = 0
-        self._world.controller.start()
+        self.world.controller.start()
 
 
 def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cluster(
@@ -61,3 +69,19 @@ def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cl
         assert run_seed(seed, lost) is None
         moved += lost.moved
     assert moved > 5
+
+
+def test_no_job_over_a_known_number_of_servers_that_ended_well_since_the_backup_is_launched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Truth, "goes_on", lambda *_: None)
+    monkeypatch.setattr(Laws, "_charged_right", lambda *_: None)
+    monkeypatch.setattr(faults, "case_of", lambda seed: replace(case_of(seed), plan=FaultPlan()))
+    ended = 0
+    for seed in SEEDS:
+        lost = Lost(seed, late=True)
+        assert run_seed(seed, lost) is None
+        again = {id_: lost.world.truth.by_id[id_].launches for id_ in lost.ended}
+        assert again == lost.ended, seed
+        ended += len(again)
+    assert ended > 5

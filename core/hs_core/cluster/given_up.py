@@ -6,7 +6,7 @@ elsewhere goes on from what is there, or is done where it ended well there, or h
 So are copies that were cut off and not waited for: where nothing that came after them can be had, a part of their average is more than to begin afresh.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import fsum
@@ -33,6 +33,9 @@ class Unheard:
     now: Job
     newer: Stored | None  # checkpoint than the one that the job is to go on from
     begun_since: bool = False  # another incarnation did, of which nothing can be had now
+    beyond: bool = (
+        False  # what a backup knows, that was put back: how often it had failed until then nobody knows
+    )
 
     @property
     def ended_well(self) -> Exit | None:
@@ -52,6 +55,7 @@ class Unheard:
         was, report = self.was, self.now.report
         if (
             self.begun_since
+            or self.beyond
             or was is None
             or len(was.hosts) > 1
             or was.portions
@@ -79,31 +83,50 @@ def as_rehomed(row: Job) -> tuple[Job, ...]:
 
 
 def heard(
-    row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId], *, lacks: bool
+    row: Job,
+    host: HostName,
+    report: JobReport,
+    gpus: AbstractSet[GpuId],
+    *,
+    lacks: bool,
+    last: int,
+    beyond: bool = False,
 ) -> Unheard | None:
-    """None: it is not of the last incarnation, or that cannot be told. `lacks`: nothing that it could go on from is within reach."""
+    """None: it is not of the last incarnation, or that cannot be told.
+
+    `lacks`: nothing that it could go on from is within reach. `last`: the epoch of the last one that was known, where the job waits. `beyond`: as in `Unheard`.
+    """
     if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
         return None
     for rounds, begun_since in ((row.given_up, False), (row.left_behind, True)):
-        was = _of_epoch(rounds, report.epoch)
-        if was is not None and was.portions and host in was.hosts:
+        was = _there(rounds, host, report.epoch)
+        if was is not None and was.portions:
             now = _with(was, host, report, gpus)
             said = Unheard(was, now, _of_copies(row, now, host, lacks=lacks), begun_since=begun_since)
             return None if said.newer is None and said.ended_well is None else said
-    was = _of_epoch(row.given_up, report.epoch)
-    known = was or (None if row.given_up or row.hosts else _alone_there(row, host))
+    was = _there(row.given_up, host, report.epoch)
+    remembers = any(one.epoch <= last for one in row.given_up)
+    known = was or (None if remembers or row.hosts else _alone_there(row, host, last))
     if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
         return None
     now = _with(known, host, report, gpus)
-    return Unheard(was, now, _newer(row, now))
+    return Unheard(was, now, _newer(row, now), beyond=beyond)
+
+
+def heard_of_all(was: Job, parts: Mapping[HostName, JobReport]) -> Unheard:
+    """Of an incarnation over several servers, all of which have said how it ended there; `was`: as `restored.later`."""
+    now = was
+    for host, report in parts.items():
+        now = _with(now, host, report, frozenset())
+    return Unheard(was, now, None, beyond=True)
 
 
 def _with_that(rounds: tuple[Job, ...], was: Job, now: Job) -> tuple[Job, ...]:
     return tuple(now if one is was else one for one in rounds)
 
 
-def _of_epoch(rounds: Iterable[Job], epoch: int) -> Job | None:
-    return next((was for was in rounds if was.epoch == epoch), None)
+def _there(rounds: Iterable[Job], host: HostName, epoch: int) -> Job | None:
+    return next((was for was in rounds if was.epoch == epoch and host in was.hosts), None)
 
 
 def done(row: Job, said: Unheard) -> Job:
@@ -169,14 +192,14 @@ def _with(known: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId
     return replace(known, reports={**known.reports, host: reports.merge(before, report, gpus)})
 
 
-def _alone_there(row: Job, host: HostName) -> Job | None:
-    """Its last incarnation, if that was on this server alone, by what the row still says."""
+def _alone_there(row: Job, host: HostName, last: int) -> Job | None:
+    """Its last incarnation, of that epoch, if that was on this server alone, by what the row still says."""
     stored = row.stored
     if len(row.gpu_models) != 1:
         return None
     if stored is not None and (stored.hosts != (host,) or stored.ranks or stored.copies):
         return None
-    return replace(row, hosts=(host,), epoch=row.epoch - 1 if stored is None else stored.epoch, reports={})
+    return replace(row, hosts=(host,), epoch=last if stored is None else stored.epoch, reports={})
 
 
 def _newer(row: Job, now: Job) -> Stored | None:

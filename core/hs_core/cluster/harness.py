@@ -47,6 +47,9 @@ __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
 EVERYTHING = (1 << 62, 0)
 """A host has taken in all that was wanted of it."""
 
+RESTORED = 1000
+"""First epoch after a backup was put back."""
+
 # --- scenarios ----------------------------------------------------------------------------------------------------
 
 
@@ -58,6 +61,7 @@ class World:
         submit alice train gpus=2 count=3 after=1:ok array_limit=2 gpu_types=V100 retry_max=1 …
         cancel|pause|unpause alice 1 2     report n1 1:0=running gpu_s=8 step=40      report n1 1:0=exited code=1
         gpus n1 sick=1                     tick          why 1          jobs           restart
+        backup                             restore       what was backed up last, as `hs-controller restore` leaves it
         drain n1 [reason=disk] [by=90]     undrain n1    remove n1 [force]      drain-gpus n1 0 2
         @30                                it is 30 s now
         answer                             where the policy is asked beside the machine: it answers
@@ -65,7 +69,7 @@ class World:
         shape 1 tp=2,pp=2                  or in this strategy, of those of `strategies=dp=4;tp=2,pp=2`
         wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
 
-    A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
+    What comes after `last` in a `host` line it says in last words. A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
     """
 
     policy: Policy
@@ -78,6 +82,7 @@ class World:
     question: Question | None = None  # the newest that the policy was asked beside the machine
     wishes: Wishes = field(default_factory=dict)  # the one that its policy was made with
     shapes: Shapes = field(default_factory=dict)  # and this
+    copy: State | None = None  # the newest backup
 
     def __post_init__(self) -> None:
         self.start(State())
@@ -131,6 +136,14 @@ class World:
         if verb == "restart":
             self.start(self.machine.state)
             return []
+        if verb == "backup":
+            self.copy = self.machine.state
+            return []
+        if verb == "restore":
+            assert self.copy is not None, "there is no backup"
+            term = self.machine.state.term + RESTORED
+            self.start(replace(self.copy, term=term, first_epoch=RESTORED, restored=True))
+            return []
         try:
             outcome = self.handle(self.event(verb, words))
         except RefusedError as refused:
@@ -161,11 +174,13 @@ class World:
                 model, gpus = words[1].split(":")
                 own = ("boot=", "peer=", "memory=")
                 said = dict(word.split("=", 1) for word in words[2:] if word.startswith(own))
-                told = _reports([word for word in words[2:] if not word.startswith(own)])
+                rest = [word for word in words[2:] if not word.startswith(own)]
+                at = rest.index("last") if "last" in rest else len(rest)
+                told, last_words = _reports(rest[:at]), _reports(rest[at + 1 :])
                 boot, memory = said.get("boot", "boot-1"), int(said.get("memory", 0))
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
                 host = replace(host, memory_bytes=memory * GiB)
-                return HostJoined(now_s=now_s, host=host, reports=told)
+                return HostJoined(now_s=now_s, host=host, reports=told, last_words=last_words)
             case "report":
                 return HostReported(
                     now_s=now_s, host=HostName(words[0]), reports=_reports(words[1:]), heard=EVERYTHING

@@ -38,7 +38,7 @@ class Held:
         self.policy = dress(policy)
         self.settings = settings
         # durable
-        self._backup = Backup(state.first_epoch, state.restored)
+        self._backup = Backup.of(state)
         self._book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
         self._next_job_id = state.next_job_id
         self._term = state.term

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hs_core.cluster import reports, states
-from hs_core.cluster.given_up import Unheard, accounted, done, heard
+from hs_core.cluster.given_up import Unheard, accounted, done, heard, heard_of_all
 from hs_core.cluster.moves import Moves
+from hs_core.cluster.restored import is_whole, later, with_later
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
@@ -44,6 +45,7 @@ class Hosts(Moves):
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}", host=host.name)
         self._reconcile(host, event.reports, old or host, now_s)
         for report in (*event.last_words, *event.reports):
+            self._over_by_then(host.name, report, now_s)
             self._written_since(host.name, report, now_s)
         self._check_gpus(host.name, now_s)
 
@@ -82,9 +84,12 @@ class Hosts(Moves):
         row = self._book.live.get(report.job)
         if row is None:
             return
-        lacks = row.stored is None or self._sight.out_of_reach(row)
-        gpus = self._book.gpus.get(host, frozenset())
-        said = heard(row, host, report, gpus, lacks=lacks)
+        said = self._heard_of_all(row, host, report)
+        if said is None and self._backup.is_beyond(row, report):
+            row = with_later(row, host, self._book.hosts[host].model, report.epoch)
+            said = self._heard(row, host, report, beyond=True) if is_whole(row) else None
+        elif said is None:
+            said = self._heard(row, host, report)
         if said is None:
             return
         if said.was is not None:
@@ -113,6 +118,27 @@ class Hosts(Moves):
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 
+    def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
+        lacks = row.stored is None or self._sight.out_of_reach(row)
+        gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
+        said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
+        if beyond and said is not None and self.policy.needs.copies:
+            return replace(said, newer=None)  # a copy's, perhaps: that is a part of what the job had
+        return said
+
+    def _heard_of_all(self, row: Job, host: HostName, report: JobReport) -> Unheard | None:
+        """Of a job over several servers, after a backup was put back. What one wrote of which that knows nothing is not looked for: who had which part of it nobody knows."""
+        if is_whole(row):
+            return None
+        self._backup.ended_there(row, host, report)
+        was, parts = self._backup.ended_everywhere(row, report.epoch)
+        if not parts or row.cancelled_by or any(map(reports.has_process, row.reports.values())):
+            return None
+        if was is None and not parts.keys() <= self._book.hosts.keys():
+            return None
+        models = {name: self._book.hosts[name].model for name in sorted(parts)} if was is None else {}
+        return heard_of_all(was or later(row, models, report.epoch), parts)
+
     def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
         how = "ended well" if ended.ok else "failed"
         self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
@@ -128,6 +154,16 @@ class Hosts(Moves):
         if row is None or report.exit is not None or (host in row.hosts and report.epoch == row.epoch):
             return
         self._put(replace(row, unconfirmed=tuple(sorted({*row.unconfirmed, host}))), now_s)
+
+    def _over_by_then(self, host: HostName, report: JobReport, now_s: float) -> None:
+        """A later incarnation than the backup knows: what it knows of had ended, or was given up, wherever it was. Unless somebody says that it is there."""
+        row = self._book.live.get(report.job)
+        if row is None or not row.hosts or not self._backup.awaits or not self._backup.is_later(row, report):
+            return
+        for name, part in row.reports.items():
+            if name in self._connected and part.exit is None and reports.has_process(part):
+                return
+        self._lost(row, f"{host} knows of a later incarnation than the backup does", now_s)
 
     def _host_reported(self, event: HostReported) -> None:
         host = self._book.hosts.get(event.host)

@@ -1,16 +1,21 @@
 """A backup that was put back: hosts have gone on since, and know of incarnations of which the copy knows nothing.
 
-What of a job is there under a later epoch, or anywhere else, is ended by its host; the job begins once more. Incarnations that begin from now on have epochs above
+What of a job is there under a later epoch, or anywhere else, is ended by its host; the job begins once more, unless it ended well there, and
+from what that wrote, where it is there still (`is_beyond`). Incarnations that begin from now on have epochs above
 all that there ever were: hosts take them for newer ones, and nothing that is said of an earlier one is taken for theirs. Nothing is decided before all
 hosts have said what goes on there, or had `lease_s` for it, and a job whose host is still to end what it has of it does not begin anywhere before that
 has been done (`Job.unconfirmed`).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
+from hs_core.cluster.given_up import MOST
 from hs_core.cluster.state import State
-from hs_core.model import Job, Stored
+from hs_core.model import Job, Stored, spans, spreads
+from hs_core.names import HostName, JobId
+from hs_core.reports import JobReport
 
 
 @dataclass(slots=True)
@@ -20,7 +25,20 @@ class Backup:
     first_epoch: int  # of incarnations that began after that
     awaits: bool  # some host is yet to say what goes on there
     until_s: float = inf  # it has had time enough then
+    knows: Mapping[JobId, int] = field(
+        default_factory=dict
+    )  # the newest incarnation that the copy does, by job
     _began_s: float = inf
+    _parts: dict[tuple[JobId, int], dict[HostName, JobReport]] = field(
+        default_factory=dict
+    )  # that ended well, of incarnations over several servers
+
+    @classmethod
+    def of(cls, state: State) -> "Backup":
+        first = state.first_epoch
+        known = ((row.id, _known(row, first)) for row in state.jobs.values() if first and not row.state.ended)
+        knows = {job: epoch for job, epoch in known if epoch is not None}
+        return cls(first, state.restored, knows=knows)
 
     def begins(self, now_s: float, lease_s: float) -> None:
         """With the first event of a term."""
@@ -36,14 +54,43 @@ class Backup:
     def epoch_after(self, row: Job) -> int:
         return max(row.epoch + 1, self.first_epoch)
 
+    def is_later(self, row: Job, report: JobReport) -> bool:
+        """Than all of which the copy knows, and before it was put back: what the copy knows of was over by then."""
+        return self.knows.get(row.id, self.first_epoch) < report.epoch < self.first_epoch
+
+    def is_beyond(self, row: Job, report: JobReport) -> bool:
+        """Likewise, of a job that has not begun since: that incarnation counts as one that was given up. One that never was anything says nothing."""
+        if row.epoch != self.first_epoch or not self.is_later(row, report):
+            return False
+        return report.run_s > 0 or report.checkpoint_generation >= 0 or report.exit is not None
+
+    def last(self, row: Job) -> int:
+        """Epoch of its newest incarnation that the controller knew of, where it waits."""
+        return self.knows.get(row.id, row.epoch - 1) if row.epoch == self.first_epoch else row.epoch - 1
+
+    def ended_there(self, row: Job, host: HostName, report: JobReport) -> None:
+        """What is said of a job over several servers is put together: of an incarnation of which each says that it ended well that is the job's end."""
+        concerns = (self.awaits or row.epoch == self.first_epoch) and report.epoch < self.first_epoch
+        if concerns and report.exit is not None and report.exit.ok:
+            self._parts.setdefault((row.id, report.epoch), {})[host] = report
+
+    def ended_everywhere(self, row: Job, epoch: int) -> tuple[Job | None, Mapping[HostName, JobReport]]:
+        """What each server said of such a one, of a job that has not begun since; none: not all have, or nobody knows how many there were. And as it was known."""
+        was = next((one for one in row.given_up if one.epoch == epoch), None)
+        parts = self._parts.get((row.id, epoch), {})
+        if row.epoch != self.first_epoch or (was is not None and was.portions):
+            return was, {}
+        known = is_whole(row) is not None and len(parts) == row.spec.nodes
+        return was, parts if (known if was is None else parts.keys() == set(was.hosts)) else {}
+
     def has(self, stored: Stored | None) -> bool:
         """A checkpoint that was written before it was put back: nobody has said since that it is there."""
         return stored is not None and stored.epoch < self.first_epoch
 
 
 def as_restored(state: State) -> State:
-    """Jobs that had no home may have begun since, under the epoch that they have."""
-    if not state.restored:
+    """Jobs that had no home may have begun since, under the epoch that they have. Also with later terms: of one that waits still nothing was written."""
+    if not state.first_epoch:
         return state
     jobs = {id_: _begins_later(row, state.first_epoch) for id_, row in state.jobs.items()}
     return replace(state, jobs=jobs)
@@ -52,3 +99,31 @@ def as_restored(state: State) -> State:
 def _begins_later(row: Job, epoch: int) -> Job:
     waits = not row.hosts and not row.state.ended and row.epoch < epoch
     return replace(row, epoch=epoch) if waits else row
+
+
+def _known(row: Job, first_epoch: int) -> int | None:
+    """None: it is not known any more which."""
+    if row.epoch < first_epoch:
+        return row.epoch if row.hosts else row.epoch - 1  # else that is yet to begin
+    return min((was.epoch for was in row.given_up if was.epoch < first_epoch), default=None)
+
+
+def is_whole(row: Job) -> bool | None:
+    """Whether one server has all of it, whatever its incarnation; None: what a server has may be all of it, or a part."""
+    if spans(row.spec) or len(spreads(row.spec)) > 1:
+        return None
+    return row.spec.nodes == 1
+
+
+def with_later(row: Job, host: HostName, model: str, epoch: int) -> Job:
+    """With an incarnation there that the copy does not know, among those that were given up."""
+    if any(was.epoch == epoch and host in was.hosts for was in row.given_up):
+        return row
+    return replace(row, given_up=(*row.given_up, later(row, {host: model}, epoch))[-MOST:])
+
+
+def later(row: Job, models: Mapping[HostName, str], epoch: int) -> Job:
+    """Such a one, as far as it is known before anything is heard of it."""
+    hosts, gpu_models = tuple(models), tuple(models.values())
+    there = replace(row, hosts=hosts, gpu_models=gpu_models, epoch=epoch, reports={}, portions=(), move=None)
+    return replace(there, unconfirmed=(), given_up=(), left_behind=())

@@ -39,7 +39,8 @@ class LastWords:
 
     def _keep(self, words: _Words) -> None:
         report = words.report
-        if report.run_s <= 0 and report.checkpoint_generation < 0:
+        ended = report.exit is not None and not report.exit.why
+        if report.run_s <= 0 and report.checkpoint_generation < 0 and not ended:
             return  # it never was anything
         key = (report.job, report.epoch)
         self._said.pop(key, None)

@@ -35,6 +35,7 @@ from hs_core.events import (
     CheckpointWeighed,
     ControllerHeard,
     DeviceMemorySeen,
+    ExitFound,
     Fact,
     GpusSeen,
     HostCommand,
@@ -154,6 +155,9 @@ class HostMachine:
                 touched = ()
             case CastOut():
                 self._cast_out()
+            case ExitFound():
+                wants.found(board, event)
+                touched = ()
             case Woke():
                 pass
             case _:

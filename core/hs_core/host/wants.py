@@ -1,10 +1,11 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
+from hs_core.events import ExitFound, Forget
 from hs_core.host import deadlines, edgeless
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
-from hs_core.reports import TOLD_TO_END, Exit
+from hs_core.reports import TOLD_TO_END, Exit, JobReport, Phase
 from hs_core.wanted import WantedJob
 
 
@@ -93,3 +94,13 @@ def bury(board: Board, job: HostedJob) -> None:
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
         heir.checkpoint_bytes = job.checkpoint_bytes
+
+
+def found(board: Board, event: ExitFound) -> None:
+    """What it received, and saved, is not known any more: only that it was, and how it ended."""
+    there = board.jobs.get(event.job)
+    if there is not None and there.wanted.epoch == event.epoch:
+        return
+    last = JobReport(job=event.job, epoch=event.epoch, phase=Phase.EXITED, exit=event.exit)
+    board.last_words.keep(event.wanted, last, board.now_s)
+    board.out.append(Forget(job=event.job, epoch=event.epoch))
