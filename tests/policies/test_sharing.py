@@ -274,6 +274,6 @@ def test_a_guest_that_runs_keeps_its_parts_under_another_policy_until_its_next_p
     here = guest_in_two_parts()
     here.play("@2\nreport n1 2:0=running step=1 sliceable=yes beside=1\npolicy fifo\n@61\ntick")
     assert here.machine.job(JobId(2)).accumulation == 2
-    here.play("@62\nhost n2 V100:2\nleave n1\n@63\nremove n1\n@122\ntick")
+    here.play("@62\nhost n2 V100:2\nleave n1\n@63\nremove n1 force\n@122\ntick")
     assert here.machine.job(JobId(2)).hosts == ("n2",)
     assert here.machine.job(JobId(2)).accumulation == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hs_core.errors import RefusedError
 from hs_core.events import Fetch, Forget, HostEvent, JobHeld, JobWentOn
 from hs_core.host import HostOutcome
 from hs_core.model import Migrate
@@ -278,3 +279,9 @@ def test_a_copy_that_is_let_go_after_its_portion_computes_nothing_and_says_again
     assert (part.way, world.truth.users[gpu], part.occupied_s) == (Way.STANDING, [], None)
     world.clock.run(20.0, lambda: False)
     assert (gang.step, len(said)) == (50, 2)
+
+
+def test_jobs_that_cannot_be_suspended_are_refused() -> None:
+    """The processes that are modelled here all have the hook; they were suspended all the same."""
+    with pytest.raises(RefusedError, match=r"job 1 of A cannot be suspended .* expected depth quanta"):
+        run_machines(an_experiment(a_job(1, sliceable=False)))

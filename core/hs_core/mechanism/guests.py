@@ -4,6 +4,7 @@ Non-preemptive, at most two jobs on a GPU (sections IV, V). How long jobs are is
 share (`Snapshot.interference`), and until then taken to be `UNMEASURED`.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -55,6 +56,8 @@ class Round:
                 self._beside[JobId(int(number))] = kept
         self._parts: dict[JobId, int] = {}  # of jobs that are about to start
         self._slots = Slots(snapshot, self._beside)
+        self._open: dict[str, list[JobFacts]] = {}  # by model: beside whom others may start, by arrival
+        self._holds: dict[tuple[object, ...], frozenset[HostName]] = {}  # servers that hold jobs like these
 
     def _kept(self, number: JobId, beside: Mapping[str, Mapping[str, int]]) -> Beside | None:
         """With the partners that are still there; None: it shares with nobody any more, or has to be placed anew."""
@@ -75,13 +78,17 @@ class Round:
 
     def decide(self, choose: Choose, alone: Alone) -> Verdict:
         self._keep()
+        for job in self.snapshot.jobs:
+            self._opens(job)
         lengths = self.lengths
         waiting = sorted(
             (job for job in self.snapshot.jobs if not self._slots.runs(job)),
             key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)),
         )
         for job in waiting:
-            if not self._start(job) and not self._has_gpus(job):
+            if self._start(job):
+                self._opens(job)
+            elif not self._has_gpus(job):
                 self._share(job, choose)
         why = {job.id: self._why(job, alone) for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
@@ -153,8 +160,7 @@ class Round:
             return
         offers: list[tuple[float, int, Offer, str]] = []
         for model in self._models:
-            alone = list(self._partners(job, model))
-            if alone:
+            if alone := self._partners(job, model):
                 found = choose(self, job, model, alone)
                 offers += [(offer.mean_s, at, offer, model) for at, offer in enumerate(found)]
         offers.sort(key=lambda entry: entry[:2])
@@ -164,25 +170,35 @@ class Round:
         beside, step = filled
         if self._slots.share(job, beside):
             self._beside[job.id] = beside
+            partners = {partner for there in beside.values() for partner in there}
+            for model, alone in self._open.items():
+                self._open[model] = [other for other in alone if other.id not in partners]
             if (step, job.accumulation) != (0, 1):  # each incarnation begins with whole mini-batches
                 self._parts[job.id] = 1 << step
 
-    def _partners(self, job: JobFacts, model: str) -> Iterable[JobFacts]:
-        """Those that run on that model, have their GPUs for themselves, and whose memory is known."""
+    def _opens(self, job: JobFacts) -> None:
+        """To guests, if it runs on one model, has its GPUs for itself, and its memory is known."""
         slots = self._slots
-        for other in sorted(self.snapshot.jobs, key=by_arrival):
-            if other.id == job.id or not other.started or not other.memory_bytes or not slots.has_turn(other):
-                continue
-            home = [self._hosts[name] for name in slots.home(other)]
-            able = all(
-                host.model == model
-                and takes_new(host)
-                and fits(job, host)
-                and slots.lends(other, host.name) == other.per_node
-                for host in home
+        if not job.started or not job.memory_bytes or not slots.has_turn(job):
+            return
+        home = [self._hosts[name] for name in slots.home(job)]
+        alone = all(takes_new(host) and slots.lends(job, host.name) == job.per_node for host in home)
+        if alone and len(models := {host.model for host in home}) == 1:
+            insort(self._open.setdefault(models.pop(), []), job, key=by_arrival)
+
+    def _partners(self, job: JobFacts, model: str) -> list[JobFacts]:
+        """Of those on that model that are open to it: on servers that could hold it."""
+        like = job.per_node, job.gpu_types, job.gpu_memory_bytes, job.barred
+        holds = self._holds.get(like)
+        if holds is None:
+            holds = self._holds[like] = frozenset(
+                name for name, host in self._hosts.items() if fits(job, host)
             )
-            if able:
-                yield other
+        return [
+            other
+            for other in self._open.get(model, ())
+            if holds.issuperset(self._slots.home(other)) and other is not job
+        ]
 
     def _fill(self, job: JobFacts, offers: Iterable[tuple[Offer, str]]) -> tuple[Beside, int] | None:
         """GPUs of partners in that order until so many servers of one model have enough for its nodes; the smallest sub-batch that they ask for."""

@@ -235,7 +235,7 @@ class Slots:
         pinned = replace(job, gpu_types=(model,))
         allowed = not job.gpu_types or model in job.gpu_types
         reason = None if why is None else (MoveReason.ROUND, why)
-        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free), reason)
+        return allowed and self._take(job, self._fit(pinned), reason)
 
     def rehome(self, job: JobFacts) -> bool:
         """Where it fits best, whatever home it was given: that costs nobody anything as long as it has no process. False if it has one, or nothing is free."""

@@ -27,6 +27,10 @@ def run_machines(
         raise RefusedError(
             f"job {staged.id} of {staged.user} changes its batch size; expected depth quanta for it"
         )
+    if stuck := next((job for job in experiment.workload.jobs if not job.sliceable), None):
+        raise RefusedError(
+            f"job {stuck.id} of {stuck.user} cannot be suspended (sliceable: false); expected depth quanta for it"
+        )
     check_all_end(experiment)
     began_s = time.process_time()
     result = World(experiment, faults=faults, timing=timing).run(progress)
