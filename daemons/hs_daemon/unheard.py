@@ -1,5 +1,6 @@
 """What a program does whose reader has had enough (`hs-agent doctor | head`): it ends as one that a shell shows as ended by SIGPIPE, and not as one that failed."""
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -17,6 +18,11 @@ class Group(click.Group):
             return super().make_context(*args, **said)
         except BrokenPipeError:  # of `--help`
             raise _unheard() from None
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            silence()
+            raise click.ClickException(f"standard output cannot be written: {error.strerror}") from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -28,6 +34,11 @@ class Group(click.Group):
 
 
 def _unheard() -> click.exceptions.Exit:
-    """Nothing may be written at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    silence()
     return click.exceptions.Exit(BROKEN_PIPE)
+
+
+def silence() -> None:
+    """What could not be written is not tried again at exit, which would make its own status of it (120)."""
+    with contextlib.suppress(OSError, ValueError):  # it may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

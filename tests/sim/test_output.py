@@ -51,3 +51,13 @@ def test_a_reader_that_has_had_enough_is_no_failure(words: list[str], tmp_path: 
             command, check=False, stdout=pipe, stderr=subprocess.PIPE, cwd=tmp_path, text=True
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("words", [["hs_controller", "--version"], ["hs_agent", "--help"]], ids=" ".join)
+def test_a_text_that_cannot_be_written_is_said_to_be_so(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *words], check=False, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, "standard output cannot be written" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr

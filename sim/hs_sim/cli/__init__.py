@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("hs-sim: interrupted", err=True)
         return INTERRUPTED
     except OSError as error:
+        if error.filename is None:
+            unheard.silence()
         click.echo(f"hs-sim: {error.filename or 'output'}: {error.strerror}", err=True)
         return EXIT_CODES[Kind.INVALID]
     return code if isinstance(code, int) else 0
