@@ -112,13 +112,14 @@ def job_page(job: int, name: str, story: list[tuple[str, float]], **view: Any) -
 @pytest.mark.parametrize(
     ("story", "states"),
     [
-        (["submitted", "placed", "running"], ["queued", "queued", "running"]),
+        (["submitted", "placed", "running"], ["queued", "starting", "running"]),
+        (["submitted", "placed", "paused", "resumed"], ["queued", "starting", "paused", "starting"]),
         (["running", "paused", "resumed", "running"], ["running", "paused", "suspended", "running"]),
-        (["submitted", "paused", "resumed", "placed"], ["queued", "paused", "queued", "queued"]),
+        (["submitted", "paused", "resumed", "placed"], ["queued", "paused", "queued", "starting"]),
         (["running", "moving", "move-abandoned"], ["running", "moving", "running"]),
         (["running", "moving", "suspended", "left", "starting", "suspended", "migrated"],
          ["running", "moving", "suspended", "moving", "starting", "suspended", "suspended"]),
-        (["lost", "placed", "starting", "running", "restored"], ["queued", "queued", "starting", "running", "running"]),
+        (["lost", "placed", "starting", "running", "restored"], ["queued", "starting", "starting", "running", "running"]),
         (["running", "paused", "left", "migrated", "resumed"], ["running", "paused", "paused", "paused", "suspended"]),
     ],
 )  # fmt: skip

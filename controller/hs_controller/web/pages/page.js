@@ -465,7 +465,7 @@ function states(story) {
     } else if (e.kind === "paused") paused = true;
     else if (e.kind === "resumed") {
       paused = false;
-      if (word !== "queued") word = "suspended";
+      if (word !== "queued" && word !== "starting") word = "suspended";
     } else continue;
     told.push([e, paused && word ? "paused" : word]);
   }
