@@ -48,7 +48,9 @@ def test_a_gang_over_two_servers_switches_on_both_at_once_at_one_step_and_trains
     ended = cluster.until_state(gang, "succeeded", "failed", within_s=180)
     assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
     assert sorted(ended.hosts) == ["a", "b"]
-    first, second = stops(cluster, gang, 3)
+    # At the last step one of them may have ended as it was told to stop, and the other have stopped.
+    first, second = ([stop for stop in found if stop[0] < 500] for found in stops(cluster, gang, 3))
+    assert len(first) >= 2
     assert [step for step, _ in first] == [step for step, _ in second]
     skews_s = [abs(one - other) for (_, one), (_, other) in zip(first, second, strict=True)]
     assert median(skews_s) < SKEW_S, skews_s
