@@ -207,6 +207,7 @@ def test_gpus_are_drained_by_index(hsctl, two_nodes):
 def test_remove_says_what_was_queued_again_and_strangers_are_not_found(hsctl):
     assert hsctl("node", "remove", "v1").out == "v1 removed; queued again: 3, 4\n"
     assert hsctl("node", "remove", "--force", "v1").code == 0
+    assert [asked.force for asked in two_nodes.requests["RemoveNode"]] == [False, True]
     for words in (["node", "remove", "x"], ["node", "drain", "x"], ["gpu", "drain", "x", "0"]):
         ran = hsctl(*words)
         assert (ran.code, "no such node: x" in ran.err) == (4, True)

@@ -56,13 +56,16 @@ class Lost:
         self.world.controller.start()
 
 
-def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cluster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What was done and received since the backup is lost to it: these laws are left out, and the last try of a checkpoint that is gone takes a while."""
+@pytest.fixture
+def since_the_backup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done and received since is lost to the controller: these laws are left out, and the last try of a checkpoint that is gone takes a while."""
     monkeypatch.setattr(Truth, "goes_on", lambda *_: None)
     monkeypatch.setattr(Laws, "_charged_right", lambda *_: None)
     monkeypatch.setattr(faults, "case_of", lambda seed: replace(case_of(seed), plan=FaultPlan()))
+
+
+@pytest.mark.usefixtures("since_the_backup")
+def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cluster() -> None:
     moved = 0
     for seed in SEEDS:
         lost = Lost(seed)
@@ -71,12 +74,8 @@ def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cl
     assert moved > 5
 
 
-def test_no_job_over_a_known_number_of_servers_that_ended_well_since_the_backup_is_launched_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Truth, "goes_on", lambda *_: None)
-    monkeypatch.setattr(Laws, "_charged_right", lambda *_: None)
-    monkeypatch.setattr(faults, "case_of", lambda seed: replace(case_of(seed), plan=FaultPlan()))
+@pytest.mark.usefixtures("since_the_backup")
+def test_no_job_over_a_known_number_of_servers_that_ended_well_since_the_backup_is_launched_again() -> None:
     ended = 0
     for seed in SEEDS:
         lost = Lost(seed, late=True)
