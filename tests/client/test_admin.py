@@ -203,8 +203,7 @@ def test_gpus_are_drained_by_index(hsctl, two_nodes):
     assert hsctl("gpu", "drain", "k1", "x").code == 2
 
 
-@pytest.mark.usefixtures("two_nodes")
-def test_remove_says_what_was_queued_again_and_strangers_are_not_found(hsctl):
+def test_remove_says_what_was_queued_again_and_strangers_are_not_found(hsctl, two_nodes):
     assert hsctl("node", "remove", "v1").out == "v1 removed; queued again: 3, 4\n"
     assert hsctl("node", "remove", "--force", "v1").code == 0
     assert [asked.force for asked in two_nodes.requests["RemoveNode"]] == [False, True]
