@@ -100,6 +100,7 @@ class Client:
         self.patient = False
         """For who asks again and again: a controller that has answered, and does not any more, is waited for as one that went away while it was asked."""
         self._answered = False
+        self._closed = False
         self._metadata = (("authorization", f"Bearer {self.address.token}"),) if self.address.token else ()
         self._channel = _channel(self.address)
         self._stub = HeteroShareStub(self._channel)
@@ -116,6 +117,7 @@ class Client:
             threading.Thread(target=self.close, name="close", daemon=True).start()
 
     def close(self) -> None:
+        self._closed = True
         self._channel.close()
 
     # --- jobs
@@ -177,14 +179,10 @@ class Client:
 
     def watch(self, job_id: int, *, timeout_s: float | None = None) -> Iterator[wire.JobView]:
         """The job now and after every change until it has ended, across restarts of the controller."""
-        request = wire.JobRequest(job_id=job_id)
-        ended = False
-
-        def seen(view: wire.JobView) -> None:
-            nonlocal ended
-            ended = view.state in ENDED
-
-        yield from self._stream(lambda: (self._stub.WatchJob, request), seen, lambda: ended, timeout_s)
+        for view in self._stream(self._stub.WatchJob, wire.JobRequest(job_id=job_id), timeout_s=timeout_s):
+            yield view
+            if view.state in ENDED:  # how its stream ends says nothing any more
+                return
 
     def wait(self, job_id: int, *, timeout_s: float | None = None) -> wire.JobView:
         """The job as it ended. WaitTimeoutError when it has not in time."""
@@ -317,10 +315,9 @@ class Client:
             after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail, deeds=deeds
         )
 
-        def seen(event: wire.Event) -> None:
+        for event in self._stream(self._stub.Events, request, endless=follow):
             request.after_seq = max(request.after_seq, event.seq)
-
-        yield from self._stream(lambda: (self._stub.Events, request), seen, lambda: not follow, None)
+            yield event
 
     def users(self, *, user: str = "") -> list[wire.UserView]:
         """By name; to who is no administrator only the caller."""
@@ -464,21 +461,20 @@ class Client:
 
     def _stream(
         self,
-        request: Callable[[], tuple[Callable[..., Any], Any]],
-        seen: Callable[[Any], None],
-        complete: Callable[[], bool],
-        timeout_s: float | None,
+        method: Callable[..., Any],
+        request: Any,
+        *,
+        endless: bool = True,
+        timeout_s: float | None = None,
     ) -> Iterator[Any]:
-        """Goes on where it was when the controller comes back."""
+        """Goes on when the controller comes back, with what `request` says by then. `endless`: an end is no end of it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.info()  # as in `logs`
         while True:
             left = None if deadline is None else max(0.001, deadline - time.monotonic())
             try:
-                for item in self._open(*request(), timeout_s=left):
-                    seen(item)
-                    yield item
-                if complete():
+                yield from self._open(method, request, timeout_s=left)
+                if not endless:
                     return
             except grpc.RpcError as error:
                 if deadline is not None and time.monotonic() >= deadline - 0.002:
@@ -494,6 +490,10 @@ class Client:
             try:
                 self._stub.Info(wire.InfoRequest(), timeout=2.0, metadata=self._metadata)
                 return
+            except ValueError:  # grpc's, for a channel that another thread has closed
+                if not self._closed:
+                    raise
+                raise errors.UnavailableError("the client was closed meanwhile") from None
             except grpc.RpcError as error:
                 if not _is_lost(error) or time.monotonic() > give_up:
                     raise self._refusal(error) from None

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from hs_client import Client, api
+from hs_client.errors import UnavailableError
 from hs_client.verbs import common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -66,6 +67,25 @@ def test_run_of_a_job_that_never_started_tells_why(hsctl, fake):
     thread.join(5)
     assert (ran.code, ran.out) == (1, "")
     assert "launch failed: no account" in ran.err
+
+
+def test_a_watch_ends_with_its_job_whatever_becomes_of_the_connection(serving, fake):
+    fake.add(state="succeeded")
+    client = Client(f"unix:{serving.socket}")
+    views = client.watch(1)
+    assert next(views).state == "succeeded"
+    client.close()
+    assert list(views) == []
+
+
+def test_a_watch_whose_client_is_closed_by_another_thread_says_so(serving, fake):
+    fake.add(state="running")
+    client = Client(f"unix:{serving.socket}")
+    views = client.watch(1)
+    assert next(views).state == "running"
+    client.close()
+    with pytest.raises(UnavailableError, match="the client was closed"):
+        next(views)
 
 
 def test_why_a_job_failed_cannot_paint_the_terminal_of_who_waits_for_it(hsctl, fake):
