@@ -464,7 +464,12 @@ class Lives(Views):
             row, state=state, exit=ended, ended_s=now_s, move=None, stored=None, given_up=(), left_behind=()
         )
         self._put(over, now_s)
-        self._stale = self._stale or self.policy.needs.ends or any(map(self._idles_beside_gangs, row.hosts))
+        self._stale = (
+            self._stale
+            or self.policy.needs.ends
+            or self._book.makes_room_in_array(row)
+            or any(map(self._idles_beside_gangs, row.hosts))
+        )
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
