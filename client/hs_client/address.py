@@ -46,7 +46,21 @@ def embedded_socket(state: Path) -> str | None:
 def resolve(
     controller: str | None = None, token_file: str | None = None, ca_file: str | None = None
 ) -> Address:
-    """Flag, then HS_CONTROLLER, then the embedded cluster, then the login, then the system's socket."""
+    """Flag, then HS_CONTROLLER, then the embedded cluster, then the login, then the system's socket.
+
+    Raises InvalidError also where `token_file` or `ca_file` would say nothing: on a socket one is known by one's account, and acts as somebody else than the token's owner.
+    """
+    found = _resolve(controller, token_file, ca_file)
+    if token_file and found.socket is not None:
+        raise InvalidError(
+            f"--token-file: expected with HOST:PORT only; on {found.target} ({found.origin}) you are known by your account"
+        )
+    if ca_file and not found.ca:
+        raise InvalidError(f"--ca: expected with HOST:PORT only; {found.target} ({found.origin}) is not TLS")
+    return found
+
+
+def _resolve(controller: str | None, token_file: str | None, ca_file: str | None) -> Address:
     asked = controller or os.environ.get("HS_CONTROLLER")
     if asked:
         return _asked(asked, "--controller" if controller else "HS_CONTROLLER", token_file, ca_file)

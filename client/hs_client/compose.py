@@ -17,6 +17,7 @@ from hs_proto.v1 import common_pb2 as common
 # What a program needs to be found and to read text as its user does; everything else is named with -e.
 # HOME and USER are not here: they are those of the account and machine the job runs on.
 DEFAULT_ENV = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+ON_THE_LINE = "command"  # where a command comes from that people typed
 JOB_FILES = (".yaml", ".yml")
 MAX_MESSAGE_BYTES = 1 << 20  # what a controller takes in one request
 
@@ -192,7 +193,12 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def _class_of(argv: list[str]) -> str:
     """All jobs of a sweep perform alike, whatever is swept: the class is the command before anything was put in."""
     digest = hashlib.sha256("\0".join(argv).encode()).hexdigest()[:8]
-    return f"{' '.join(argv)[:100]} #{digest}"
+    return f"{_on_one_line(' '.join(argv))[:100]} #{digest}"
+
+
+def _on_one_line(text: str) -> str:
+    """As a name may be: shell lines and odd file names hold what would move a cursor."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _argv(job: Job) -> list[str]:
@@ -205,9 +211,11 @@ def _argv(job: Job) -> list[str]:
 
 
 def _name(job: Job, argv: list[str]) -> str:
+    return "job" if isinstance(job.run, str) else _on_one_line(_called(job, argv))[:128].strip() or "job"
+
+
+def _called(job: Job, argv: list[str]) -> str:
     """What people call it: the script's name if one is run by an interpreter, else the program's."""
-    if isinstance(job.run, str):
-        return "job"
     words = argv[4:] if job.setup else argv
     program = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*|bash|sh|torchrun", program):
@@ -215,10 +223,10 @@ def _name(job: Job, argv: list[str]) -> str:
             if previous == "-c":
                 break
             if previous == "-m":
-                return word[:128]
+                return word
             if not word.startswith("-") and "." in word:
-                return Path(word).stem[:128] or program
-    return re.sub(r"[\x00-\x1f\x7f]", "", program).strip()[:128] or "job"
+                return Path(word).stem or program
+    return program
 
 
 def _workdir(job: Job, place: Place, origins: Origins) -> Path:
@@ -319,7 +327,7 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     if found is not None:
         return found
     where = origins.get(("run",), "")
-    begin = f"{where}: " if where else ""
+    begin = f"{where}: " if where not in {"", ON_THE_LINE} else ""
     path = Path(workdir / word)
     if path.suffix in JOB_FILES and path.is_file():
         raise InvalidError(

@@ -411,8 +411,14 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
-def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: str = "") -> Job:
-    """A checked job, or InvalidError with a line for each thing that is wrong."""
+def parse(
+    data: Mapping[str, Any],
+    origins: Origins | None = None,
+    *,
+    source: str = "",
+    flags: Mapping[Path_, str] | None = None,
+) -> Job:
+    """A checked job, or InvalidError with a line for each thing that is wrong. `flags`: what fields are called on the command line."""
     try:
         return Job.model_validate(data)
     except ValidationError as error:
@@ -421,8 +427,16 @@ def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: st
         ] = {}  # the first complaint about each field: the others are of a union's other members
         for detail in error.errors():
             path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
-            lines.setdefault(path, _complaint(detail, path, data, _where(path, origins or {}) or source))
+            line = _complaint(detail, path, data, _where(path, origins or {}) or source)
+            if detail["type"] == "missing" and path in (flags or {}) and _is_of_flags(path, origins or {}):
+                line += f" ({(flags or {})[path]})"
+            lines.setdefault(path, line)
         raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
+
+
+def _is_of_flags(path: Path_, origins: Origins) -> bool:
+    """Whether a field beside it was said by a flag: then people type flags."""
+    return any(here[:-1] == path[:-1] and origin.startswith("--") for here, origin in origins.items())
 
 
 def _complaint(detail: Any, path: Path_, data: Mapping[str, Any], where: str) -> str:
@@ -430,13 +444,41 @@ def _complaint(detail: Any, path: Path_, data: Mapping[str, Any], where: str) ->
     prefix = f"{where}: " if where else ""
     if detail["type"] == "extra_forbidden":
         known = _fields_at(path[:-1])
-        hint = quantities.did_you_mean(str(path[-1]), known) or f"; known here: {', '.join(sorted(known))}"
-        return f"{prefix}unknown field {field!r}{hint}"
+        return f"{prefix}unknown field {field!r}{_meant(path, known)}"
     if detail["type"] == "missing":
         return f"{prefix}{field}: missing: expected {_expected(path, detail)}"
     if not path or _is_group(detail):
         return f"{prefix}{field + ': ' if field else ''}{_expected(path, detail)}"
     return f"{prefix}{field} = {_shown(_at(path, data))}: {_expected(path, detail)}"
+
+
+# What flags and other systems call a field.
+_OTHER_WORDS = {
+    "command": "run",
+    "cmd": "run",
+    "time": "max_duration",
+    "timeout": "max_duration",
+    "mem": "resources.memory",
+    "chdir": "workdir",
+    "working_dir": "workdir",
+    "dependency": "after",
+}
+
+
+def _meant(path: Path_, known: Sequence[str]) -> str:
+    """What an unknown field may have been meant to be: one of that very name elsewhere, or one of nearly that name, beside it first."""
+    name = str(path[-1])
+    everywhere = {".".join(there): there[-1] for there in _field_paths()}
+    named = [field for field, last in everywhere.items() if last == name]
+    if word := _OTHER_WORDS.get(name):
+        named = [word]
+    elif not named and (near := quantities.nearest(name, known)):
+        named = [".".join(map(str, (*path[:-1], near)))]
+    elif not named and len(path) == 1 and (near := quantities.nearest(name, everywhere.values())):
+        named = [field for field, last in everywhere.items() if last == near]
+    if named:
+        return f"; did you mean {' or '.join(map(repr, named))}?"
+    return f"; known here: {', '.join(sorted(known))}"
 
 
 _PLAIN = {
@@ -449,9 +491,7 @@ _PLAIN = {
     "bool_type": "expected true or false",
     "string_type": "expected text (put it in quotes)",
     "list_type": "expected a list",
-    "dict_type": "expected fields below it",
-    "model_type": "expected fields below it",
-    "model_attributes_type": "expected fields below it",
+    "dict_type": "expected names with values below it",
     "string_too_short": "expected text that is not empty",
     "too_short": "expected at least one value",
     "finite_number": "expected a finite number",
@@ -477,6 +517,8 @@ def _expected(path: Path_, detail: Any) -> str:
         return f"expected {word} {int(limit) if float(limit).is_integer() else limit}"
     if path and path[-1] == "run":
         return "expected shell lines or a list of words"
+    if kind in {"model_type", "model_attributes_type"}:
+        return f"expected fields below it: {', '.join(sorted(_fields_at(path)))}"
     return _PLAIN.get(kind, str(detail["msg"]))
 
 
@@ -506,7 +548,7 @@ def _at(path: Path_, data: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)  # as YAML has it
     return text if len(text) <= 60 else text[:57] + "…"
 
 
@@ -524,3 +566,9 @@ def _fields_at(path: Path_) -> list[str]:
         kinds = (Resources, Retry, Checkpoint, Placement, DataSet, Elastic)
         part = next((k for k in kinds if field is not None and k.__name__ in str(field.annotation)), None)
     return [f.alias or name for name, f in part.model_fields.items()] if part else []
+
+
+def _field_paths() -> list[tuple[str, ...]]:
+    """Of every field, groups included."""
+    top = _fields_at(())
+    return [(name,) for name in top] + [(name, below) for name in top for below in _fields_at((name,))]

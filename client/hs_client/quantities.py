@@ -171,8 +171,15 @@ def after(text: str) -> tuple[str, str]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'gpus'?`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The one of `known` that is most like it, in capitals or not; empty: none is."""
+    folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else ""
 
 
 def span_text(seconds: float) -> str:

@@ -304,3 +304,15 @@ def test_an_invitation_is_listed_and_taken_back_as_the_nodes_that_it_is_for(hsct
     (row,) = json.loads(hsctl("token", "list", "--json").out)
     assert (row["node"], row["user"], row["not_after"]) == ("v1", "root", 2e9)
     assert hsctl("token", "revoke", "i1").out == "the invitation i1 of v1 revoked\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--token-file", "you are known by your account"), ("--ca", "is not TLS")]
+)
+def test_what_would_say_nothing_on_a_socket_is_refused(hsctl, tmp_path, flag, text):
+    """Else whoever names a token there would act as somebody else than its owner."""
+    (tmp_path / "file").write_text("x")
+    ran = hsctl(flag, tmp_path / "file", "queue")
+    assert ran.code == 2
+    assert ran.err.startswith(f"hsctl: {flag}: expected with HOST:PORT only; ")
+    assert text in ran.err

@@ -211,6 +211,12 @@ def test_of_a_server_that_is_away_nobody_says_what_is_busy(hsctl, busy):
     assert rows[0]["running_job"] == 7, "who was there may be there still"
 
 
+def test_that_there_are_no_events_is_said_beside_the_answer(hsctl, fake):
+    fake.events = []
+    ran = hsctl("events", "-u", "nobody")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no events\n")
+
+
 def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     fake.events = [
         wire.Event(

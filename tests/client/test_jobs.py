@@ -462,3 +462,19 @@ def test_exit_codes_of_a_job_are_the_same_in_the_python_api():
 
     assert exit_code(wire.JobView(state="failed", exit=common.Exit(signal=9))) == 137
     assert exit_code(wire.JobView(state="succeeded")) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "here"),
+    [("squeue", "queue"), ("status", "queue"), ("kill", "cancel"), ("users", "user list"), ("sumbit", "submit"), ("PS", "ps")],
+)  # fmt: skip
+def test_a_verb_of_another_system_is_answered_with_the_one_here(call, typed, here):
+    ran = call(typed)
+    assert ran.code == 2
+    assert f"no such command {typed!r}; did you mean {here!r}?" in ran.err
+
+
+def test_help_is_asked_for_in_words_too(call):
+    assert call("help").out == call("--help").out != ""
+    assert call("help", "queue").out == call("queue", "--help").out != ""
+    assert call("help", "node", "drain").out == call("node", "drain", "--help").out

@@ -174,8 +174,11 @@ def events(
             out(forms.text([forms.event(event) for event in found], indent=2))
             return
         if not follow and not jsonl:
-            for line in tables.event_lines(list(found)):
+            lines = tables.event_lines(list(found))
+            for line in lines:
                 out(line)
+            if not lines:
+                click.echo("no events", err=True)
             return
         columns = tables.EventColumns()
         for event in found:

@@ -16,6 +16,7 @@ from hs_client.follow import follow
 from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+INTERVAL_S = 2.0
 
 
 def warn(message: str) -> None:
@@ -102,9 +103,7 @@ def watch_options(function: F) -> F:
         click.option(
             "--interval",
             type=Seconds(0.1, 3600),
-            default=2.0,
-            show_default=True,
-            help="seconds, with --watch",
+            help="seconds, with --watch  [2]",
         ),
         click.option(
             "--jsonl",
@@ -130,18 +129,21 @@ def show_list(
 
 def present(
     fetch: Callable[[], tuple[Sequence[forms.Row], Callable[[], Table]]],
-    *, as_json: bool, jsonl: bool, no_header: bool, watch: bool, interval: float,
+    *, as_json: bool, jsonl: bool, no_header: bool, watch: bool, interval: float | None,
 ) -> None:  # fmt: skip
     """A list once, or live."""
     if as_json and (jsonl or watch):
         raise InvalidError("--json prints one answer: expected --jsonl with --watch")
+    if interval is not None and not watch:
+        raise InvalidError("--interval: expected --watch with it")
+    between_s = INTERVAL_S if interval is None else interval
     if not watch:
         rows, table = fetch()
         show_list(rows, table, as_json=as_json, jsonl=jsonl, no_header=no_header)
     elif jsonl:
-        _watch_lines(fetch, interval)
+        _watch_lines(fetch, between_s)
     else:
-        _watch_table(fetch, interval, header=not no_header)
+        _watch_table(fetch, between_s, header=not no_header)
 
 
 def _watch_lines(fetch: Callable[[], tuple[Sequence[forms.Row], Any]], interval: float) -> None:
