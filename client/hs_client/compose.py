@@ -21,6 +21,7 @@ ON_THE_LINE = "command"  # where a command comes from that people typed
 JOB_FILES = (".yaml", ".yml")
 MAX_MESSAGE_BYTES = 1 << 20  # what a controller takes in one request
 
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -58,6 +59,10 @@ def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[c
     argv = _argv(job)
     base = _base(job, str(workdir), env)
     base.after.extend(_after(job, whom))
+    if job.torchrun and _starts_ranks_itself(argv):
+        raise InvalidError(
+            f"torchrun: the command is {argv[0]} itself, which would be started once for each GPU: expected one of them"
+        )
     made = [_one(job, base, variant, argv) for variant in _variants(job, argv, env)]
     if place.check:
         for spec in made:
@@ -65,6 +70,10 @@ def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[c
             _check_output(job, spec.output)
     _limits(made)
     return made
+
+
+def _starts_ranks_itself(argv: Sequence[str]) -> bool:
+    return Path(argv[0]).name in {"torchrun", "accelerate", "deepspeed", "mpirun"}
 
 
 def _after(job: Job, whom: Whom) -> list[common.After]:
@@ -340,6 +349,10 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     if "/" not in word and path.is_file():
         raise InvalidError(
             f"{begin}command {word!r}: expected a program on PATH; for the file in {workdir} write ./{word} or its interpreter"
+        )
+    if set_here := _ASSIGNMENT.fullmatch(word):
+        raise InvalidError(
+            f"{begin}command {word!r}: expected a program; a variable is set by hsctl: -e {set_here[1]}=…"
         )
     known = "a file that exists" if "/" in word else "a program on PATH"
     raise InvalidError(

@@ -490,6 +490,7 @@ _PLAIN = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "string_type": "expected text (put it in quotes)",
+    "string_unicode": "expected UTF-8 text",
     "list_type": "expected a list",
     "dict_type": "expected names with values below it",
     "string_too_short": "expected text that is not empty",

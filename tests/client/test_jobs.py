@@ -425,6 +425,26 @@ def test_tasks_of_an_array_have_names(hsctl, fake):
     assert "10 (10_0)" in hsctl("queue").out
 
 
+def test_jobs_in_a_row_are_named_as_a_sweeps_submit_names_them(hsctl, fake):
+    for index, state in enumerate(("succeeded", "running", "queued", "cancelling")):
+        fake.add(id=13 + index, state=state)
+    fake.add(id=20)
+    assert hsctl("pause", "13-16").code == 0
+    assert list(fake.last("Pause").job_ids) == [14, 15]
+    assert hsctl("cancel", "13-16", "20").code == 0
+    assert list(fake.last("Cancel").job_ids) == [13, 14, 15, 16, 20]
+    assert hsctl("submit", "--after", "13-14:any", "-d", "16", "true").code == 0
+    (spec,) = fake.last("Submit").jobs
+    assert [(a.job_id, a.condition) for a in spec.after] == [(13, "any"), (14, "any"), (16, "ok")]
+
+
+@pytest.mark.parametrize("words", ["16-13", "1-1001", "3-"])
+def test_a_row_of_jobs_that_is_none_is_refused(hsctl, words):
+    ran = hsctl("cancel", words)
+    assert ran.code == 2
+    assert f"{words!r}: expected" in ran.err
+
+
 @pytest.mark.parametrize(
     ("state", "how", "code"),
     [("succeeded", {}, 0), ("failed", {"code": 3}, 3), ("failed", {"signal": 9}, 137), ("failed", {"why": "launch failed: x"}, 1),

@@ -89,6 +89,12 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         ([], "nothing to run"),
         (["no-such-program"], "hsctl: command 'no-such-program': expected a program on PATH"),
         (["./none"], "command './none': expected a file that exists"),
+        (
+            ["LR=1", "python3", "x.py"],
+            "command 'LR=1': expected a program; a variable is set by hsctl: -e LR=",
+        ),
+        (["--torchrun", "torchrun", "x.py"], "torchrun: the command is torchrun itself"),
+        (["-J", "\udce9", "true"], "--name: name = '\\udce9': expected UTF-8 text"),
         (["echo hi there"], "no such"),
         (["./plain.txt"], "chmod +x"),
         (["plain.txt"], "write ./plain.txt"),

@@ -27,15 +27,16 @@ class _Submitting(click.Command):
     """A command's words are its own; beside a job file there is none, so options may come after KEY=VALUE as well."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            given, words = self._said(ctx, args)
-            if "file" in given:
-                ctx.allow_interspersed_args = True
-                given, _ = self._said(ctx, args)
-                if given.count("file") > 1:
-                    raise InvalidError("--file: is there more than once: expected one job file")
-            elif args[: len(args) - len(words)][-1:] != ["--"]:
-                _tell_of_late_ones(words)
+        given, words = self._said(ctx, args)
+        if "file" in given:
+            ctx.allow_interspersed_args = True
+            given, _ = self._said(ctx, args)
+        if ctx.resilient_parsing:  # a shell completes
+            return super().parse_args(ctx, args)
+        if given.count("file") > 1:
+            raise InvalidError("--file: is there more than once: expected one job file")
+        if "file" not in given and args[: len(args) - len(words)][-1:] != ["--"]:
+            _tell_of_late_ones(words)
         return super().parse_args(ctx, args)
 
     def _said(self, ctx: click.Context, args: list[str]) -> tuple[list[str | None], Sequence[str]]:
