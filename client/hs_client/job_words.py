@@ -7,6 +7,7 @@ from typing import Any
 from hs_client.api import ENDED, MOST_JOBS, Client
 from hs_client.errors import InvalidError, NotFoundError
 from hs_client.quantities import MAX_TASKS
+from hs_client.tables import numbers
 
 _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
@@ -26,7 +27,7 @@ def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) ->
         head, _, task = word.partition("_")
         if not _JOB.fullmatch(word) or int(head) >= 2**63:
             raise InvalidError(
-                f"{word!r}: expected a job's number, e.g. 12, or 12-15, or of an array 12_3 or 12_all"
+                f"{word!r}: expected a job's number, e.g. 12, or 12-15, or of an array 12_3 or 12_all{_called(client, word)}"
             )
         if "_" not in word:
             found.append(int(head))
@@ -43,6 +44,14 @@ def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) ->
         left = [view for view in tasks if view.state not in over]
         found += sorted(view.id for view in left or tasks)
     return list(dict.fromkeys(found))
+
+
+def _called(client: Client, name: str) -> str:
+    """Names are nobody's alone: whoever says one is told the numbers."""
+    if not name[:1].isalpha():
+        return ""
+    found = [view.id for view in client.jobs(user=client.whoami(), ended=True) if view.name == name]
+    return f"; so named of yours: {numbers(sorted(found, reverse=True))}" if found else ""
 
 
 def _range(client: Client, word: str, first: int, last: int, *, under_way: bool) -> list[int]:

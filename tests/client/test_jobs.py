@@ -438,6 +438,15 @@ def test_jobs_in_a_row_are_named_as_a_sweeps_submit_names_them(hsctl, fake):
     assert [(a.job_id, a.condition) for a in spec.after] == [(13, "any"), (14, "any"), (16, "ok")]
 
 
+def test_who_names_a_job_by_its_name_is_told_its_number(hsctl, fake):
+    for number, name in ((3, "resnet"), (4, "bert"), (7, "resnet")):
+        fake.add(id=number, name=name, user="ann")
+    ran = hsctl("logs", "resnet")
+    assert ran.code == 2
+    assert ran.err.endswith("; so named of yours: 7, 3\n")
+    assert "so named" not in hsctl("cancel", "gpt").err
+
+
 @pytest.mark.parametrize("words", ["16-13", "1-1001", "3-"])
 def test_a_row_of_jobs_that_is_none_is_refused(hsctl, words):
     ran = hsctl("cancel", words)
@@ -492,6 +501,21 @@ def test_a_verb_of_another_system_is_answered_with_the_one_here(call, typed, her
     ran = call(typed)
     assert ran.code == 2
     assert f"no such command {typed!r}; did you mean {here!r}?" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["node", "list"], "it is `hsctl nodes`"),
+        (["user", "add"], "it is `hsctl user set`"),
+        (["node", "dran"], "did you mean 'drain'?"),
+        (["token", "x"], "expected one of create, list, revoke"),
+    ],
+)
+def test_a_verb_that_a_group_has_not_is_answered_with_what_it_has(call, words, text):
+    ran = call(*words)
+    assert ran.code == 2
+    assert f"no such command {words[1]!r}; {text}" in ran.err
 
 
 def test_help_is_asked_for_in_words_too(call):

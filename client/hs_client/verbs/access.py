@@ -10,7 +10,7 @@ from hs_client import address, forms, login, quantities, screen, tables, tls
 from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import FAILED, InvalidError
-from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
+from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
 
 
 @click.command("login")
@@ -146,7 +146,10 @@ def _end(at: float) -> str:
     return f"{screen.clock(at)} ({'in ' + quantities.span_text(left) if left > 0 else 'it has ended'})"
 
 
-@click.group()
+@click.group(
+    cls=Verbs,
+    elsewhere={"ls": "token list", "add": "token create", "delete": "token revoke", "remove": "token revoke"},
+)
 def token() -> None:
     """Make, list and revoke tokens: what people log in with from other machines."""
 

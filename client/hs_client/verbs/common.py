@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,6 +17,25 @@ from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL_S = 2.0
+
+
+class Verbs(click.Group):
+    """Answers a verb that it has not with the one that was meant. `elsewhere`: what other systems call one, and what it is here."""
+
+    def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **said: Any) -> None:
+        super().__init__(*args, **said)
+        self.elsewhere = elsewhere or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            here = self.elsewhere.get(name)
+            hint = f"; it is `hsctl {here}`" if here else quantities.did_you_mean(name, self.commands)
+            known = ", ".join(self.commands)
+            ctx.fail(f"no such command {name!r}{hint or f'; expected one of {known}'}")
+        return super().resolve_command(ctx, args)
 
 
 def warn(message: str) -> None:

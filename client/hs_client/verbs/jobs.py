@@ -120,7 +120,11 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
 @click.argument("job", metavar="JOB")
 @click.option("-f", "--follow", "following", is_flag=True, help="until the job ends")
 @click.option(
-    "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
+    "-n",
+    "--tail",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="the last N lines  [all that is kept]",
 )
 @click.option(
     "--since",
