@@ -41,8 +41,9 @@ class Hosts(Moves):
         if old is None or old.peer != host.peer:
             self._restless |= self._orders.peer_changed(host.name)
         self._stale = True
-        gpus = f"{len(host.gpus)} {host.model}"
-        self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}", host=host.name)
+        gpus, had = (f"{len(one.gpus)} {one.model}" for one in (host, old or host))
+        changed = f"; it had {had}" if had != gpus else ""
+        self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
         self._reconcile(host, event.reports, old or host, now_s)
         for report in (*event.last_words, *event.reports):
             self._over_by_then(host.name, report, now_s)
