@@ -8,10 +8,12 @@ from hs_core.names import GpuId
 
 
 def gpus_text(host: Host, gpus: Collection[GpuId]) -> str:
-    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its name."""
+    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its identity."""
     here = {gpu.id: gpu.index for gpu in host.gpus}
-    names = [*map(str, sorted(here[gpu] for gpu in gpus if gpu in here)), *sorted(set(gpus) - here.keys())]
-    return f"GPU{'s' * (len(names) != 1)} {', '.join(names)}"
+    known, gone = sorted(here[gpu] for gpu in gpus if gpu in here), sorted(set(gpus) - here.keys())
+    if not known:
+        return ", ".join(gone)
+    return f"GPU{'s' * (len(known) + len(gone) != 1)} {', '.join([*map(str, known), *gone])}"
 
 
 def lacking(job: Job, host: Host) -> str:
