@@ -334,10 +334,8 @@ class Job(_Part):
     @field_validator("env")
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, content in value.items():
-            check_env_name(name)
-            if wrong := no_text(str(content)):
-                raise ValueError(f"{name}: {wrong}")
+        wrong = {name: _env_wrong(name, content) for name, content in value.items()}
+        _raise_each(wrong)
         return value
 
     @field_validator("run")
@@ -354,11 +352,7 @@ class Job(_Part):
     @field_validator("after")
     @classmethod
     def _after(cls, value: list[str]) -> list[str]:
-        for text in value:
-            try:
-                quantities.after(text)
-            except ValueError as error:
-                raise ValueError(f"{text!r}: {error}") from None
+        _raise_each({place: _after_wrong(text) for place, text in enumerate(value)})
         return value
 
     @field_validator("array")
@@ -371,9 +365,14 @@ class Job(_Part):
     @field_validator("sweep")
     @classmethod
     def _sweep_names(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for name in value:
-            if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        _raise_each(
+            {
+                name: ""
+                if _ENV_NAME.fullmatch(name)
+                else f"{name!r}: expected a name of letters, digits and _"
+                for name in value
+            }
+        )
         return value
 
     @model_validator(mode="after")
@@ -396,13 +395,37 @@ class Job(_Part):
         )
 
 
-def check_env_name(name: str) -> None:
+class _EachError(ValueError):
+    """What is wrong with several entries of a field, by their keys or places."""
+
+    def __init__(self, wrong: Mapping[str | int, str]) -> None:
+        super().__init__("; ".join(wrong.values()))
+        self.wrong = wrong
+
+
+def _raise_each(said: Mapping[str, str] | Mapping[int, str]) -> None:
+    """Raises _EachError with those that have something said of them."""
+    wrong: dict[str | int, str] = {key: text for key, text in said.items() if text}
+    if wrong:
+        raise _EachError(wrong)
+
+
+def _env_wrong(name: str, content: object) -> str:
+    """Empty: it may be in a job's environment."""
     if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        return f"{name!r}: expected a name of letters, digits and _"
     if name.startswith("HS_") or name in RESERVED_ENV:
-        raise ValueError(
-            f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
-        )
+        return f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
+    wrong = no_text(str(content))
+    return f"{name}: {wrong}" if wrong else ""
+
+
+def _after_wrong(text: str) -> str:
+    try:
+        quantities.after(text)
+    except ValueError as error:
+        return f"{text!r}: {error}"
+    return ""
 
 
 def schema() -> dict[str, Any]:
@@ -421,6 +444,14 @@ def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: st
         ] = {}  # the first complaint about each field: the others are of a union's other members
         for detail in error.errors():
             path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
+            each = detail.get("ctx", {}).get("error")
+            if isinstance(each, _EachError):
+                for key, text in each.wrong.items():
+                    where = _where((*path, key), origins or {}) or source
+                    lines.setdefault(
+                        (*path, key), f"{where}{': ' * bool(where)}{'.'.join(map(str, path))}: {text}"
+                    )
+                continue
             lines.setdefault(path, _complaint(detail, path, data, _where(path, origins or {}) or source))
         raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
 
