@@ -161,7 +161,7 @@ def test_what_is_no_plain_file_or_far_too_large_is_refused_and_nobody_waits_for_
 def test_a_file_as_editors_of_other_systems_write_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_bytes(b"\xef\xbb\xbfquantum_s = 30\r\n\tlease_s\t= 15\r\n")
-    found = load(file)
+    found = config.load(file)
     assert (found.quantum_s, found.lease_s) == (30.0, 15.0)
 
 
