@@ -21,6 +21,7 @@ class Address:
     token: str = ""
     ca: str = ""  # PEM: what the controller's certificate is checked against; TLS where there is one
     origin: str  # for messages: where we know it from
+    warning: str = ""  # for people: what is to be mended, though it can be used
 
     @property
     def socket(self) -> Path | None:
@@ -77,26 +78,32 @@ def _asked(asked: str, origin: str, token_file: str | None, ca_file: str | None)
     if asked.startswith(("unix:", "/")):
         return Address(target=_socket(asked, origin), origin=origin)
     token_file = token_file or os.environ.get("HS_TOKEN_FILE")
-    token = login.token_in(token_file) if token_file else ""
+    token, warning = (login.token_in(token_file), login.seen_by_all(token_file)) if token_file else ("", "")
     if asked.startswith("http://"):
         host, port = split(asked.removeprefix("http://").rstrip("/"), origin)
         if not is_loopback(host):
             raise InvalidError(
                 f"{origin}: {asked!r}: expected {host}:{port}, which is TLS: plaintext (http://) is for loopback only"
             )
-        return Address(target=f"{host}:{port}", token=token, origin=origin)
+        return Address(target=f"{host}:{port}", token=token, origin=origin, warning=warning)
     asked = asked.removeprefix("https://").rstrip("/")
     host, port = split(asked, origin)
     ca_file = ca_file or os.environ.get("HS_CA")
     ca = login.ca_in(ca_file) if ca_file else ""
     known = login.read()
     if known is not None and known.controller == f"{host}:{port}":
-        return Address(target=known.controller, token=token or known.token, ca=ca or known.ca, origin=origin)
+        return Address(
+            target=known.controller,
+            token=token or known.token,
+            ca=ca or known.ca,
+            origin=origin,
+            warning=warning,
+        )
     if not ca:
         raise InvalidError(
             f"{origin}: {asked!r}: its certificate cannot be checked: expected `hsctl login {host}:{port}` before, or --ca FILE"
         )
-    return Address(target=f"{host}:{port}", token=token, ca=ca, origin=origin)
+    return Address(target=f"{host}:{port}", token=token, ca=ca, origin=origin, warning=warning)
 
 
 def _socket(asked: str, origin: str) -> str:

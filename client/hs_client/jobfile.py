@@ -5,7 +5,7 @@ place, field, value and what was expected for everything that is wrong.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
@@ -334,10 +334,8 @@ class Job(_Part):
     @field_validator("env")
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, content in value.items():
-            check_env_name(name)
-            if wrong := no_text(str(content)):
-                raise ValueError(f"{name}: {wrong}")
+        wrong = {name: _env_wrong(name, content) for name, content in value.items()}
+        _raise_each(wrong)
         return value
 
     @field_validator("run")
@@ -354,11 +352,7 @@ class Job(_Part):
     @field_validator("after")
     @classmethod
     def _after(cls, value: list[str]) -> list[str]:
-        for text in value:
-            try:
-                quantities.after(text)
-            except ValueError as error:
-                raise ValueError(f"{text!r}: {error}") from None
+        _raise_each({place: _after_wrong(text) for place, text in enumerate(value)})
         return value
 
     @field_validator("array")
@@ -371,9 +365,14 @@ class Job(_Part):
     @field_validator("sweep")
     @classmethod
     def _sweep_names(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for name in value:
-            if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        _raise_each(
+            {
+                name: ""
+                if _ENV_NAME.fullmatch(name)
+                else f"{name!r}: expected a name of letters, digits and _"
+                for name in value
+            }
+        )
         return value
 
     @model_validator(mode="after")
@@ -396,13 +395,37 @@ class Job(_Part):
         )
 
 
-def check_env_name(name: str) -> None:
+class _EachError(ValueError):
+    """What is wrong with several entries of a field, by their keys or places."""
+
+    def __init__(self, wrong: Mapping[str | int, str]) -> None:
+        super().__init__("; ".join(wrong.values()))
+        self.wrong = wrong
+
+
+def _raise_each(said: Mapping[str, str] | Mapping[int, str]) -> None:
+    """Raises _EachError with those that have something said of them."""
+    wrong: dict[str | int, str] = {key: text for key, text in said.items() if text}
+    if wrong:
+        raise _EachError(wrong)
+
+
+def _env_wrong(name: str, content: object) -> str:
+    """Empty: it may be in a job's environment."""
     if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        return f"{name!r}: expected a name of letters, digits and _"
     if name.startswith("HS_") or name in RESERVED_ENV:
-        raise ValueError(
-            f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
-        )
+        return f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
+    wrong = no_text(str(content))
+    return f"{name}: {wrong}" if wrong else ""
+
+
+def _after_wrong(text: str) -> str:
+    try:
+        quantities.after(text)
+    except ValueError as error:
+        return f"{text!r}: {error}"
+    return ""
 
 
 def schema() -> dict[str, Any]:
@@ -426,12 +449,25 @@ def parse(
             Path_, str
         ] = {}  # the first complaint about each field: the others are of a union's other members
         for detail in error.errors():
-            path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
-            line = _complaint(detail, path, data, _where(path, origins or {}) or source)
-            if detail["type"] == "missing" and path in (flags or {}) and _is_of_flags(path, origins or {}):
-                line += f" ({(flags or {})[path]})"
-            lines.setdefault(path, line)
+            for path, line in _complaints(detail, data, origins or {}, source, flags or {}):
+                lines.setdefault(path, line)
         raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
+
+
+def _complaints(
+    detail: Any, data: Mapping[str, Any], origins: Origins, source: str, flags: Mapping[Path_, str]
+) -> Iterator[tuple[Path_, str]]:
+    """Where each is, and what is said of it."""
+    path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
+    each = detail.get("ctx", {}).get("error")
+    if isinstance(each, _EachError):
+        for key, text in each.wrong.items():
+            where = _where((*path, key), origins) or source
+            yield (*path, key), f"{where}{': ' * bool(where)}{'.'.join(map(str, path))}: {text}"
+        return
+    line = _complaint(detail, path, data, _where(path, origins) or source)
+    missing = detail["type"] == "missing" and path in flags and _is_of_flags(path, origins)
+    yield path, line + (f" ({flags[path]})" if missing else "")
 
 
 def _is_of_flags(path: Path_, origins: Origins) -> bool:

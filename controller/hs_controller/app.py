@@ -41,6 +41,7 @@ log = structlog.get_logger("hs_controller")
 GRACE_S = 0.5
 STATUS_S = 15.0  # how often systemd is told how it is
 RENEWAL_LOOKED_AT_S = 3600.0
+CA_LOW_S = 90 * 86_400.0  # left of the CA's life: then it is told with each start
 WEB_CONNECTIONS = 512  # of Prometheus and browsers, which have up to six each
 WEB_SILENT_S = 30.0  # of one of its connections; a browser's that is no longer used uvicorn ends sooner
 
@@ -143,7 +144,7 @@ class Controller:
                 history,
                 find,
                 refusals=self._refusals,
-                secure=not config.dev,
+                authority=None if config.dev else authority,
             )
             self._web = Web(app, visitors, self.loop, history)
             await self._web.open()
@@ -190,6 +191,10 @@ class Controller:
                 " `dev = true` for plaintext on loopback"
             )
         await self._renew_if_due(authority)
+        if self._renewing is None and authority.until_s - time.time() < CA_LOW_S:
+            log.warning(
+                "ca-ends", at=time.ctime(authority.until_s), todo="a new one: docs/security.md says how"
+            )
         context = authority.server_context("http/1.1" if http else "h2")
         self._contexts.append(context)
         if self._renewing is None:

@@ -370,6 +370,19 @@ def test_doctor_fails_where_something_is_broken(hsctl, busy):
     assert "warn  version" in hsctl("doctor").out
 
 
+def test_doctor_names_a_server_whose_agent_is_of_another_version_than_the_controller(hsctl, busy):
+    newer = f"{busy.info.version.split('.')[0]}.999.0"
+    busy.nodes = [
+        wire.NodeView(name="n1", state="up", gpus=GPUS[:3], version=busy.info.version),
+        wire.NodeView(name="n2", state="up", gpus=GPUS[:3], version=newer),
+        wire.NodeView(name="n3", state="away", gpus=GPUS[:3], draining=True),
+    ]
+    ran = hsctl("doctor")
+    assert ran.code == 0
+    assert f"warn  node n2: its agent is of version {newer}, the controller of {busy.info.version}" in ran.out
+    assert ran.out.count("its agent is of version") == 1
+
+
 def test_doctor_does_not_fail_for_a_server_that_was_emptied_to_be_switched_off(hsctl, busy):
     del busy.nodes[0].gpus[3]  # the broken one
     busy.nodes[0].state = "away"

@@ -271,6 +271,22 @@ def test_every_mistake_of_a_file_is_told_at_once():
     assert len(str(caught.value).splitlines()) == 3
 
 
+def test_every_wrong_entry_of_a_field_is_told_with_its_line():
+    with pytest.raises(InvalidError) as caught:
+        read(
+            "run: x\nenv:\n  A B: 1\n  GOOD: 1\n  HS_X: 1\nafter:\n  - soon\n  - 3\n  - 4:bad\nsweep:\n  c d: [1]\n  e-f: [1]\n"
+        )
+    told = [line.split(": expected")[0] for line in str(caught.value).splitlines()]
+    assert told == [
+        "job.yaml:3: env: 'A B'",
+        "job.yaml:5: env: HS_X is set by HeteroShare",
+        "job.yaml:6: after: 'soon'",
+        "job.yaml:6: after: '4:bad'",
+        "job.yaml:11: sweep: 'c d'",
+        "job.yaml:12: sweep: 'e-f'",
+    ]
+
+
 def test_bytes_that_are_no_text_and_files_that_are_too_large_are_refused(tmp_path):
     with pytest.raises(InvalidError, match="UTF-8"):
         yamlfile.parse(b"run: \xff\xfe", "job.yaml")

@@ -79,6 +79,8 @@ def _read_token(name: str | None) -> str:
         return login.check_token(click.prompt("token", hide_input=True, err=True), "token")
     if name in {None, "-"}:
         return login.check_token(sys.stdin.read(login.MAX_TOKEN + 2), "token on standard input")
+    if warning := login.seen_by_all(str(name)):
+        warn(warning)
     return login.token_in(str(name))
 
 

@@ -57,6 +57,8 @@ def connected(ctx: click.Context, *, patient: bool = False) -> Iterator[Client]:
         user=given.get("user", ""),
     ) as client:
         client.patient = patient
+        if client.address.warning:
+            warn(client.address.warning)
         yield client
 
 
