@@ -71,6 +71,7 @@ class Runtime:
         self._nodes = max(1, place.number_of(environment.get("HS_NNODES", "")))
         self._lock = threading.Condition()
         self._phase = Phase.NEW
+        self._speaks = 0  # the thread that is at a suspend point, for all that train; 0: none
         self._tier = "hold"
         self._stop: Optional[Stop] = None
         self._doing: Optional[Stop] = None
@@ -181,6 +182,23 @@ class Runtime:
     # --- standing still --------------------------------------------------------------------------------------------
 
     def _point(self, restorable: bool, ends: bool) -> None:
+        """One thread speaks for all that train: whoever comes while it stands waits as long."""
+        me = threading.get_ident()
+        with self._lock:
+            if self._speaks not in (0, me):
+                while self._speaks:
+                    self._lock.wait()
+                return
+            mine, self._speaks = not self._speaks, me
+        try:
+            self._speak(restorable, ends)
+        finally:
+            if mine:
+                with self._lock:
+                    self._speaks = 0
+                    self._lock.notify_all()
+
+    def _speak(self, restorable: bool, ends: bool) -> None:
         if self._phase is Phase.NEW:
             self._arrive(restorable)
         elif not self._has_done_its_portion(restorable):

@@ -77,6 +77,69 @@ def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_befo
     assert not training.is_alive()
 
 
+@pytest.mark.parametrize("phase", [Phase.NEW, Phase.RUNNING])
+def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase: Phase) -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+    rank._phase = phase
+    never, enough = threading.Event(), threading.Event()
+    steps = [0, 0]
+    waiting: set[int] = set()
+
+    class Seen(threading.Condition):
+        """Says who waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.add(threading.get_ident())
+            try:
+                return super().wait(timeout)
+            finally:
+                waiting.discard(threading.get_ident())
+
+    rank._lock = Seen()
+
+    def train(which: int) -> None:
+        while not enough.is_set():
+            steps[which] += 1
+            rank.stepped()
+            rank.point()
+
+    both = [threading.Thread(target=train, args=(which,), daemon=True) for which in range(2)]
+
+    def both_stand() -> bool:
+        with rank._lock:
+            return len(waiting) == 2
+
+    def until(look: Callable[[], bool], what: str) -> None:
+        for _ in range(1000):
+            if look():
+                return
+            never.wait(0.01)
+        pytest.fail(what)
+
+    try:
+        if phase is Phase.RUNNING:
+            rank._heard({"type": "stop", "id": 1, "at_step": 0, "tier": "hold"})
+            rank._heard({"type": "commit", "id": 1, "at_step": 0})
+        for each in both:
+            each.start()
+        for turn in range(3):
+            until(both_stand, f"in turn {turn} both stand")
+            before = list(steps)
+            rank._heard({"type": "go"})
+            until(lambda before=before: all(now > then for now, then in zip(steps, before, strict=True)), "both go on")  # type: ignore[misc]
+            rank._heard({"type": "stop", "id": turn + 2, "at_step": rank.count, "tier": "hold"})
+            rank._heard({"type": "commit", "id": turn + 2, "at_step": rank.count})
+        until(both_stand, "both stand at last")
+        assert wire.kinds().count("held") == (4 if phase is Phase.RUNNING else 3)
+    finally:
+        enough.set()
+        rank._heard({"type": "go"})
+        for each in both:
+            each.join(20)
+
+
 def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
