@@ -128,7 +128,10 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
             until(both_stand, f"in turn {turn} both stand")
             before = list(steps)
             rank._heard({"type": "go"})
-            until(lambda before=before: all(now > then for now, then in zip(steps, before, strict=True)), "both go on")  # type: ignore[misc]
+            until(
+                lambda before=before: all(now > then for now, then in zip(steps, before, strict=True)),
+                "both go on",
+            )  # type: ignore[misc]
             rank._heard({"type": "stop", "id": turn + 2, "at_step": rank.count, "tier": "hold"})
             rank._heard({"type": "commit", "id": turn + 2, "at_step": rank.count})
         until(both_stand, "both stand at last")

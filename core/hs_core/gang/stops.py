@@ -22,6 +22,8 @@ from hs_core.reports import Tier
 
 Order = Suspend | Resume | Checkpoint
 
+_BESIDE = "several of its processes train, and are no ranks of one another: no step is one of all of them"
+
 
 class Stops:
     def __init__(self, job: JobId, epoch: int, nodes: int, *, margin: int, last_step: int) -> None:
@@ -62,6 +64,10 @@ class Stops:
             same = agreed is not None and agreed.kind == "stop" and agreed.tier is order.tier
             if not self._outweighed(order):
                 self._next = None if same else order
+        elif order.tier is not Tier.CHECKPOINT and crew.trains_beside:
+            self._next = None
+            self._turns = set(range(self.nodes))
+            crew.events.append(SuspendFailed(**crew.at, why=_BESIDE))
         elif order.tier is Tier.HOLD and crew.stands:
             crew.told = Told.NOTHING
             crew.say_held()
