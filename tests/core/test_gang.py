@@ -104,6 +104,14 @@ def test_one_of_several_processes_that_train_counts_when_the_one_that_counted_is
     assert set(gang.newest("stop")) == {40}
 
 
+def test_a_step_counts_though_nobody_has_measured_how_long_it_took() -> None:
+    gang = Gang(1)
+    gang.say(0, type="progress", step=1, seconds=0.0, steps=0, device_bytes=0)
+    assert gang.events[-1] == JobProgressed(
+        now_s=1.0, job=JOB, epoch=1, step=1, steps_per_s=0.0, device_memory_bytes=0
+    )
+
+
 def test_all_ranks_are_asked_for_one_step_ahead_of_the_newest() -> None:
     gang = Gang(2, margin=3)
     gang.say(1, type="progress", step=40, seconds=1.0, steps=40, device_bytes=1)

@@ -143,6 +143,50 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
             each.join(20)
 
 
+def test_a_step_longer_than_its_turn_is_told_with_its_rate_and_the_last_one_whenever_it_ends() -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+
+    def stop(number: int) -> None:
+        rank._heard({"type": "stop", "id": number, "at_step": rank.count, "tier": "hold"})
+        rank._heard({"type": "commit", "id": number, "at_step": rank.count})
+
+    def train() -> None:
+        for turn in range(3):  # a step each, and at its end another job's turn has come
+            rank.stepped()
+            if turn:
+                stop(turn)
+            rank.point()
+        rank.stepped()
+        rank._end()
+
+    training = threading.Thread(target=train, daemon=True)
+    training.start()
+    never = threading.Event()
+    for stands in (["arrived"], ["held"], ["held", "held"]):
+        while [kind for kind in wire.kinds() if kind == stands[0]] != stands:
+            assert not never.wait(0.01)
+            assert training.is_alive()
+        rank._heard({"type": "go"})
+    training.join(20)
+    told = [message for message in wire.said if message["type"] == "progress"]
+    assert [(message["step"], message["steps"]) for message in told] == [(3, 1), (4, 1)]
+    assert all(isinstance(message["seconds"], float) and message["seconds"] > 0 for message in told)
+
+
+def test_a_script_that_ends_after_its_first_step_has_said_so() -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+    rank._phase = Phase.RUNNING
+    rank.stepped()
+    rank._end()
+    assert [message["step"] for message in wire.said] == [1]
+    rank._end()
+    assert len(wire.said) == 1, "once"
+
+
 def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -378,16 +378,15 @@ class GangMachine(Stops):
         if first:
             self._progress = word
         said = self._progress
-        if said is not None and (first or crew.step > before):
-            most = max(each.device_bytes for each in crew.ranks.values())
+        if first or crew.step > before:
             crew.events.append(
                 JobProgressed(
                     **crew.at,
                     step=crew.step,
-                    steps_per_s=said.steps / said.seconds,
-                    device_memory_bytes=most,
-                    noise_scale=said.noise_scale,
-                    noise_samples=said.noise_samples,
+                    steps_per_s=said.steps / said.seconds if said is not None else 0.0,
+                    device_memory_bytes=max(each.device_bytes for each in crew.ranks.values()),
+                    noise_scale=said.noise_scale if said is not None else 0.0,
+                    noise_samples=said.noise_samples if said is not None else 0,
                 )
             )
 
