@@ -104,6 +104,19 @@ def test_one_of_several_processes_that_train_counts_when_the_one_that_counted_is
     assert set(gang.newest("stop")) == {40}
 
 
+def test_ranks_that_wait_for_one_without_steps_are_let_go_when_the_host_waits_no_longer() -> None:
+    gang = Gang(3, arrived=False)
+    gang.say(1, type="arrived", step=1, can=["hold"], rank=1, world=3)
+    assert gang.newest("go") == {}
+    gang.order(Resume(job=JOB, epoch=1))
+    assert set(gang.newest("go")) == {1}
+    gang.say(2, type="arrived", step=1, can=["hold"], rank=2, world=3)
+    assert set(gang.newest("go")) == {1, 2}, "also those that come later"
+    for rank in (1, 2):
+        gang.say(rank, type="going", step=1, seconds=0.0)
+    assert JobReady not in kinds(gang.events), "the hook cannot stop all of it"
+
+
 def test_a_step_counts_though_nobody_has_measured_how_long_it_took() -> None:
     gang = Gang(1)
     gang.say(0, type="progress", step=1, seconds=0.0, steps=0, device_bytes=0)

@@ -265,6 +265,7 @@ class GangMachine(Stops):
         if not self._all_leave() and self._agreement is None:
             self._decide_bound()
             self._settle()
+        self._let_come()
 
     def _heard_able(self, connection: Connection, word: Able) -> None:
         process, rank = self._crew.processes.get(connection), self._crew.rank_of(connection)

@@ -15,7 +15,7 @@ from hs_core.events import (
 from hs_core.gang import bound
 from hs_core.gang.agreement import Agreement
 from hs_core.gang.bound import Bound
-from hs_core.gang.crew import Crew, Rank, Told
+from hs_core.gang.crew import Crew, Rank, Standing, Told
 from hs_core.gang.messages import HOOK_TIERS
 from hs_core.names import JobId
 from hs_core.reports import Tier
@@ -97,10 +97,24 @@ class Stops:
             self._fail("the job was to go on before all ranks had got to that step")
         elif not crew.whole or crew.is_bound or (agreed is not None and not agreed.can_take_back):
             self._next = order
+            self._let_come()
             return
         self._next = None
         self._agreement = None
         crew.let_go(crew.ranks.values())
+
+    def _let_come(self) -> None:
+        """Some ranks have no step of their own, and never come to a first one: they may be what who waits there is needed for."""
+        crew = self._crew
+        if (
+            isinstance(self._next, Resume)
+            and self._agreement is None
+            and not crew.whole
+            and not crew.is_bound
+        ):
+            waiting = [r for r in crew.ranks.values() if r.standing is Standing.WAITING and not r.going]
+            if waiting:
+                crew.let_go(waiting)
 
     def _save(self, order: Checkpoint) -> None:
         if self._agreement is None and self._crew.whole and not self._crew.is_bound:
