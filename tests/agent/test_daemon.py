@@ -230,7 +230,9 @@ def test_folders_that_somebody_took_away_are_made_again_for_the_next_job(
     for name in ("state/jobs", "state/checkpoints", "state/inject", "run"):
         shutil.rmtree(daemon.place / name)
     controller.want(job(2, *python("import hs_job; print(hs_job.__file__)")))
-    report = controller.wait_report(2, lambda r: r.exit or r.note.startswith(CANNOT_START), "it has been started")
+    report = controller.wait_report(
+        2, lambda r: r.exit or r.note.startswith(CANNOT_START), "it has been started"
+    )
     assert report.exit == Exit()
     assert controller.log_of(2).decode().startswith(f"{daemon.place}/state/inject/")
     assert "Traceback" not in daemon.said()
