@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import shutil
 import pwd
 import resource
+import shutil
 import socket
 import sys
 import tracemalloc
@@ -295,7 +295,7 @@ def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     os.close(memory.lock(place))
 
 
-def test_a_copy_of_a_state_folder_is_refused_until_it_has_no_jobs_of_the_other(place, monkeypatch) -> None:
+def test_a_copy_of_a_state_folder_is_refused_until_it_has_no_jobs_of_the_other(place) -> None:
     state, copy = place / "state", place / "copy"
     os.close(memory.lock(state))
     memory.Memory(state).save({}, (), 100.0)
