@@ -97,6 +97,9 @@ class JobReport:
 
 _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 
+MOST_AT_ONCE = 1000
+"""Reports in one message of an agent; it says more in several. Whoever hears them hears others in between."""
+
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""
 
