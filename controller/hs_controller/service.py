@@ -450,10 +450,10 @@ async def _specs(request: pb.SubmitRequest, limits: Limits) -> tuple[JobSpec, ..
     specs, pieces = [], Pieces()
     for position, one in enumerate(request.jobs):
         await pieces.rest()
+        for field, most in (("after", limits.after), ("strategies", MOST_STRATEGIES)):
+            if (said := len(getattr(one, field))) > most:
+                raise RefusedError(f"jobs[{position}]: {field}: {said}; at most {most} were expected")
         try:
-            for field, most in (("after", limits.after), ("strategies", MOST_STRATEGIES)):
-                if (said := len(getattr(one, field))) > most:
-                    raise RefusedError(f"{field}: {said}; at most {most} were expected")
             specs.append(convert.to_spec(one))
         except RefusedError as refused:
             raise RefusedError(f"jobs[{position}]: {refused}", refused.kind) from None

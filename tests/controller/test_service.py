@@ -124,9 +124,8 @@ def test_a_message_of_more_than_may_be_is_refused_before_it_is_read(
     monkeypatch.setattr(convert, "to_spec", read.append)
 
     async def story():
-        async with started(lasting) as here:
-            async with refused(*INVALID, why):
-                await here.client.stub.Submit(pb.SubmitRequest(key="k", jobs=jobs, dry_run=dry_run))
+        async with started(lasting) as here, refused(*INVALID, why):
+            await here.client.stub.Submit(pb.SubmitRequest(key="k", jobs=jobs, dry_run=dry_run))
 
     asyncio.run(story())
     assert not read
