@@ -7,12 +7,14 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import hs_job
 from hs_agent import cgroup, procs, program, shim
 from hs_agent.accounts import Account, account
 from hs_agent.config import Config
@@ -76,10 +78,20 @@ class Launcher:
         self.ended = config.state_dir / "ended"
         self.inject = config.state_dir / "inject"
         self.checkpoints = config.state_dir / "checkpoints"
-        for folder in (config.state_dir, self.jobs, self.checkpoints, config.run_dir):
-            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            with contextlib.suppress(PermissionError):
-                folder.chmod(0o711)
+        self._making = threading.Lock()
+        _make_folder(config.state_dir)
+        self._make_folders()
+
+    def install_hook(self) -> None:
+        """What an agent of another version left is replaced."""
+        with self._making:
+            hs_job.install(str(self.inject))
+
+    def _make_folders(self) -> None:
+        """Also those that somebody took away since. Never the state folder: its lock would be another one's as well."""
+        for folder in (self.jobs, self.checkpoints):
+            _make_folder(folder, parents=False)
+        _make_folder(self.config.run_dir)
 
     def folder(self, key: Key) -> Folder:
         return Folder(self.jobs / str(key), key)
@@ -91,6 +103,9 @@ class Launcher:
         """Write all that the shim needs; refuses what must not be started, before anything exists."""
         program.check(wanted)
         program.check_launcher(self.config.launcher)
+        self._make_folders()
+        if not self.inject.exists():
+            self.install_hook()
         who = account(wanted.run_as, self.config)
         key = Key(wanted.job, wanted.epoch)
         place = Place.of(wanted)
@@ -183,7 +198,7 @@ class Launcher:
 
     def forget_checkpoints(self, keep: Container[JobId]) -> None:
         """Of all jobs but these; `remove_forgotten` does what takes time. Folders that users named are theirs."""
-        for path in self.checkpoints.iterdir():
+        for path in self.checkpoints.glob("*"):
             name = path.name.removesuffix(".json")
             if name.isascii() and name.isdigit() and JobId(int(name)) not in keep:
                 with contextlib.suppress(OSError):
@@ -266,6 +281,12 @@ class Launcher:
             # A job's folder is made before its group.
             if key is not None and not self.folder(key).path.exists():
                 self.group(key).remove()
+
+
+def _make_folder(path: Path, *, parents: bool = True) -> None:
+    path.mkdir(mode=0o711, parents=parents, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        path.chmod(0o711)
 
 
 def shim_command(folder: Path) -> list[str]:

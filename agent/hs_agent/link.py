@@ -26,7 +26,7 @@ from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
 from hs_core.names import JobId
-from hs_core.reports import JobReport
+from hs_core.reports import MOST_AT_ONCE, JobReport
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
 from hs_daemon.notify import notify
@@ -292,7 +292,8 @@ class _Connection:
         last_words = self.side.last_words()
         for at, report in enumerate((*last_words, *reports)):
             told = convert.from_report(report)
-            if told.ByteSize() > left_bytes:
+            said = len(hello[-1].last_words) + len(hello[-1].jobs)
+            if told.ByteSize() > left_bytes or said == MOST_AT_ONCE:
                 hello[-1].more = True
                 hello.append(agent_pb2.Hello())
                 left_bytes = MAX_REPORTS_BYTES
@@ -311,7 +312,7 @@ class _Connection:
                 continue
             told = convert.from_report(report)
             left_bytes -= told.ByteSize() + FRAME_BYTES
-            if changed and left_bytes < 0:
+            if changed and (left_bytes < 0 or len(changed) == MOST_AT_ONCE):
                 break  # the next message says it
             changed.append(told)
             self._sent[job] = report

@@ -7,7 +7,6 @@ from typing import assert_never
 
 import structlog
 
-import hs_job
 from hs_agent import cgroup, folder, logs, memory
 from hs_agent.adoption import Adoption
 from hs_agent.config import Config
@@ -116,7 +115,7 @@ class Agent:
 
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
-        hs_job.install(str(self.launcher.inject))
+        self.launcher.install_hook()
         await self.door.start()
         settings = HostConfig(
             preload=self.config.preload,
@@ -131,6 +130,7 @@ class Agent:
         )
         await self._adopt(found)
         await asyncio.to_thread(self.launcher.sweep_groups)
+        self._weigh_what_is_here()
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
             asyncio.create_task(self._tick()),
@@ -156,6 +156,12 @@ class Agent:
             await adoption.adopt(known, remembers=found.machine is not None)
         finally:
             self._handling = False
+
+    def _weigh_what_is_here(self) -> None:
+        """The last agent may have been killed between the word of a checkpoint and a look at it."""
+        for report in self.reports():
+            if report.checkpoint_generation >= 0 and report.phase is not Phase.EXITED:
+                self.sizes.look(Key(report.job, report.epoch), report.checkpoint_generation)
 
     async def stop(self) -> None:
         """Jobs are left as they are, for the agent after us, unless it was asked to end them."""

@@ -33,7 +33,8 @@ class Found:
 
 class Memory:
     def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / "host.json"
+        self.path = _host_json(state_dir)
+        self._place = _place(state_dir)
         self._synced_s = 0.0
         self._last = b""
 
@@ -60,6 +61,7 @@ class Memory:
             "machine": machine,
             "launching": [plain(launch) for launch in launching],
             "boot_id": procs.boot_id(),
+            "place": self._place,
         }
         data = json.dumps(value, separators=(",", ":")).encode()
         if data == self._last:
@@ -69,6 +71,24 @@ class Memory:
         self._last = data
         if sync:
             self._synced_s = now_s
+
+
+def _host_json(state_dir: Path) -> Path:
+    return state_dir / "host.json"
+
+
+def _place(state_dir: Path) -> list[int]:
+    """By which a folder is told from a copy of it: its inode, and its lock's (0: it has none). Either may become another by itself."""
+    lock = state_dir / "lock"
+    return [state_dir.stat().st_ino, lock.stat().st_ino if lock.exists() else 0]
+
+
+def _is_copy(state_dir: Path) -> bool:
+    """Of one whose jobs may run on this machine. After a reboot none does, and folders may have other numbers."""
+    kept = read_json(_host_json(state_dir))
+    if kept is None or kept.get("boot_id") != procs.boot_id() or not isinstance(kept.get("place"), list):
+        return False
+    return not any(was == now for was, now in zip(kept["place"], _place(state_dir), strict=False))
 
 
 class InUseError(RefusedError):
@@ -83,7 +103,7 @@ class InUseError(RefusedError):
 
 
 def lock(state_dir: Path) -> int:
-    """Held as long as this process lives; the job's shims do not inherit it."""
+    """Held as long as this process lives; the job's shims do not inherit it. Raises RefusedError: it is another's, or a copy of another's."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
     why = why_not_ours(state_dir)
     if why:
@@ -95,6 +115,13 @@ def lock(state_dir: Path) -> int:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "?"
         os.close(fd)
         raise InUseError(state_dir, holder) from None
+    if _is_copy(state_dir):
+        os.close(fd)
+        raise RefusedError(
+            f"state_dir {state_dir} is a copy of another folder's state, whose jobs are not this agent's: use that folder, or remove"
+            f" {_host_json(state_dir)} and {state_dir}/jobs, and join under a name of its own",
+            Kind.CONFLICT,
+        )
     with contextlib.suppress(OSError):  # a full disk: the number is for people only
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)

@@ -25,6 +25,7 @@ log = structlog.get_logger("hs_controller.agents")
 
 HELLO_S = 10.0  # for each message of it
 HELLO_MESSAGES = 256
+LONG_S = 0.005  # that it may take to read what a message says
 TROUBLES, TROUBLE_CHARS = 8, 500
 STILL_HERE = (
     3  # so many reports may be missing of one that is connected: no machine is booted again meanwhile
@@ -166,7 +167,11 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         if report.HasField("memory"):
             link.memory = report.memory
         link.troubles = tuple(text[:TROUBLE_CHARS] for text in report.troubles[:TROUBLES])
+        began_s = time.monotonic()
         told = link.heard(report.jobs, report.gpus, self._loop.clock.now_s())
+        spent_s = time.monotonic() - began_s
+        if spent_s > LONG_S:
+            await asyncio.sleep(spent_s)  # who says much without end leaves as much time to all others
         gpus = link.host.gpus if report.gpus else ()
         heard = (report.heard_term, report.heard_seq)
         if not told and not gpus and heard == link.taken_in:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,7 +14,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined
 from hs_core.model import Host
 from hs_core.names import HostName, JobId
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import MOST_AT_ONCE, JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
@@ -129,13 +129,19 @@ class Link:
 
     def greeted(self, hello: agent_pb2.Hello, now_s: float) -> None:
         """Takes in what it says of itself, or the rest of that."""
+        self._not_too_many(len(hello.jobs) + len(hello.last_words))
         self.heard(hello.jobs, (), now_s)
         self._last_words += tuple(sane(convert.to_report(job)) for job in hello.last_words)
+        if len(self._last_words) > MOST_AT_ONCE:
+            raise RefusedError(
+                f"{self.host.name} has last words of {len(self._last_words)} jobs; at most {MOST_AT_ONCE} were expected"
+            )
 
     def heard(
-        self, jobs: Iterable[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
+        self, jobs: Sequence[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
     ) -> tuple[JobReport, ...]:
         """Takes in what a message says of jobs and devices; raises RefusedError where it makes no sense."""
+        self._not_too_many(len(jobs))
         told = tuple(map(self._report, jobs))
         if gpus:
             self.host = replace(self.host, gpus=convert.to_gpus(gpus))
@@ -144,6 +150,12 @@ class Link:
             self.reports[report.job] = report
         self.last_report_s = now_s
         return told
+
+    def _not_too_many(self, reports: int) -> None:
+        if reports > MOST_AT_ONCE:
+            raise RefusedError(
+                f"{self.host.name} says {reports} reports in one message; at most {MOST_AT_ONCE} were expected"
+            )
 
     def _report(self, said: common_pb2.JobReport) -> JobReport:
         report, size = sane(convert.to_report(said)), said.ByteSize() + REPORT_BYTES

@@ -20,8 +20,8 @@ from hs_controller.permissions import Caller
 from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
 from hs_controller.token_service import TokenCalls
-from hs_core.cluster import ClusterMachine, Outcome
-from hs_core.cluster.admission import spec_bytes
+from hs_core.cluster import ClusterMachine, Limits, Outcome
+from hs_core.cluster.admission import MOST_STRATEGIES, spec_bytes
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
@@ -53,7 +53,7 @@ class Service(AdminCalls, TokenCalls):
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
         caller = CALLER.get()
         user = self._submits_as(caller, request.as_user)
-        specs = _specs(request)
+        specs = await _specs(request, self._loop.mind.machine.settings.limits)
         if request.dry_run:
             return await self._dry_run(user, specs)
         key = key_of(caller, "Submit", request)
@@ -441,9 +441,18 @@ class _Cursor:
 # --- small parts ------------------------------------------------------------------------------------------------------
 
 
-def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:
-    specs = []
+async def _specs(request: pb.SubmitRequest, limits: Limits) -> tuple[JobSpec, ...]:
+    """In pieces, and no more than may be: a message holds half a million jobs without a word in them."""
+    if len(request.jobs) > limits.jobs_per_request:
+        raise RefusedError(
+            f"jobs: {len(request.jobs)} in one request; 1 to {limits.jobs_per_request} were expected"
+        )
+    specs, pieces = [], Pieces()
     for position, one in enumerate(request.jobs):
+        await pieces.rest()
+        for field, most in (("after", limits.after), ("strategies", MOST_STRATEGIES)):
+            if (said := len(getattr(one, field))) > most:
+                raise RefusedError(f"jobs[{position}]: {field}: {said}; at most {most} were expected")
         try:
             specs.append(convert.to_spec(one))
         except RefusedError as refused:

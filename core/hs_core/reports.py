@@ -85,6 +85,7 @@ class JobReport:
     began_step: int = -1  # where its newest process began; -1: it has not said so yet
     checkpoint_fails: int = 0  # in a row, the newest ones
     start_fails: int = 0  # the same of starts that its host had no room for
+    nodes: int = 1  # servers that this incarnation is over
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 
@@ -95,6 +96,9 @@ class JobReport:
 
 
 _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
+
+MOST_AT_ONCE = 1000
+"""Reports in one message of an agent; it says more in several. Whoever hears them hears others in between."""
 
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""

@@ -123,9 +123,14 @@ class WantedJob:
         return gpus_as(self.spec, self.shape)
 
     @property
+    def servers(self) -> int:
+        """How many it is over, of which this host is one."""
+        return nodes_as(self.spec, self.shape)
+
+    @property
     def spans(self) -> bool:
-        """It is over several servers, of which this host is one."""
-        return nodes_as(self.spec, self.shape) > 1
+        """It is over several servers."""
+        return self.servers > 1
 
     @property
     def trains_as(self) -> Shape | None:

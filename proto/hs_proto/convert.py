@@ -3,7 +3,8 @@
 Raises RefusedError naming field, value and what was expected. hsctl does without this module (it must not import the core).
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -171,21 +172,52 @@ def from_shape(shape: forms.Form | None) -> common_pb2.Shape | None:
 # --- devices, exits, reports ----------------------------------------------------------------------------------------
 
 
+MOST_WHY_CHARS, MOST_TAIL_CHARS = 4000, 16_000  # of an exit: an agent sends half of that
+MOST_WARNINGS, MOST_WARNING_CHARS = 32, 1000  # of a host, for people
+MOST_GPUS, MOST_SLOWDOWNS = 1024, 256
+"""Of a host, and of each GPU."""
+MOST_INDEX, MOST_GPU_BYTES, MOST_CHARS = 1 << 16, 1 << 50, 256
+
+
+def _label(text: str, field: str) -> str:
+    """What names something, in lists and in the journal."""
+    if len(text) > MOST_CHARS or not text.isprintable():
+        raise RefusedError(
+            f"{field}: {text[:MOST_CHARS]!r}: at most {MOST_CHARS} printable characters were expected"
+        )
+    return text
+
+
 def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
+    """Raises RefusedError where it makes no sense: an agent answers for its own host, and no more is to come of what it says."""
+    for field, text in (("id", pb.id), ("model", pb.model)):
+        if not _label(text, f"gpus: {field}"):
+            raise RefusedError(f"gpus: {field}: empty; a name was expected")
+    for field, value, most in (
+        ("index", pb.index, MOST_INDEX),
+        ("memory_bytes", pb.memory_bytes, MOST_GPU_BYTES),
+    ):
+        if value > most:
+            raise RefusedError(f"gpus: {field} of {pb.id!r}: {value}; at most {most} was expected")
     return model.Gpu(
         id=names.GpuId(pb.id),
         index=pb.index,
         model=pb.model,
         memory_bytes=pb.memory_bytes,
         healthy=pb.healthy,
-        why_unhealthy=pb.why_unhealthy,
+        why_unhealthy=pb.why_unhealthy[:MOST_CHARS],
         slowdowns=_to_slowdowns(pb),
     )
 
 
 def _to_slowdowns(pb: common_pb2.Gpu) -> tuple[model.Slowdown, ...]:
     """Raises RefusedError where one is no slowdown."""
+    if len(pb.slowdowns) > MOST_SLOWDOWNS:
+        raise RefusedError(
+            f"slowdowns of GPU {pb.index}: {len(pb.slowdowns)}; at most {MOST_SLOWDOWNS} were expected"
+        )
     for said in pb.slowdowns:
+        _label(said.job_class, f"slowdowns of GPU {pb.index}")
         if not model.LEAST_SLOWDOWN <= said.times <= model.MOST_SLOWDOWN:
             raise RefusedError(
                 f"slowdown of GPU {pb.index} for {said.job_class!r}: {said.times}; "
@@ -209,7 +241,9 @@ def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes:
 
 
 def to_exit(pb: common_pb2.Exit) -> reports.Exit:
-    return reports.Exit(code=pb.code, signal=pb.signal, why=pb.why, log_tail=pb.log_tail)
+    return reports.Exit(
+        code=pb.code, signal=pb.signal, why=pb.why[:MOST_WHY_CHARS], log_tail=pb.log_tail[-MOST_TAIL_CHARS:]
+    )
 
 
 def from_exit(ended: reports.Exit) -> common_pb2.Exit:
@@ -251,6 +285,7 @@ def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
         began_step=pb.began_step,
         checkpoint_fails=pb.checkpoint_fails,
         start_fails=pb.start_fails,
+        nodes=pb.nodes,
         rendezvous=pb.rendezvous,
         can_checkpoint=pb.can_checkpoint,
         single=pb.single,
@@ -290,6 +325,7 @@ def from_report(report: reports.JobReport) -> common_pb2.JobReport:
         began_step=report.began_step,
         checkpoint_fails=report.checkpoint_fails,
         start_fails=report.start_fails,
+        nodes=report.nodes,
         rendezvous=report.rendezvous,
         can_checkpoint=report.can_checkpoint,
         single=report.single,
@@ -313,17 +349,24 @@ def to_host(hello: agent_pb2.Hello) -> model.Host:
         )
     return model.Host(
         name=names.HostName(hello.host),
-        boot_id=hello.boot_id,
+        boot_id=_label(hello.boot_id, "boot_id"),
         gpus=gpus,
-        warnings=tuple(hello.warnings),
-        version=hello.version,
-        peer=hello.peer,
+        warnings=tuple(text[:MOST_WARNING_CHARS] for text in hello.warnings[:MOST_WARNINGS]),
+        version=_label(hello.version, "version"),
+        peer=_label(hello.peer, "peer"),
         memory_bytes=hello.memory_bytes if hello.memory_bytes < 1 << 63 else 0,
     )
 
 
-def to_gpus(pbs: Iterable[common_pb2.Gpu]) -> tuple[model.Gpu, ...]:
-    return tuple(to_gpu(pb) for pb in pbs)
+def to_gpus(pbs: Sequence[common_pb2.Gpu]) -> tuple[model.Gpu, ...]:
+    """Of one host. Raises RefusedError."""
+    if len(pbs) > MOST_GPUS:
+        raise RefusedError(f"gpus: {len(pbs)} of them; at most {MOST_GPUS} were expected")
+    gpus = tuple(to_gpu(pb) for pb in pbs)
+    twice = [gpu for gpu, times in Counter(gpu.id for gpu in gpus).items() if times > 1]
+    if twice:
+        raise RefusedError(f"gpus: {twice[0]!r} is there twice; each once was expected")
+    return gpus
 
 
 # --- what is wanted of a host ---------------------------------------------------------------------------------------

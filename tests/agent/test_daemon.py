@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
 from hs_core.model import SuspendMode
-from hs_core.reports import CANNOT_START, NO_ACCOUNT, WITH_AGENT, Phase, Tier
+from hs_core.reports import CANNOT_START, NO_ACCOUNT, WITH_AGENT, Exit, Phase, Tier
 from hs_core.wanted import Turn, Wanted
 from hs_daemon import boot_s
+from tests.agent.lending import GENERATION, STEP, write
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 UNSUSPENDED = {"suspend": SuspendMode.NONE}
@@ -143,6 +145,26 @@ def test_the_exit_of_a_job_that_had_written_its_checkpoint_is_heard_of_by_the_ne
     wait_for(lambda: daemon.folders()[0].shim_state() not in (None, before), "it is started again")
 
 
+def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the_next(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python("import time; time.sleep(600)"), **UNSUSPENDED))
+    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
+    daemon.kill()
+    write(daemon.place / "state/checkpoints/1", {"rank0.pt": 300, "rank1.pt": 5})
+    memory = daemon.place / "state/host.json"
+    kept = json.loads(memory.read_text())
+    kept["machine"]["jobs"][0] |= {
+        "checkpoint_generation": GENERATION,
+        "checkpoint_step": STEP,
+        "checkpoint_bytes": 7,
+    }
+    memory.write_text(json.dumps(kept))
+    daemon.start()
+    controller.wait_report(1, lambda r: r.checkpoint_bytes == 305, "it has been weighed")
+
+
 @pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
 def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
     daemon.start()
@@ -195,6 +217,25 @@ def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
     report = controller.wait_report(1, lambda r: r.exit, "an exit")
     assert not procs.alive(process)
     assert "how it ended is not known" in report.exit.why
+
+
+def test_folders_that_somebody_took_away_are_made_again_for_the_next_job(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/true", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.exit, "an exit")
+    controller.want()
+    wait_for(lambda: not (daemon.place / "state/jobs/1-1").exists(), "the folder is removed")
+    for name in ("state/jobs", "state/checkpoints", "state/inject", "run"):
+        shutil.rmtree(daemon.place / name)
+    controller.want(job(2, *python("import hs_job; print(hs_job.__file__)")))
+    report = controller.wait_report(
+        2, lambda r: r.exit or r.note.startswith(CANNOT_START), "it has been started"
+    )
+    assert report.exit == Exit()
+    assert controller.log_of(2).decode().startswith(f"{daemon.place}/state/inject/")
+    assert "Traceback" not in daemon.said()
 
 
 def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import resource
+import shutil
 import socket
 import sys
 import tracemalloc
@@ -298,6 +299,35 @@ def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
         memory.lock(place)
     os.close(first)
     os.close(memory.lock(place))
+
+
+def test_a_copy_of_a_state_folder_is_refused_until_it_has_no_jobs_of_the_other(place) -> None:
+    state, copy = place / "state", place / "copy"
+    os.close(memory.lock(state))
+    memory.Memory(state).save({}, (), 100.0)
+    shutil.copytree(state, copy)
+    with pytest.raises(RefusedError, match=f"state_dir {copy} is a copy .*remove {copy}/host.json"):
+        memory.lock(copy)
+    os.close(memory.lock(state))
+    (copy / "host.json").unlink()
+    os.close(memory.lock(copy))
+
+
+@pytest.mark.parametrize("change", ["renamed", "without its lock", "rebooted"])
+def test_a_state_folder_of_which_this_is_no_copy_is_taken(place, monkeypatch, change: str) -> None:
+    state = place / "state"
+    os.close(memory.lock(state))
+    memory.Memory(state).save({}, (), 100.0)
+    if change == "renamed":
+        state = state.rename(place / "elsewhere")
+    elif change == "without its lock":
+        (state / "lock").unlink()
+        (place / "another").touch()  # which has its number now, perhaps
+    else:
+        shutil.copytree(state, place / "copy")
+        state = place / "copy"
+        monkeypatch.setattr(procs, "boot_id", lambda: "another")
+    os.close(memory.lock(state))
 
 
 def test_a_state_folder_in_which_others_can_put_things_is_refused(place) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hs_agent import link, logs
 from hs_core.names import JobId
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import MOST_AT_ONCE, Exit, JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2
@@ -201,6 +201,7 @@ def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_
     last_words = tuple(replace(report, epoch=0) for report in reports[:32])
     hello = connection_of(reports, last_words)._hello()
     assert all(agent_pb2.FromAgent(hello=part).ByteSize() < 1 << 20 for part in hello)
+    assert all(len(part.jobs) + len(part.last_words) <= MOST_AT_ONCE for part in hello)
     assert [part.more for part in hello] == [True] * (len(hello) - 1) + [False]
     assert [part.host for part in hello] == ["host-a"] + [""] * (len(hello) - 1)
     assert [convert.to_report(job) for part in hello for job in part.jobs] == reports

@@ -292,6 +292,20 @@ def test_what_an_agent_says_of_jobs_has_a_bound_in_which_it_may_repeat_itself_an
         says("running", 1, note="x" * links.REPORTS_BYTES)
 
 
+def test_no_message_of_an_agent_says_so_much_of_jobs_that_others_would_wait_for_it() -> None:
+    gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
+    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus)
+    link = Link(hello, convert.to_host(hello), 0.0)
+    many = [common_pb2.JobReport(phase="held")] * 1001
+    with pytest.raises(RefusedError, match="a says 1001 reports in one message; at most 1000"):
+        link.heard(many, (), 0.0)
+    with pytest.raises(RefusedError, match="a says 1001 reports in one message; at most 1000"):
+        link.greeted(agent_pb2.Hello(last_words=many), 0.0)
+    link.greeted(agent_pb2.Hello(last_words=many[:600]), 0.0)
+    with pytest.raises(RefusedError, match="a has last words of 1200 jobs; at most 1000"):
+        link.greeted(agent_pb2.Hello(last_words=many[:600]), 0.0)
+
+
 def test_a_hello_without_an_end_is_not_listened_to(lasting, monkeypatch):
     monkeypatch.setattr("hs_controller.agents.HELLO_MESSAGES", 3)
 

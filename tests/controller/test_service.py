@@ -7,6 +7,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from hs_proto import convert
 from hs_proto.v1 import common_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
@@ -97,6 +98,37 @@ def test_a_message_that_is_too_large_is_refused(lasting):
             assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("jobs", "why"),
+    [
+        ([common_pb2.JobSpec()] * 300_000, "jobs: 300000 in one request; 1 to 4096 were expected"),
+        (
+            [common_pb2.JobSpec(after=[common_pb2.After(job_id=1)] * 1001)],
+            "jobs[0]: after: 1001; at most 1000",
+        ),
+        (
+            [common_pb2.JobSpec(strategies=[common_pb2.Strategy()] * 65)],
+            "jobs[0]: strategies: 65; at most 64",
+        ),
+    ],
+    ids=["jobs", "after", "strategies"],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_message_of_more_than_may_be_is_refused_before_it_is_read(
+    lasting, monkeypatch, jobs: list[common_pb2.JobSpec], why: str, dry_run: bool
+):
+    """To read it all would keep everybody else waiting for seconds."""
+    read: list[common_pb2.JobSpec] = []
+    monkeypatch.setattr(convert, "to_spec", read.append)
+
+    async def story():
+        async with started(lasting) as here, refused(*INVALID, why):
+            await here.client.stub.Submit(pb.SubmitRequest(key="k", jobs=jobs, dry_run=dry_run))
+
+    asyncio.run(story())
+    assert not read
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(lasting):

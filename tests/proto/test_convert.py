@@ -46,7 +46,7 @@ REPORTS = st.builds(
     step=NON_NEGATIVE, steps_per_s=st.floats(0, 1e9), gpu_s=st.floats(0, 1e9), run_s=st.floats(0, 1e9),
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(reports.Tier), sliceable=st.booleans(), note=TEXT,
-    device_memory_bytes=NON_NEGATIVE, host_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), checkpoint_bytes=NON_NEGATIVE,
+    device_memory_bytes=NON_NEGATIVE, host_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), checkpoint_bytes=NON_NEGATIVE, nodes=st.integers(1, 99),
     fallbacks=NON_NEGATIVE, fallback_why=TEXT, began_step=st.integers(-1, 99), checkpoint_fails=NON_NEGATIVE, start_fails=NON_NEGATIVE, noise_scale=st.floats(0, 1e9), noise_samples=NON_NEGATIVE,
     rendezvous=TEXT, can_checkpoint=st.booleans(), single=st.booleans(), in_turn=st.booleans(), beside=st.lists(NON_NEGATIVE, max_size=2).map(tuple), exit=EXITS,
 )  # fmt: skip
@@ -118,6 +118,44 @@ def test_a_host_is_as_its_agent_says() -> None:
     assert host.memory_bytes == 64 << 30
     hello.memory_bytes = (1 << 64) - 1
     assert convert.to_host(hello).memory_bytes == 0, "nonsense is as if nothing was said"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"),
+    [
+        ([{"memory_bytes": (1 << 64) - 1}], r"memory_bytes of 'a': 18446744073709551615; at most"),
+        ([{"index": (1 << 32) - 1}], "index of 'a'"),
+        ([{}, {}], "'a' is there twice"),
+        ([{"id": ""}], "id: empty"),
+        ([{"model": ""}], "model: empty"),
+        ([{"model": "V100\n# HELP"}], "printable"),
+        ([{"id": "x" * 300}], "at most 256 printable"),
+        ([{"id": str(at)} for at in range(1025)], "1025 of them; at most 1024"),
+        ([{"slowdowns": [common_pb2.Slowdown(job_class="*", times=1)] * 257}], "slowdowns of GPU 0: 257"),
+        (
+            [{"slowdowns": [common_pb2.Slowdown(job_class="*" * 300, times=1)]}],
+            "slowdowns of GPU 0: .*printable",
+        ),
+    ],
+)
+def test_gpus_that_make_no_sense_are_refused(gpus: list[dict[str, Any]], why: str) -> None:
+    said = [common_pb2.Gpu(**{"id": "a", "model": "V100", "memory_bytes": 16 << 30} | each) for each in gpus]
+    with pytest.raises(RefusedError, match=why):
+        convert.to_gpus(said)
+
+
+def test_what_a_host_says_of_itself_has_a_bound() -> None:
+    gpus = [common_pb2.Gpu(id="a", model="V100")]
+    for field in ("boot_id", "version", "peer"):
+        with pytest.raises(RefusedError, match=f"{field}: .*at most 256 printable"):
+            convert.to_host(agent_pb2.Hello(host="h", gpus=gpus, **{field: "x" * 257}))
+    host = convert.to_host(agent_pb2.Hello(host="h", gpus=gpus, warnings=["x" * 5000] * 100))
+    assert (len(host.warnings), len(host.warnings[0])) == (32, 1000)
+
+
+def test_how_a_job_ended_takes_no_more_room_than_people_read() -> None:
+    ended = convert.to_exit(common_pb2.Exit(code=1, why="a" * 5000, log_tail="x" * 20_000 + "end"))
+    assert (len(ended.why), len(ended.log_tail), ended.log_tail[-3:]) == (4000, 16_000, "end")
 
 
 def test_a_host_of_two_models_is_refused() -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from hs_core.cluster import copies, reports
-from hs_core.model import Job, Stored, Switches
+from hs_core.forms import Form, Spread, strategy_of
+from hs_core.model import Job, Stored, Switches, spans, spreads
 from hs_core.names import GpuId, HostName
 from hs_core.reports import LAUNCH_FAILED, LOST, TIME_LIMIT, TOLD_TO_END, WITH_AGENT, Exit, JobReport, Phase
 
@@ -199,7 +200,16 @@ def _alone_there(row: Job, host: HostName, last: int) -> Job | None:
         return None
     if stored is not None and (stored.hosts != (host,) or stored.ranks or stored.copies):
         return None
-    return replace(row, hosts=(host,), epoch=last if stored is None else stored.epoch, reports={})
+    epoch = last if stored is None else stored.epoch
+    return replace(row, hosts=(host,), epoch=epoch, reports={}, shape=form_over(row, 1))
+
+
+def form_over(row: Job, nodes: int) -> Form | None:
+    """How an incarnation ran of which no more is known than over how many servers."""
+    spec = row.spec
+    if spec.elastic is not None and spans(spec):
+        return spec.elastic.on(nodes * max(1, spec.gang // nodes), nodes)
+    return Spread(nodes=nodes, strategy=strategy_of(row.shape)) if len(spreads(spec)) > 1 else row.shape
 
 
 def _newer(row: Job, now: Job) -> Stored | None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from hs_core.cluster import reports, states
 from hs_core.cluster.given_up import Unheard, accounted, done, heard, heard_of_all
 from hs_core.cluster.moves import Moves
-from hs_core.cluster.restored import is_whole, later, with_later
+from hs_core.cluster.restored import later, servers, with_later
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
+from hs_core.forms import Spread
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName
 from hs_core.reports import Exit, JobReport, Phase
@@ -92,8 +93,10 @@ class Hosts(Moves):
             return
         said = self._heard_of_all(row, host, report)
         if said is None and self._backup.is_beyond(row, report):
+            if servers(row, report) > 1:
+                return
             row = with_later(row, host, self._book.hosts[host].model, report.epoch)
-            said = self._heard(row, host, report, beyond=True) if is_whole(row) else None
+            said = self._heard(row, host, report, beyond=True)
         elif said is None:
             said = self._heard(row, host, report)
         if said is None:
@@ -112,7 +115,11 @@ class Hosts(Moves):
         row = accounted(row, said)
         if ended is not None:
             row = self._retried(row, ended, now_s)
-        self._put(replace(row, stored=said.newer or row.stored), now_s)
+        if said.newer is not None:
+            # What may be laid over any number of servers stays on as many as have its checkpoint.
+            shape = said.now.shape if isinstance(said.now.shape, Spread) else row.shape
+            row = replace(row, stored=said.newer, shape=shape)
+        self._put(row, now_s)
         if said.newer is not None:
             self._stale = True
             but = (
@@ -128,13 +135,17 @@ class Hosts(Moves):
         lacks = row.stored is None or self._sight.out_of_reach(row)
         gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
         said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
-        if beyond and said is not None and self.policy.needs.copies:
+        if not beyond or said is None:
+            return said
+        if self.policy.needs.copies:
             return replace(said, newer=None)  # a copy's, perhaps: that is a part of what the job had
+        if isinstance(said.now.shape, Spread) and len(row.hosts) > 1:
+            return replace(said, newer=None)  # it is laid over others already, which need as many parts
         return said
 
     def _heard_of_all(self, row: Job, host: HostName, report: JobReport) -> Unheard | None:
         """Of a job over several servers, after a backup was put back. What one wrote of which that knows nothing is not looked for: who had which part of it nobody knows."""
-        if is_whole(row):
+        if servers(row, report) == 1:
             return None
         self._backup.ended_there(row, host, report)
         was, parts = self._backup.ended_everywhere(row, report.epoch)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from hs_core.cluster.given_up import MOST
+from hs_core.cluster.given_up import MOST, form_over
 from hs_core.cluster.state import State
 from hs_core.model import Job, Stored, spans, spreads
 from hs_core.names import HostName, JobId
@@ -75,13 +75,14 @@ class Backup:
             self._parts.setdefault((row.id, report.epoch), {})[host] = report
 
     def ended_everywhere(self, row: Job, epoch: int) -> tuple[Job | None, Mapping[HostName, JobReport]]:
-        """What each server said of such a one, of a job that has not begun since; none: not all have, or nobody knows how many there were. And as it was known."""
+        """What each server said of such a one, of a job that has not begun since; none: not all have. And as it was known."""
         was = next((one for one in row.given_up if one.epoch == epoch), None)
         parts = self._parts.get((row.id, epoch), {})
         if row.epoch != self.first_epoch or (was is not None and was.portions):
             return was, {}
-        known = is_whole(row) is not None and len(parts) == row.spec.nodes
-        return was, parts if (known if was is None else parts.keys() == set(was.hosts)) else {}
+        if was is not None:
+            return was, parts if parts.keys() == set(was.hosts) else {}
+        return was, parts if all(len(parts) == servers(row, part) for part in parts.values()) else {}
 
     def has(self, stored: Stored | None) -> bool:
         """A checkpoint that was written before it was put back: nobody has said since that it is there."""
@@ -108,11 +109,9 @@ def _known(row: Job, first_epoch: int) -> int | None:
     return min((was.epoch for was in row.given_up if was.epoch < first_epoch), default=None)
 
 
-def is_whole(row: Job) -> bool | None:
-    """Whether one server has all of it, whatever its incarnation; None: what a server has may be all of it, or a part."""
-    if spans(row.spec) or len(spreads(row.spec)) > 1:
-        return None
-    return row.spec.nodes == 1
+def servers(row: Job, report: JobReport) -> int:
+    """Over how many an incarnation was of which nothing else is known: what the job asks for, or, of one that may be over any number, what its server says."""
+    return report.nodes if spans(row.spec) or len(spreads(row.spec)) > 1 else row.spec.nodes
 
 
 def with_later(row: Job, host: HostName, model: str, epoch: int) -> Job:
@@ -126,4 +125,5 @@ def later(row: Job, models: Mapping[HostName, str], epoch: int) -> Job:
     """Such a one, as far as it is known before anything is heard of it."""
     hosts, gpu_models = tuple(models), tuple(models.values())
     there = replace(row, hosts=hosts, gpu_models=gpu_models, epoch=epoch, reports={}, portions=(), move=None)
+    there = replace(there, shape=form_over(row, len(hosts)))
     return replace(there, unconfirmed=(), given_up=(), left_behind=())

@@ -101,6 +101,8 @@ def found(board: Board, event: ExitFound) -> None:
     there = board.jobs.get(event.job)
     if there is not None and there.wanted.epoch == event.epoch:
         return
-    last = JobReport(job=event.job, epoch=event.epoch, phase=Phase.EXITED, exit=event.exit)
+    last = JobReport(
+        job=event.job, epoch=event.epoch, phase=Phase.EXITED, nodes=event.wanted.servers, exit=event.exit
+    )
     board.last_words.keep(event.wanted, last, board.now_s)
     board.out.append(Forget(job=event.job, epoch=event.epoch))
