@@ -91,7 +91,7 @@ def line(one: Summary, first: Summary) -> str:
     )
 
 
-def main(words: list[str]) -> int:
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel", "bsbf", "bsbf-lab", "pal"]
@@ -124,9 +124,25 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--spread", type=float, default=papers.PAL_SPREAD, help="pal: of the logarithm of GPUs' slowdowns"
     )
+    parser.add_argument(
+        "--own-costs", action="store_true", help="fft, hadar: the simulator's costs instead of the paper's"
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="policies also decide between edges, as they do on a cluster: newcomers have idle GPUs at once",
+    )
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args(words)
+    return parser
+
+
+def main(words: list[str]) -> int:
+    given = options().parse_args(words)
     base = experiment(given)
+    if given.own_costs:
+        base = replace(base, costs=Costs())
+    if given.live:
+        base = replace(base, rounds=False)
     print(f"{base.workload.name}: {len(base.workload.jobs)} jobs", flush=True)
     print(HEAD, flush=True)
     done: list[Summary] = []
