@@ -10,8 +10,8 @@ from hs_core.forms import Spread
 from hs_core.mechanism.afresh import placed_afresh
 from hs_core.mechanism.choices import Choices
 from hs_core.mechanism.floor import floor
-from hs_core.mechanism.laid import Laid
 from hs_core.mechanism.later import Later
+from hs_core.mechanism.laying import Laying
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival
@@ -38,7 +38,7 @@ class Seats:
         self._seating = Seating(snapshot, spreads=spreads)
         self._promises = Promises(snapshot, self._slots, self._choices)
         self._precedence = Precedence(snapshot, self._seating, self._promises.able)
-        self._laid: Laid | None = None  # where a round's line has had servers found
+        self._laying: Laying | None = None  # where a round's line has had servers found
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -178,22 +178,22 @@ class Seats:
 
     def lay(self, chosen: Iterable[tuple[JobFacts, str]]) -> frozenset[JobId]:
         """These and nobody else are promised GPUs, and given servers, the largest first: who of them found some. May be said again: then it is begun anew."""
-        if self._laid is None:
-            self._laid = Laid(
+        if self._laying is None:
+            self._laying = Laying(
                 self._snapshot,
                 self._slots,
                 self._promises,
                 seating=self._seating,
                 precedence=self._precedence,
             )
-        found = self._laid.lay(chosen)
-        self._slots = self._laid.slots
+        found = self._laying.lay(chosen)
+        self._slots = self._laying.slots
         return found
 
     def add(self, job: JobFacts, model: str) -> bool:
         """Beside those that have been given servers; False if none of the pool has room left for it as these stand."""
-        assert self._laid is not None, "others have been laid"
-        return self._laid.add(job, model)
+        assert self._laying is not None, "others have been laid"
+        return self._laying.add(job, model)
 
     # --- handing out ----------------------------------------------------------------------------------------------
 
@@ -253,8 +253,8 @@ class Seats:
 
     def _hand_out(self, homes: Mapping[JobId, Home]) -> set[JobId]:
         """Who of the chosen found servers."""
-        if self._laid is not None:
-            return self._laid.seated
+        if self._laying is not None:
+            return self._laying.seated
         self._slots, seated = self._precedence.in_order(self._slots, self._promises.chosen, homes)
         return seated
 

@@ -12,7 +12,7 @@ from hs_core.names import JobId
 from hs_core.policy import JobFacts, Snapshot
 
 
-class Laid:
+class Laying:
     def __init__(
         self,
         snapshot: Snapshot,
