@@ -1,30 +1,27 @@
 """When the policy is asked, about what, and what becomes of its verdict."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from hs_core.cluster import admission, orders, reports, states
+from hs_core.cluster import admission, reports, states
 from hs_core.cluster.book import row_with
-from hs_core.cluster.last_said import LastSaid
+from hs_core.cluster.last_said import LOCAL, LastSaid
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.cluster.trade_facts import trade_fact
-from hs_core.copier import copier
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Consult, Direct, GiveUp, PolicyAnswered, Wake
+from hs_core.events import PolicyAnswered, Wake
 from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Plan, Snapshot, Trial, Verdict
 from hs_core.question import Question
-from hs_core.wanted import Turn, Wanted, WantedJob
 
 DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
 BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
-_as_said = copier(Wanted)
 
 
 class Decisions(Requests):
@@ -277,7 +274,7 @@ class Decisions(Requests):
         old, new = self._said.planned_turns, decided.turns
         if old is not new:
             self._restless.update(
-                name for name in {*old, *new} if old.get(name, _LOCAL) != new.get(name, _LOCAL)
+                name for name in {*old, *new} if old.get(name, LOCAL) != new.get(name, LOCAL)
             )
         self._said.planned_turns = new
         self._said.tickets = decided.tickets
@@ -309,100 +306,3 @@ class Decisions(Requests):
         if len(there) < 2:
             return False  # what lives there fits
         return sum(self._book.live[job].gpus for job in there) > len(self._book.hosts[name].healthy_gpus)
-
-    # --- what is ordered ------------------------------------------------------------------------------------------
-
-    def _consults(self) -> Iterator[GiveUp | Consult]:
-        if self._event.gives_up:
-            yield GiveUp()
-        if self._event.question is not None:
-            yield Consult(question=self._event.question)
-
-    def _directs(self, now_s: float) -> Iterator[Direct]:
-        if not self._restless:
-            return
-        restless = sorted(self._restless & self._connected)
-        self._untold -= self._restless
-        self._restless = set()
-        doomed = self._doomed(now_s)
-        for name in restless:
-            jobs = tuple(self._wanted_jobs(name, doomed))
-            wanted = self._wanted(name, jobs, now_s)
-            last = self._sent.get(name)
-            if last is not None and _as_said(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
-                continue
-            self._seq += 1
-            wanted = _as_said(wanted, seq=self._seq)
-            self._sent[name] = wanted
-            yield Direct(host=name, wanted=wanted)
-
-    def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
-        for row in self._book.at(name):
-            # 1: it is paused or ending, so nobody compares it
-            tickets = self._tickets.get(row.id, 1.0)
-            user = self._book.users[row.user]
-            evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
-            saves = evicted and row.id in self._evictions.saving
-            yield self._orders.wanted_job(
-                row, name, user, tickets, evicted=evicted and not saves, saves=saves
-            )
-
-    def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
-        """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
-        planned = self._turn(name, self._said.planned_turns, jobs)
-        common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
-        host = self._book.hosts[name]
-        wanted = Wanted(
-            term=self._term,
-            seq=0,
-            quantum_s=self.settings.quantum_s,
-            turn=planned,
-            jobs=jobs,
-            lends=self._orders.lends(name),
-            drained_gpus=host.drained_gpus,
-            fence_after_s=self.settings.fence_after_s,
-            lease_s=self.settings.lease_s,
-        )
-        if not common:
-            return wanted
-        last, spanning = self._sent.get(name), self._book.spanning
-        kept = last.turn if last is not None and last.edge_in_s is None else None
-        if kept is not None and spanning.isdisjoint(self._said.turns.get(name, _LOCAL).gangs):
-            # It kept its own cadence until now: what is on there goes on, but for gangs over several servers.
-            own = kept.among([gang for gang in kept.gangs if gang not in spanning])
-            self._said.turns = {**self._said.turns, name: own}
-        assert self._edges.at_s is not None
-        return replace(
-            wanted,
-            turn=self._turn_now(name, jobs),
-            quantum=self._edges.quantum,
-            edge_in_s=max(0.0, self._edges.at_s - now_s),
-            next_turn=planned,
-        )
-
-    def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
-        """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.
-
-        Not where GPUs were named, or are shared, nor those that are kept for who is on its way there.
-        """
-        said, turn = self._said.turns.get(name, _LOCAL), self._turn(name, self._said.turns, jobs)
-        if turn.local or said.guests or said.seats or len(turn.gangs) == len(said.gangs):
-            return turn
-        rows = (self._book.live.get(job) for job in said.gangs)
-        comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)
-        return turn if comes else replace(turn, local=True)
-
-    def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
-        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""
-        turn = turns.get(name, _LOCAL)
-        if not turn.gangs:
-            return turn
-        parted = {
-            job
-            for job in self._book.spanning.intersection(turn.gangs)
-            if any(job not in turns.get(host, _LOCAL).gangs for host in self._book.live[job].hosts)
-        }
-        return orders.turn_among(turn, [job for job in jobs if job.job not in parted])
-
-
-_LOCAL = Turn()

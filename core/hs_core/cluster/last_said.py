@@ -9,6 +9,9 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Trade, Trial
 from hs_core.wanted import Turn
 
+LOCAL = Turn()
+"""Of a server about which nothing is said: it shares its GPUs out itself."""
+
 
 @dataclass(slots=True)
 class LastSaid:
