@@ -96,7 +96,10 @@ def doctor(context: click.Context, config_file: Path | None) -> None:
 @click.option("--controller", required=True, metavar="HOST:PORT", help="Where the controller listens.")
 @click.option("--token", required=True, help="From `hsctl node enroll`; works once.")
 @click.option("--ca-sha256", required=True, help="Of the cluster's CA, from `hsctl node enroll`.")
-@click.option("--name", help="The node's name that the token was made for.  [default: the host's]")
+@click.option(
+    "--name",
+    help="The node's name that the token was made for.  [default: the configuration's, else the host's]",
+)
 @click.option(
     "--identity",
     "folder",
@@ -120,12 +123,21 @@ def join(
     """Get this host a key and a certificate, so that it may connect to the controller."""
     from hs_agent import identity
 
+    config_file = config_file or context.obj
+    if folder is None or config_file is not None:
+        place = identity.configured(config_file or settings.DEFAULT_FILE)
+        if folder is not None and folder.resolve() != place.folder.resolve():
+            raise RefusedError(
+                f"--identity {folder}: expected {place.folder}, where the agent of {config_file} looks for it"
+            )
+    else:
+        place = identity.Place(name=socket.gethostname(), folder=folder.absolute())
     made = identity.join(
         controller=controller,
         token=token,
         ca_sha256=ca_sha256,
-        name=name or socket.gethostname(),
-        folder=folder or identity.default_folder(config_file or context.obj or settings.DEFAULT_FILE),
+        name=name or place.name,
+        folder=place.folder,
         replace=replace,
     )
     click.echo(f"{made.node} has joined: {made.folder}, good until {time.ctime(made.not_after_s)}")

@@ -150,11 +150,11 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         controller=controller,
         token_file=_token_file(top, controller, dev=dev),
         dev=dev,
-        name=_name(top),
+        name=name_in(top),
         peer_listen=_peer_listen(top, dev=dev),
         peer_address=_peer_address(top),
         rendezvous_ports=_ports(top, "rendezvous_ports", range(29400, 30400)),
-        state_dir=_folder(top, "state_dir", "/var/lib/heteroshare/agent"),
+        state_dir=state_dir_in(top),
         run_dir=_run_dir(top),
         devices=devices,
         emulated=_emulated(top, devices),
@@ -291,12 +291,16 @@ def _ports(top: Table, key: str, default: range) -> range:
     return ports
 
 
-def _name(top: Table) -> str:
+def name_in(top: Table) -> str:
     expected = "a host name (letters, digits, '_' and '-', at most 63 between dots and 253 in all)"
     value = top.text("name", socket.gethostname(), expected)
     if not HOST_NAME.fullmatch(value):
         raise top.refuse("name", expected, found=value)
     return value
+
+
+def state_dir_in(top: Table) -> Path:
+    return _folder(top, "state_dir", "/var/lib/heteroshare/agent")
 
 
 def _folder(top: Table, key: str, default: str) -> Path:

@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hs_agent.config import DEFAULT_FILE, split_address
+from hs_agent.config import DEFAULT_FILE, name_in, split_address, state_dir_in
+from hs_agent.table import Table
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
@@ -39,6 +40,7 @@ from hs_proto.v1 import controller_pb2, controller_pb2_grpc
 
 log = structlog.get_logger("identity")
 
+FOLDER = "identity"  # in the state folder
 KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
 ROOM, ROOM_BYTES = "room", 16 << 10  # for certificates that are yet to come
 RETRY_S = (5.0, 600.0)
@@ -97,19 +99,26 @@ def load_identity(folder: Path) -> Identity | None:
         raise RefusedError(f"{error.filename}: cannot be read: {error.strerror}; {todo}") from None
 
 
-def default_folder(file: Path) -> Path:
-    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet, and the usual one may be missing."""
-    state_dir: object = "/var/lib/heteroshare/agent"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a host is called, and where its identity lies."""
+
+    name: str
+    folder: Path
+
+
+def configured(file: Path) -> Place:
+    """As the agent's configuration has it. Nothing else of that needs to be right yet, and the usual one may be missing. Raises RefusedError."""
+    table: Mapping[str, object] = {}
     try:
         if file != DEFAULT_FILE or file.exists():
-            state_dir = config_file.table(file).get("state_dir", state_dir)
+            table = config_file.table(file)
     except OSError as error:
         raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
     except config_file.ConfigFileError as error:
         raise RefusedError(f"{file}: {error}") from None
-    if not isinstance(state_dir, str) or not state_dir.startswith("/"):
-        raise RefusedError(f"{file}: state_dir = {state_dir!r}: expected an absolute path")
-    return Path(state_dir) / "identity"
+    top = Table(str(file), "", table)
+    return Place(name=name_in(top), folder=state_dir_in(top) / FOLDER)
 
 
 def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> Identity:

@@ -108,6 +108,8 @@ class Link:
             began_s = boot_s()
             why = await self._once()
             self.connected = False
+            if not why:
+                continue
             attempt = 0 if boot_s() - began_s > MAX_BACKOFF_S else attempt + 1
             most_s = min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
             wait_s = random.random() * most_s  # noqa: S311 — jitter
@@ -123,7 +125,7 @@ class Link:
             log.warning("no controller", controller=self.config.controller, why=why)
 
     async def _once(self) -> str:
-        """One connection; why it ended."""
+        """One connection; why it ended. Empty: it begins anew with the certificate that this host has now."""
         options = [
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -143,10 +145,10 @@ class Link:
                 if self._identity is not None:
                     self._identity.renewed.clear()
                 try:
-                    await connection.run(self._welcomed, self._identity)
+                    renewed = await connection.run(self._welcomed, self._identity)
                 finally:
                     call.cancel()
-            return "the controller ended the stream"
+            return "" if renewed else "the controller ended the stream"
         except grpc.aio.AioRpcError as error:
             if self._is_removed(error):
                 self.side.cast_out()
@@ -218,7 +220,8 @@ class _Connection:
         self._is_obeyed = True
         self._delay = Delay()
 
-    async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
+    async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> bool:
+        """Until it ends; whether that is because this host has a new certificate."""
         asked_s = boot_s()
         for hello in self._hello():
             await self._write(agent_pb2.FromAgent(hello=hello))
@@ -235,11 +238,12 @@ class _Connection:
         listening = asyncio.create_task(self._listen())
         ends: set[asyncio.Task[Any]] = {reporting, listening}
         if identity is not None:
-            ends.add(asyncio.create_task(_renewed(identity)))
+            ends.add(asyncio.create_task(identity.renewed.wait()))
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            return done.isdisjoint({reporting, listening})
         finally:
             tasks = [*ends, *self._logs.values(), *self._errands.values(), *self._others, *self._writes]
             for task in tasks:
@@ -494,8 +498,3 @@ class _Connection:
             text = await checkup.told(self.config)
         said = agent_pb2.DoctorSaid(request_id=request.request_id, text=text)
         await self._write(agent_pb2.FromAgent(doctor=said))
-
-
-async def _renewed(identity: Secure) -> None:
-    await identity.renewed.wait()
-    raise RefusedError("this host has a new certificate")

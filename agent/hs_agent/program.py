@@ -170,7 +170,6 @@ def _about_it(wanted: WantedJob, gpus: tuple[Gpu, ...], place: Place) -> dict[st
         "HS_JOB_ID": str(wanted.job),
         "HS_JOB_NAME": spec.name,
         "HS_USER": wanted.user,
-        "HS_ARRAY_TASK_ID": "" if spec.array_index is None else str(spec.array_index),
         "HS_NNODES": str(place.nodes),
         "HS_NODE_RANK": str(place.rank),
         "HS_GPUS_PER_NODE": str(wanted.gpus),
@@ -183,7 +182,7 @@ def _about_it(wanted: WantedJob, gpus: tuple[Gpu, ...], place: Place) -> dict[st
         "HS_COPIES": str(wanted.copies),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
-    }
+    } | ({} if spec.array_index is None else {"HS_ARRAY_TASK_ID": str(spec.array_index)})
 
 
 def _how_it_trains(wanted: WantedJob) -> dict[str, str]:

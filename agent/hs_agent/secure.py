@@ -42,7 +42,7 @@ def load(config: Config) -> Secure | None:
     """None: everything stays on this machine."""
     if not config.secure and (config.dev or not config.peer_listen):
         return None
-    folder = config.state_dir / "identity"
+    folder = config.state_dir / identity.FOLDER
     own = identity.load_identity(folder)
     if own is None:
         raise RefusedError(

@@ -13,7 +13,7 @@ import click
 
 from hs_client import errors
 from hs_client.completing import files
-from hs_client.verbs.table import ALIASES, GROUPS, VERBS
+from hs_client.verbs.table import ALIASES, ELSEWHERE, GROUPS, VERBS
 
 PROGRAM = "hsctl"
 
@@ -40,14 +40,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help":
+            args = [*args[1:], "--help"]
         name = args[0]
         known = name in VERBS or name in ALIASES or name.startswith("-")
         if not known and not ctx.resilient_parsing:  # a shell that completes would show it in its line
             from hs_client.quantities import did_you_mean
 
-            ctx.fail(
-                f"no such command {name!r}{did_you_mean(name, [*VERBS, *ALIASES]) or f'; see {PROGRAM} --help'}"
-            )
+            near = did_you_mean(ELSEWHERE.get(name, name), [*VERBS, *ALIASES, *ELSEWHERE.values()])
+            ctx.fail(f"no such command {name!r}{near or f'; see {PROGRAM} --help'}")
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **said: Any) -> click.Context:

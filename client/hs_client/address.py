@@ -21,6 +21,7 @@ class Address:
     token: str = ""
     ca: str = ""  # PEM: what the controller's certificate is checked against; TLS where there is one
     origin: str  # for messages: where we know it from
+    warning: str = ""  # for people: what is to be mended, though it can be used
 
     @property
     def socket(self) -> Path | None:
@@ -46,7 +47,21 @@ def embedded_socket(state: Path) -> str | None:
 def resolve(
     controller: str | None = None, token_file: str | None = None, ca_file: str | None = None
 ) -> Address:
-    """Flag, then HS_CONTROLLER, then the embedded cluster, then the login, then the system's socket."""
+    """Flag, then HS_CONTROLLER, then the embedded cluster, then the login, then the system's socket.
+
+    Raises InvalidError also where `token_file` or `ca_file` would say nothing: on a socket one is known by one's account, and acts as somebody else than the token's owner.
+    """
+    found = _resolve(controller, token_file, ca_file)
+    if token_file and found.socket is not None:
+        raise InvalidError(
+            f"--token-file: expected with HOST:PORT only; on {found.target} ({found.origin}) you are known by your account"
+        )
+    if ca_file and not found.ca:
+        raise InvalidError(f"--ca: expected with HOST:PORT only; {found.target} ({found.origin}) is not TLS")
+    return found
+
+
+def _resolve(controller: str | None, token_file: str | None, ca_file: str | None) -> Address:
     asked = controller or os.environ.get("HS_CONTROLLER")
     if asked:
         return _asked(asked, "--controller" if controller else "HS_CONTROLLER", token_file, ca_file)
@@ -63,26 +78,32 @@ def _asked(asked: str, origin: str, token_file: str | None, ca_file: str | None)
     if asked.startswith(("unix:", "/")):
         return Address(target=_socket(asked, origin), origin=origin)
     token_file = token_file or os.environ.get("HS_TOKEN_FILE")
-    token = login.token_in(token_file) if token_file else ""
+    token, warning = (login.token_in(token_file), login.seen_by_all(token_file)) if token_file else ("", "")
     if asked.startswith("http://"):
         host, port = split(asked.removeprefix("http://").rstrip("/"), origin)
         if not is_loopback(host):
             raise InvalidError(
                 f"{origin}: {asked!r}: expected {host}:{port}, which is TLS: plaintext (http://) is for loopback only"
             )
-        return Address(target=f"{host}:{port}", token=token, origin=origin)
+        return Address(target=f"{host}:{port}", token=token, origin=origin, warning=warning)
     asked = asked.removeprefix("https://").rstrip("/")
     host, port = split(asked, origin)
     ca_file = ca_file or os.environ.get("HS_CA")
     ca = login.ca_in(ca_file) if ca_file else ""
     known = login.read()
     if known is not None and known.controller == f"{host}:{port}":
-        return Address(target=known.controller, token=token or known.token, ca=ca or known.ca, origin=origin)
+        return Address(
+            target=known.controller,
+            token=token or known.token,
+            ca=ca or known.ca,
+            origin=origin,
+            warning=warning,
+        )
     if not ca:
         raise InvalidError(
             f"{origin}: {asked!r}: its certificate cannot be checked: expected `hsctl login {host}:{port}` before, or --ca FILE"
         )
-    return Address(target=f"{host}:{port}", token=token, ca=ca, origin=origin)
+    return Address(target=f"{host}:{port}", token=token, ca=ca, origin=origin, warning=warning)
 
 
 def _socket(asked: str, origin: str) -> str:

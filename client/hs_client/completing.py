@@ -1,4 +1,6 @@
-"""What a shell is to complete with names of files or folders: without it, completion would have taken these away from it."""
+"""What a shell is to complete: names of files or folders, which completion would have taken away from it else, or words of a few."""
+
+from collections.abc import Callable
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,3 +14,14 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
+
+
+def one_of(*words: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Of words after a comma the last one is completed."""
+
+    def found(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + word) for word in words if word.startswith(last)]
+
+    return found

@@ -18,9 +18,11 @@ from hs_proto.v1 import common_pb2 as common
 # What a program needs to be found and to read text as its user does; everything else is named with -e.
 # HOME and USER are not here: they are those of the account and machine the job runs on.
 DEFAULT_ENV = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+ON_THE_LINE = "command"  # where a command comes from that people typed
 JOB_FILES = (".yaml", ".yml")
 MAX_MESSAGE_BYTES = 1 << 20  # what a controller takes in one request
 
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -58,6 +60,10 @@ def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[c
     argv = _argv(job)
     base = _base(job, str(workdir), env)
     base.after.extend(_after(job, whom))
+    if job.torchrun and _starts_ranks_itself(argv):
+        raise InvalidError(
+            f"torchrun: the command is {argv[0]} itself, which would be started once for each GPU: expected one of them"
+        )
     made = [_one(job, base, variant, argv) for variant in _variants(job, argv, env)]
     if place.check:
         for spec in made:
@@ -65,6 +71,10 @@ def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[c
             _check_output(job, spec.output)
     _limits(made)
     return made
+
+
+def _starts_ranks_itself(argv: Sequence[str]) -> bool:
+    return Path(argv[0]).name in {"torchrun", "accelerate", "deepspeed", "mpirun"}
 
 
 def _after(job: Job, whom: Whom) -> list[common.After]:
@@ -193,7 +203,12 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def _class_of(argv: list[str]) -> str:
     """All jobs of a sweep perform alike, whatever is swept: the class is the command before anything was put in."""
     digest = hashlib.sha256("\0".join(argv).encode()).hexdigest()[:8]
-    return f"{' '.join(argv)[:100]} #{digest}"
+    return f"{_on_one_line(' '.join(argv))[:100]} #{digest}"
+
+
+def _on_one_line(text: str) -> str:
+    """As a name may be: shell lines and odd file names hold what would move a cursor."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _argv(job: Job) -> list[str]:
@@ -206,9 +221,11 @@ def _argv(job: Job) -> list[str]:
 
 
 def _name(job: Job, argv: list[str]) -> str:
+    return "job" if isinstance(job.run, str) else _on_one_line(_called(job, argv))[:128].strip() or "job"
+
+
+def _called(job: Job, argv: list[str]) -> str:
     """What people call it: the script's name if one is run by an interpreter, else the program's."""
-    if isinstance(job.run, str):
-        return "job"
     words = argv[4:] if job.setup else argv
     program = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*|bash|sh|torchrun", program):
@@ -216,10 +233,10 @@ def _name(job: Job, argv: list[str]) -> str:
             if previous == "-c":
                 break
             if previous == "-m":
-                return word[:128]
+                return word
             if not word.startswith("-") and "." in word:
-                return Path(word).stem[:128] or program
-    return re.sub(r"[\x00-\x1f\x7f]", "", program).strip()[:128] or "job"
+                return Path(word).stem or program
+    return program
 
 
 def _workdir(job: Job, place: Place, origins: Origins) -> Path:
@@ -320,7 +337,7 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     if found is not None:
         return found
     where = origins.get(("run",), "")
-    begin = f"{where}: " if where else ""
+    begin = f"{where}: " if where not in {"", ON_THE_LINE} else ""
     path = Path(workdir / word)
     if path.suffix in JOB_FILES and path.is_file():
         raise InvalidError(
@@ -333,6 +350,10 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     if "/" not in word and path.is_file():
         raise InvalidError(
             f"{begin}command {word!r}: expected a program on PATH; for the file in {workdir} write ./{word} or its interpreter"
+        )
+    if set_here := _ASSIGNMENT.fullmatch(word):
+        raise InvalidError(
+            f"{begin}command {word!r}: expected a program; a variable is set by hsctl: -e {set_here[1]}=…"
         )
     known = "a file that exists" if "/" in word else "a program on PATH"
     raise InvalidError(

@@ -1,4 +1,4 @@
-"""How people name jobs: `12`, task 3 of array 12 as `12_3`, the whole array as `12_all`."""
+"""How people name jobs: `12`, task 3 of array 12 as `12_3`, the whole array as `12_all`, those of a sweep as `13-16`."""
 
 import re
 from collections.abc import Sequence
@@ -6,18 +6,29 @@ from typing import Any
 
 from hs_client.api import ENDED, MOST_JOBS, Client
 from hs_client.errors import InvalidError, NotFoundError
+from hs_client.quantities import MAX_TASKS
+from hs_client.tables import numbers
 
 _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
 def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) -> list[int]:
-    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array; `under_way`: without what of it has ended or is being ended, unless all is), in order and each once."""
+    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), `13-16`, in order and each once.
+
+    `under_way`: of an array or range without what of it has ended or is being ended, unless all is.
+    """
     found: list[int] = []
     arrays: dict[int, list[Any]] = {}
     for word in words:
+        if ends := _RANGE.fullmatch(word):
+            found += _range(client, word, int(ends[1]), int(ends[2]), under_way=under_way)
+            continue
         head, _, task = word.partition("_")
         if not _JOB.fullmatch(word) or int(head) >= 2**63:
-            raise InvalidError(f"{word!r}: expected a job's number, e.g. 12, or of an array 12_3 or 12_all")
+            raise InvalidError(
+                f"{word!r}: expected a job's number, e.g. 12, or 12-15, or of an array 12_3 or 12_all{_called(client, word)}"
+            )
         if "_" not in word:
             found.append(int(head))
             continue
@@ -33,6 +44,26 @@ def job_ids(client: Client, words: Sequence[str], *, under_way: bool = False) ->
         left = [view for view in tasks if view.state not in over]
         found += sorted(view.id for view in left or tasks)
     return list(dict.fromkeys(found))
+
+
+def _called(client: Client, name: str) -> str:
+    """Names are nobody's alone: whoever says one is told the numbers."""
+    if not name[:1].isalpha():
+        return ""
+    found = [view.id for view in client.jobs(user=client.whoami(), ended=True) if view.name == name]
+    return f"; so named of yours: {numbers(sorted(found, reverse=True))}" if found else ""
+
+
+def _range(client: Client, word: str, first: int, last: int, *, under_way: bool) -> list[int]:
+    if not first <= last < first + MAX_TASKS:
+        raise InvalidError(
+            f"{word!r}: expected the first of at most {MAX_TASKS} jobs and the last, e.g. 12-15"
+        )
+    asked = list(range(first, last + 1))
+    if not under_way:
+        return asked
+    live = {view.id for view in client.jobs(limit=MOST_JOBS) if view.state != "cancelling"}
+    return [job for job in asked if job in live] or asked
 
 
 def as_slurm_has_it(client: Client, words: Sequence[str], where: str) -> list[str]:

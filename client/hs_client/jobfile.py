@@ -13,7 +13,7 @@ from pydantic.functional_validators import BeforeValidator, field_validator, mod
 from pydantic.json_schema import WithJsonSchema
 
 from hs_client import jobvalues, quantities
-from hs_client.complaints import Origins, Path_, complaints
+from hs_client.complaints import Complaints, Origins, Path_, raise_each
 from hs_client.errors import InvalidError
 from hs_client.jobvalues import Models, NonEmpty, Seconds, Size
 
@@ -331,10 +331,8 @@ class Job(_Part):
     @field_validator("env")
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, content in value.items():
-            check_env_name(name)
-            if wrong := no_text(str(content)):
-                raise ValueError(f"{name}: {wrong}")
+        wrong = {name: _env_wrong(name, content) for name, content in value.items()}
+        raise_each(wrong)
         return value
 
     @field_validator("run")
@@ -351,11 +349,7 @@ class Job(_Part):
     @field_validator("after")
     @classmethod
     def _after(cls, value: list[str]) -> list[str]:
-        for text in value:
-            try:
-                quantities.after(text)
-            except ValueError as error:
-                raise ValueError(f"{text!r}: {error}") from None
+        raise_each({place: _after_wrong(text) for place, text in enumerate(value)})
         return value
 
     @field_validator("array")
@@ -368,9 +362,14 @@ class Job(_Part):
     @field_validator("sweep")
     @classmethod
     def _sweep_names(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for name in value:
-            if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        raise_each(
+            {
+                name: ""
+                if _ENV_NAME.fullmatch(name)
+                else f"{name!r}: expected a name of letters, digits and _"
+                for name in value
+            }
+        )
         return value
 
     @model_validator(mode="after")
@@ -393,13 +392,22 @@ class Job(_Part):
         )
 
 
-def check_env_name(name: str) -> None:
+def _env_wrong(name: str, content: object) -> str:
+    """Empty: it may be in a job's environment."""
     if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        return f"{name!r}: expected a name of letters, digits and _"
     if name.startswith("HS_") or name in RESERVED_ENV:
-        raise ValueError(
-            f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
-        )
+        return f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
+    wrong = no_text(str(content))
+    return f"{name}: {wrong}" if wrong else ""
+
+
+def _after_wrong(text: str) -> str:
+    try:
+        quantities.after(text)
+    except ValueError as error:
+        return f"{text!r}: {error}"
+    return ""
 
 
 def schema() -> dict[str, Any]:
@@ -408,13 +416,21 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
-def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: str = "") -> Job:
-    """A checked job, or InvalidError with a line for each thing that is wrong."""
+def parse(
+    data: Mapping[str, Any],
+    origins: Origins | None = None,
+    *,
+    source: str = "",
+    flags: Mapping[Path_, str] | None = None,
+) -> Job:
+    """A checked job, or InvalidError with a line for each thing that is wrong. `flags`: what fields are called on the command line."""
     try:
         return Job.model_validate(data)
     except ValidationError as error:
-        lines = complaints(error, data, origins or {}, source=source, fields_at=_fields_at)
-        raise InvalidError("\n".join(lines)) from None
+        said = Complaints(
+            data=data, origins=origins or {}, source=source, flags=flags or {}, fields_at=_fields_at
+        )
+        raise InvalidError("\n".join(said.of(error))) from None
 
 
 def _fields_at(path: Path_) -> list[str]:

@@ -72,6 +72,17 @@ def token_in(name: str) -> str:
     return check_token(_text(name, "token file"), f"token file {name!r}")
 
 
+def seen_by_all(name: str) -> str:
+    """What to tell people of a token's file that everybody on this machine can read; empty: nobody can but its owner and group."""
+    try:
+        found = Path(name).expanduser().stat()
+    except OSError:
+        return ""
+    if not stat.S_ISREG(found.st_mode) or not found.st_mode & stat.S_IROTH:
+        return ""
+    return f"token file {name!r} can be read by everybody on this machine: chmod 600 {name}"
+
+
 def ca_in(name: str) -> str:
     return check_ca(_text(name, "CA file"), f"CA file {name!r}")
 

@@ -28,7 +28,7 @@ _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d+)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
-_AFTER = re.compile(r"(\d{1,18}(?:_(?:\d{1,18}|all))?)(?::(\w+))?")
+_AFTER = re.compile(r"(\d{1,18}(?:_(?:\d{1,18}|all)|-\d{1,18})?)(?::(\w+))?")
 CONDITIONS = ("ok", "any", "fail")
 DEGREES = ("dp", "tp", "pp")
 _DEGREE = re.compile(r"(dp|tp|pp)=([1-9]\d{0,5})|layers=([1-9]\d{0,5}(?:\+[1-9]\d{0,5})*)")
@@ -171,8 +171,15 @@ def after(text: str) -> tuple[str, str]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'gpus'?`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The one of `known` that is most like it, in capitals or not; empty: none is."""
+    folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else ""
 
 
 def span_text(seconds: float) -> str:

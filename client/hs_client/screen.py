@@ -101,16 +101,18 @@ def repaints() -> bool:
 def live() -> Iterator[Callable[[Table, bool], None]]:
     """On a terminal one picture that changes; into a pipe, or on one that cannot repaint, a new table whenever it changed."""
     if not repaints():
-        last: list[str] = []
+        last: tuple[list[str], list[str]] = [], []
 
         def again(table: Table, header: bool) -> None:
             nonlocal last
             lines = [table.title] if table.title and header else []
-            lines += plain_lines(table, header=header) if table.rows else [table.empty]
-            lines += table.footer
-            if lines != last:
+            lines += plain_lines(table, header=header) if table.rows else []
+            beside = [*([] if table.rows or not table.empty else [table.empty]), *table.footer]
+            if (lines, beside) != last:
                 print("\n".join([*lines, ""]), flush=True)
-                last = lines
+                for line in beside:  # as in a list that is printed once
+                    click.echo(line, err=True)
+                last = lines, beside
 
         yield again
         return

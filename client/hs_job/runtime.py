@@ -71,6 +71,7 @@ class Runtime:
         self._nodes = max(1, place.number_of(environment.get("HS_NNODES", "")))
         self._lock = threading.Condition()
         self._phase = Phase.NEW
+        self._speaks = 0  # the thread that is at a suspend point, for all that train; 0: none
         self._tier = "hold"
         self._stop: Optional[Stop] = None
         self._doing: Optional[Stop] = None
@@ -82,6 +83,10 @@ class Runtime:
         self._saved: Optional[Stop] = None  # the newest one that it has gone on after
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
+        self._went: Optional[Tuple[int, float]] = (
+            None  # when it was let go on; None: it has told of steps since
+        )
+        self._told_count = 0
         self._pace = Pace()
         self._last_id = 0
         self._told_can: List[str] = []
@@ -121,8 +126,12 @@ class Runtime:
 
     def _end(self) -> None:
         """The steps since it was last said how many there are."""
-        if self.live:  # not in a forked child, where whoever held the lock stayed behind
-            self._tick()
+        if not self.live:  # in a forked child: whoever held the lock stayed behind
+            return
+        with self._lock:
+            self._tick(stands=True)
+            if self._phase is Phase.RUNNING and self.count > self._told_count:
+                self._tell(self.mark, self.mark)
 
     def give_up(self) -> None:
         """Something about this torch cannot be hooked: the script runs as if there were no agent."""
@@ -181,6 +190,23 @@ class Runtime:
     # --- standing still --------------------------------------------------------------------------------------------
 
     def _point(self, restorable: bool, ends: bool) -> None:
+        """One thread speaks for all that train: whoever comes while it stands waits as long."""
+        me = threading.get_ident()
+        with self._lock:
+            if self._speaks not in (0, me):
+                while self._speaks:
+                    self._lock.wait()
+                return
+            mine, self._speaks = not self._speaks, me
+        try:
+            self._speak(restorable, ends)
+        finally:
+            if mine:
+                with self._lock:
+                    self._speaks = 0
+                    self._lock.notify_all()
+
+    def _speak(self, restorable: bool, ends: bool) -> None:
         if self._phase is Phase.NEW:
             self._arrive(restorable)
         elif not self._has_done_its_portion(restorable):
@@ -222,7 +248,7 @@ class Runtime:
 
     def _stand(self, phase: Phase, restorable: bool) -> None:
         """Until told to go on, or until the proposal was raised or dropped. Collectives stay un-entered."""
-        self._tick()
+        self._tick(stands=True)
         self._phase = phase
         self._base = None
         told = phase is not Phase.WAITING or self._link is None or self._link.connected
@@ -249,6 +275,7 @@ class Runtime:
             now = time.monotonic()
             self._pace.begin(now)
             self.mark = (self.count, now)
+            self._went = None if phase is Phase.WAITING else self.mark  # its very first step warms up
         for _ in range(gos):
             self._send(said.going(self.count, now - began))
 
@@ -487,16 +514,20 @@ class Runtime:
                 self._stop = None
             self._lock.notify_all()
 
-    def _tick(self) -> None:
-        """Progress since the last time, measured from step to step, time held left out."""
+    def _tick(self, *, stands: bool = False) -> None:
+        """Progress since the last time, measured from step to step, time held left out. `stands`: where no other step was told of since it went on, the first one is, as steps may take longer than turns."""
         with self._lock:
             base, mark = self._base, self.mark
-            if self._phase is not Phase.RUNNING or base is None or mark[0] <= base[0]:
-                return
-            self._base = mark
-            device_bytes = self.swapper.device_bytes() if self.swapper is not None else 0
-            noise = self.meter.told if self.meter is not None else None
-            self._send(said.progress(base, mark, device_bytes, noise))
+            if stands and self._went is not None and (base is None or mark[0] <= base[0]):
+                base = self._went
+            if self._phase is Phase.RUNNING and base is not None and mark[0] > base[0]:
+                self._tell(base, mark)
+
+    def _tell(self, base: Tuple[int, float], mark: Tuple[int, float]) -> None:
+        self._base, self._went, self._told_count = mark, None, mark[0]
+        device_bytes = self.swapper.device_bytes() if self.swapper is not None else 0
+        noise = self.meter.told if self.meter is not None else None
+        self._send(said.progress(base, mark, device_bytes, noise))
 
     # --- what it can -----------------------------------------------------------------------------------------------
 

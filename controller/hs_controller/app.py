@@ -109,7 +109,7 @@ class Controller:
             self._fronts.append(socket)  # from here on there is something to clear away
         self._server = await self._serve(guests, authority, secret)
         if site is not None:
-            self._web = self._site(visitors, find)
+            self._web = self._site(visitors, find, authority)
             await self._web.open()
         for socket in sockets:
             await self._open(socket)
@@ -137,7 +137,7 @@ class Controller:
         )
         return [people, agents]
 
-    def _site(self, visitors: Guests, find: Find) -> Web:
+    def _site(self, visitors: Guests, find: Find, authority: Authority | None) -> Web:
         """The page, and what Prometheus reads."""
         history = History(self.config.quantum_s)
         app = application(
@@ -147,7 +147,7 @@ class Controller:
             history,
             find,
             refusals=self._refusals,
-            secure=not self.config.dev,
+            authority=None if self.config.dev else authority,
         )
         return Web(app, visitors, self.loop, history)
 

@@ -28,6 +28,7 @@ from hs_controller.refusals import CONNECTION, Refusals, Why
 log = structlog.get_logger("hs_controller.doors")
 
 HANDSHAKE_S = 10.0
+TOLD_EVERY_S = 60.0  # that nobody can be let in
 LINGER_S = 10.0  # for a guest to take what is still on its way to it, once nobody serves it any more
 _PEER = "unix-abstract:"
 
@@ -185,11 +186,14 @@ class Front(ABC):
     async def _accept(self) -> None:
         assert self._listener is not None
         loop = asyncio.get_running_loop()
+        told_s = float("-inf")
         while True:
             try:
                 connection, peer = await loop.sock_accept(self._listener)
             except OSError as error:  # out of file descriptors, say: those inside must get on
-                log.warning("cannot-accept", why=str(error))
+                if loop.time() - told_s >= TOLD_EVERY_S:  # it may last for days
+                    told_s = loop.time()
+                    log.warning("cannot-accept", door=self.name, why=str(error))
                 await asyncio.sleep(0.2)
                 continue
             if len(self._open) + len(self._entering) >= self._limits.connections:

@@ -32,6 +32,7 @@ from hs_controller.rows import (
 from hs_controller.sqlite import (
     StoreFullError,
     StoreRefusedError,
+    StoreUnavailableError,
     check_ours,
     check_private,
     check_schema,
@@ -43,6 +44,7 @@ from hs_controller.sqlite import (
     not_opened,
     told,
     wal,
+    why_no_file,
 )
 from hs_controller.tables import (
     COARSE,
@@ -144,6 +146,8 @@ class Journal:
             journal = cls(folder, lock, writer, reader)
         except sa.exc.DBAPIError as error:
             why = told(error.orig, f"{file}: cannot be used")
+            if isinstance(why, StoreUnavailableError):
+                why = why_no_file(folder) or why
             raise (why if isinstance(why, StoreFullError) else StoreRefusedError(str(why))) from None
         except OSError as error:
             raise not_opened(error, f"{file}: cannot be made") from None

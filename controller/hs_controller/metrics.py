@@ -3,6 +3,7 @@
 Names are stable: boards and alerts stand on them. A user, a pool or a server is a label; a job never is, as jobs come and go by the thousand.
 """
 
+import os
 import re
 import resource
 import time
@@ -20,11 +21,12 @@ from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
+from hs_controller.pki import Authority
 from hs_controller.rows import Usage
 from hs_core.cluster import ClusterMachine
 from hs_core.model import Host, JobState
 from hs_core.reports import Phase
-from hs_daemon import version
+from hs_daemon import boot_s, version
 
 WINDOW_S = 3600.0  # of fairness, as in `hsctl share`
 OPEN_METRICS, OPEN_METRICS_END = "application/openmetrics-text", b"# EOF\n"
@@ -43,11 +45,13 @@ class _One(Collector):
         yield self._family
 
 
-async def exposition(loop: Loop, hub: Hub, accept: str) -> tuple[bytes, str]:
+async def exposition(
+    loop: Loop, hub: Hub, accept: str, authority: Authority | None = None
+) -> tuple[bytes, str]:
     """The page, and its content type: Prometheus' text format or OpenMetrics, as `accept` asks for."""
     encode, content_type = _encoder(accept)
     pieces, texts = Pieces(rest_s=REST_S), list[bytes]()
-    for family in [*await gather(loop, hub), *loop.meters.registry.collect()]:
+    for family in [*await gather(loop, hub, authority), *loop.meters.registry.collect()]:
         # A histogram's samples of one kind come together, so it stays whole; those have few.
         samples = max(1, len(family.samples))
         step = SAMPLES_AT_ONCE if family.type in {"gauge", "counter"} else samples
@@ -71,14 +75,15 @@ def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
         return choose_encoder("")
 
 
-async def gather(loop: Loop, hub: Hub) -> list[Metric]:
+async def gather(loop: Loop, hub: Hub, authority: Authority | None = None) -> list[Metric]:
     """Of the state as it is in the journal. Raises nothing: what is not known is left out."""
     await loop.settled()
     mind, now_s, pieces = loop.mind, loop.clock.now_s(), Pieces(loop.settled, rest_s=REST_S)
     return [
         *_controller(mind, now_s, read_only=bool(loop.read_only), given_up=loop.given_up),
         *await _users(mind, now_s, pieces),
-        *await _nodes(mind.machine, hub, now_s, pieces),
+        _certificates(authority),
+        *await _nodes(mind, hub, now_s, pieces),
         await _queue(mind.machine, now_s, pieces),
         *_process(),
     ]
@@ -115,12 +120,38 @@ def _controller(mind: Mind, now_s: float, *, read_only: bool, given_up: int) -> 
     ]
 
 
+def _certificates(authority: Authority | None) -> Metric:
+    ends = GaugeMetricFamily(
+        "hs_certificate_end_seconds",
+        "When the cluster's CA, and the certificate that the controller shows, end: seconds since 1970.",
+        labels=["certificate"],
+    )
+    if authority is not None:
+        ends.add_metric(["ca"], authority.until_s)
+        ends.add_metric(["controller"], authority.own_until_s)
+    return ends
+
+
+def _started_s() -> float:
+    """Since 1970. Counted back once: a clock that is set later is no start."""
+    ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    return round(time.time() - (boot_s() - ticks / os.sysconf("SC_CLK_TCK")), 2)
+
+
+STARTED_S = _started_s()
+
+
 def _process() -> list[Metric]:
     """Under the names that everybody's boards know. The library's own wants /proc/stat, which the service's unit hides."""
     resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return [
         CounterMetricFamily(
             "process_cpu_seconds", "User and system CPU time spent in seconds.", value=time.process_time()
+        ),
+        GaugeMetricFamily(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            value=STARTED_S,
         ),
         GaugeMetricFamily(
             "process_resident_memory_bytes",
@@ -192,10 +223,12 @@ _OF_A_NODE = {
     "hs_host_memory_parked_bytes": "Device memory of suspended jobs that is kept in host memory.",
     "hs_node_gpu_utilization_ratio": "How busy the node's GPUs say they are, 0 to 1, their mean.",
     "hs_node_gpu_memory_used_bytes": "Device memory in use, as the node's GPUs say.",
+    "hs_node_certificate_end_seconds": "When the newest certificate that the node was given ends: seconds since 1970.",
 }
 
 
-async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces) -> list[Metric]:
+async def _nodes(mind: Mind, hub: Hub, now_s: float, pieces: Pieces) -> list[Metric]:
+    machine = mind.machine
     families = {name: GaugeMetricFamily(name, text, labels=["node"]) for name, text in _OF_A_NODE.items()}
     state = GaugeMetricFamily(
         "hs_gpu_state",
@@ -208,7 +241,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
         busy, parked_bytes = _in_use(machine, host)
         if heard_s > 0:
             families["hs_agent_report_age_seconds"].add_metric([host.name], max(0.0, now_s - heard_s))
-        for name, value in (*_as_known(machine, host), *_as_connected(link, parked_bytes)):
+        for name, value in (*_as_known(mind, host), *_as_connected(link, parked_bytes)):
             families[name].add_metric([host.name], float(value))
         for gpu in host.gpus:
             word = _state(host, gpu.id, gpu.healthy, connected=link is not None, busy=gpu.id in busy)
@@ -217,7 +250,10 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces
     return [*families.values(), state]
 
 
-def _as_known(machine: ClusterMachine, host: Host) -> Iterator[tuple[str, float]]:
+def _as_known(mind: Mind, host: Host) -> Iterator[tuple[str, float]]:
+    machine, until_s = mind.machine, mind.registry.certificate_until_s(host.name)
+    if until_s > 0:
+        yield "hs_node_certificate_end_seconds", until_s
     yield "hs_node_draining", host.drain is not None
     yield "hs_node_cannot_start", bool(machine.cannot_start(host.name))
     yield "hs_node_jobs", len(machine.jobs_at(host.name)) + len(machine.needing(host.name))

@@ -11,6 +11,7 @@ from hs_controller.pki import Authority, PkiError
 log = structlog.get_logger("hs_controller")
 
 LOOKED_AT_S = 3600.0  # how often it is looked whether it is due
+CA_LOW_S = 90 * 86_400.0  # left of the CA's life: then it is told with each start
 
 
 class OwnCertificate:
@@ -22,6 +23,9 @@ class OwnCertificate:
     async def context(self, protocol: str) -> ssl.SSLContext:
         """For a port over which `protocol` (as ALPN names it) is spoken; kept up to date until `stop`. Raises PkiError where none could be made."""
         await self._renew_if_due()
+        until_s = self._authority.until_s
+        if self._renewing is None and until_s - time.time() < CA_LOW_S:
+            log.warning("ca-ends", at=time.ctime(until_s), todo="a new one: docs/security.md says how")
         context = self._authority.server_context(protocol)
         self._contexts.append(context)
         if self._renewing is None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hs_core.errors import RefusedError
+from hs_core.errors import Kind, RefusedError
 from hs_daemon.durable import sync_folder, write_new
 from hs_daemon.owned import why_not_ours
 from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI, RENEW_AFTER, agent_dns, agent_uri
@@ -86,6 +86,9 @@ class Authority:
         self._certificate = certificate
         self.pem = _pem(certificate)
         self.sha256 = hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+        self.until_s = certificate.not_valid_after_utc.timestamp()
+        self.own_until_s = 0.0
+        """When the certificate ends that the controller shows; 0: it shows none."""
 
     @classmethod
     def load(cls, state_dir: Path) -> "Authority | None":
@@ -106,10 +109,12 @@ class Authority:
     # --- for nodes --------------------------------------------------------------------------------------------------
 
     def issue(self, node: str, csr_pem: bytes, now_s: float) -> Issued:
-        """Only the public key is taken from the request; what the certificate says is ours to say."""
+        """Only the public key is taken from the request; what the certificate says is ours to say. Raises RefusedError."""
         key = _public_key(csr_pem)
         names = [x509.UniformResourceIdentifier(agent_uri(node)), x509.DNSName(agent_dns(node))]
         usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        if why := self._why_over(now_s):
+            raise RefusedError(why, Kind.CONFLICT)
         return self._sign(f"agent {node}"[:64], key, names, usage, now_s)
 
     # --- for the controller -----------------------------------------------------------------------------------------
@@ -136,6 +141,9 @@ class Authority:
         return True
 
     def renew_own(self, now_s: float) -> None:
+        """Raises PkiError."""
+        if why := self._why_over(now_s):
+            raise PkiError(f"{self._folder}: {why}")
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(CONTROLLER_URI)]
         names += [x509.DNSName(name) for name in dict.fromkeys((CONTROLLER_DNS, *_host_names()))]
@@ -170,8 +178,19 @@ class Authority:
         """Takes up the controller's certificate as it is now, for connections from now on."""
         try:
             context.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
-        except (OSError, ssl.SSLError) as error:
+            own = x509.load_pem_x509_certificate((self._folder / "server.pem").read_bytes())
+        except (OSError, ValueError) as error:  # ssl's are OSErrors
             raise PkiError(f"{self._folder}: server.pem and server.key cannot be used: {error}") from None
+        self.own_until_s = own.not_valid_after_utc.timestamp()
+
+    def _why_over(self, now_s: float) -> str:
+        """Why nothing can be signed any more; empty: it can."""
+        if now_s < self.until_s:
+            return ""
+        return (
+            f"the cluster's CA ended on {time.ctime(self.until_s)} (the clock of the controller's host says {time.ctime(now_s)}):"
+            " a new one is needed, docs/security.md says how"
+        )
 
     def _sign(
         self,
@@ -181,7 +200,7 @@ class Authority:
         usage: list[x509.ObjectIdentifier],
         now_s: float,
     ) -> Issued:
-        end_s = min(now_s + LEAF_S, self._certificate.not_valid_after_utc.timestamp())
+        end_s = min(now_s + LEAF_S, self.until_s)
         certificate = (
             _builder(subject, key, now_s - BACKDATED_S, end_s)
             .issuer_name(self._certificate.subject)

@@ -76,6 +76,17 @@ def not_opened(error: OSError, doing: str) -> StoreError:
     return StoreRefusedError(f"{doing}: {error.strerror}")
 
 
+def why_no_file(folder: Path) -> StoreError | None:
+    """Where no file can be made any more, SQLite says no more than that it cannot open one. None: one can be made."""
+    probe = folder / f"{BACKUP}-probe"
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+    except OSError as error:
+        return not_opened(error, f"{folder}: no file can be made there")
+    return None
+
+
 def check_ours(folder: Path) -> None:
     """Whoever can change what is in the state folder has the cluster."""
     try:

@@ -1,12 +1,15 @@
 """A daemon's configuration as it lies on the disk: one table of TOML."""
 
+import codecs
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 20  # a thousand times what there is to say: what is larger is some other file
+MOST_SHOWN = 80  # characters of a line
 
 
 class ConfigFileError(Exception):
@@ -15,7 +18,7 @@ class ConfigFileError(Exception):
 
 def table(path: Path) -> dict[str, Any]:
     try:
-        text = _read(path).decode("utf-8")
+        text = _read(path).removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except OSError as error:
         raise ConfigFileError(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -23,9 +26,17 @@ def table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # also a number of more digits than Python reads
-        raise ConfigFileError(f"is not TOML: {error}") from None
+        raise ConfigFileError(f"is not TOML: {error}{_line(text, str(error))}") from None
     except RecursionError:
         raise ConfigFileError("is not TOML: lists or tables in one another without end") from None
+
+
+def _line(text: str, error: str) -> str:
+    """The line that is wrong; of a key that is there twice nothing else says which. Empty: none is named."""
+    place = re.search(r"\(at line (\d+), column \d+\)$", error)
+    lines = text.splitlines()
+    number = int(place[1]) if place is not None else 0
+    return f": {lines[number - 1].strip()[:MOST_SHOWN]}" if 0 < number <= len(lines) else ""
 
 
 def _read(path: Path) -> bytes:

@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import socket
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,8 +165,52 @@ def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
         2,
         [f"hs-agent: {missing}: cannot be read: No such file or directory"],
     )
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--identity", str(tmp_path / "identity")])
+    with pytest.raises(SystemExit):
+        program.main()
+    assert told[1:] == told[:1], "where it is to go makes no difference"
     monkeypatch.setattr(identity, "DEFAULT_FILE", missing)
-    assert identity.default_folder(missing) == Path("/var/lib/heteroshare/agent/identity")
+    place = identity.configured(missing)
+    assert place == identity.Place(
+        name=socket.gethostname(), folder=Path("/var/lib/heteroshare/agent/identity")
+    )
+
+
+def test_a_host_joins_by_the_name_and_into_the_folder_that_its_configuration_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'name = "gpu7"\nstate_dir = "{tmp_path}/state"\n')
+    joined: list[dict[str, object]] = []
+
+    def join(**said: object) -> SimpleNamespace:
+        joined.append(said)
+        return SimpleNamespace(node=said["name"], folder=said["folder"], not_after_s=0.0)
+
+    monkeypatch.setattr(identity, "join", join)
+    told: list[str] = []
+    monkeypatch.setattr(program, "complain", told.append)
+    words = ["hs-agent", "join", "--controller", "a:1", "--token", "t", "--ca-sha256", "00"]
+
+    def run(*more: str) -> int:
+        monkeypatch.setattr("sys.argv", [*words, *more])
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        return int(ended.value.code or 0)
+
+    assert run("--config", str(file)) == 0
+    assert run("--config", str(file), "--identity", str(tmp_path / "state/identity"), "--name", "gpu8") == 0
+    assert [(said["name"], said["folder"]) for said in joined] == [
+        ("gpu7", tmp_path / "state/identity"),
+        ("gpu8", tmp_path / "state/identity"),
+    ]
+    assert run("--config", str(file), "--identity", str(tmp_path / "elsewhere")) == 2
+    assert told == [
+        f"hs-agent: --identity {tmp_path}/elsewhere: expected {tmp_path}/state/identity, where the agent of {file} looks for it"
+    ]
+    file.write_text('name = "gpu 7"\n')
+    assert run("--config", str(file), "--identity", str(tmp_path / "elsewhere")) == 2
+    assert "name = 'gpu 7': expected a host name" in told[1]
 
 
 def test_a_join_that_is_refused_leaves_no_folder_behind_and_one_that_is_not_leaves_its_own(

@@ -125,6 +125,12 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
     assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_job_of_no_array_has_no_task_number(settings, job) -> None:
+    """Scripts ask `os.environ.get("HS_ARRAY_TASK_ID", "0")`."""
+    made, _ = prepared(settings, job, "train.py")
+    assert "HS_ARRAY_TASK_ID" not in made["env"]
+
+
 def test_torchrun_notes_how_its_processes_failed_in_the_jobs_folder_and_that_goes_with_it(
     settings, job, place: Path
 ) -> None:

@@ -1,12 +1,14 @@
 """How the agent takes what the controller says on its stream."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from hs_agent import link, logs
 from hs_core.names import JobId
@@ -248,3 +250,61 @@ def test_jobs_end_where_the_controller_says_over_tls_that_the_host_was_removed(
     side = SimpleNamespace(cast_out=lambda: told.append("cast out"))
     assert said in asyncio.run(link.Link(config, side, identity)._once())  # type: ignore[arg-type]
     assert told == ["cast out"] * ends
+
+
+class Open:
+    """A stream to the controller that has welcomed this host and says no more."""
+
+    def __init__(self) -> None:
+        self._said = [agent_pb2.ToAgent(welcome=agent_pb2.Welcome(term=1))]
+
+    async def read(self) -> agent_pb2.ToAgent:
+        if not self._said:
+            await asyncio.Event().wait()
+        return self._said.pop()
+
+    async def write(self, _: agent_pb2.FromAgent) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_a_host_with_a_new_certificate_connects_anew_at_once_and_complains_of_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Open] = []
+
+    def stub(_: object) -> SimpleNamespace:
+        def connect(**_: object) -> Open:
+            opened.append(Open())
+            return opened[-1]
+
+        return SimpleNamespace(Connect=connect)
+
+    monkeypatch.setattr(link.dialling, "channel", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(link.dialling, "metadata", lambda _: ())
+    monkeypatch.setattr(link.agent_pb2_grpc, "AgentLinkStub", stub)
+    connection = connection_of([])
+    side = connection.side
+    side.term, side.described = lambda: 1, ""
+    keeper = SimpleNamespace(look=lambda: None, why_not_good=lambda: "")
+    config = SimpleNamespace(secure=True, name="h1", controller="head:7443", report_interval_s=1.0)
+
+    async def story() -> None:
+        identity = SimpleNamespace(keeper=keeper, renewed=asyncio.Event())
+        welcomed = asyncio.Queue[float]()
+        side.heard_controller = welcomed.put_nowait
+        one = link.Link(config, side, identity)  # type: ignore[arg-type]
+        running = asyncio.create_task(one.run())
+        async with asyncio.timeout(60):
+            for times in (1, 2, 3):
+                await welcomed.get()
+                assert (len(opened), one.connected) == (times, True)
+                identity.renewed.set()
+        running.cancel()
+
+    monkeypatch.setattr(link.random, "random", lambda: pytest.fail("there is nothing to wait for"))
+    with capture_logs() as told:
+        asyncio.run(story())
+    assert {line["event"] for line in told} == {"connected"}

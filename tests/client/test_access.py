@@ -169,12 +169,10 @@ def test_an_address_without_a_known_ca_is_refused_before_anything_is_sent(call, 
     assert f"hsctl login {target}" in ran.err
     (tmp_path / "ca.pem").write_text(ca.pem)
     (tmp_path / "token").write_text("mine\n")
-    assert (
-        call(
-            "--controller", target, "--ca", tmp_path / "ca.pem", "--token-file", tmp_path / "token", "info"
-        ).code
-        == 0
-    )
+    (tmp_path / "token").chmod(0o600)
+    words = ("--controller", target, "--ca", tmp_path / "ca.pem", "--token-file", tmp_path / "token", "info")
+    quiet = call(*words)
+    assert (quiet.code, quiet.err) == (0, "")
     assert serving.fake.metadata["Info"]["authorization"] == "Bearer mine"
     (tmp_path / "other.pem").write_text(new_ca().pem)
     started = call("--controller", target, "--ca", tmp_path / "other.pem", "info")
@@ -186,6 +184,22 @@ def test_plaintext_is_for_loopback_only_and_says_so_in_the_address(call):
     ran = call("--controller", "http://gpu-head:7443", "info")
     assert ran.code == 2
     assert "loopback only" in ran.err
+
+
+def test_a_token_file_that_everybody_can_read_is_warned_of_and_used(call, listening, ca, tmp_path):
+    serving = listening()
+    target = f"127.0.0.1:{serving.port}"
+    file, ca_file = tmp_path / "token", tmp_path / "ca.pem"
+    file.write_text("mine\n")
+    file.chmod(0o644)
+    ca_file.write_text(ca.pem)
+    said = f"hsctl: token file {str(file)!r} can be read by everybody on this machine: chmod 600 {file}\n"
+    ran = call("--controller", target, "--ca", ca_file, "--token-file", file, "info")
+    assert (ran.code, ran.err) == (0, said)
+    ran = call("login", target, "--ca", ca_file, "--token-file", file)
+    assert (ran.code, ran.err) == (0, said)
+    file.chmod(0o640)
+    assert call("--controller", target, "--ca", ca_file, "--token-file", file, "info").err == ""
 
 
 def test_a_login_that_others_can_read_is_refused(call, listening, ca, tmp_path):
@@ -304,3 +318,15 @@ def test_an_invitation_is_listed_and_taken_back_as_the_nodes_that_it_is_for(hsct
     (row,) = json.loads(hsctl("token", "list", "--json").out)
     assert (row["node"], row["user"], row["not_after"]) == ("v1", "root", 2e9)
     assert hsctl("token", "revoke", "i1").out == "the invitation i1 of v1 revoked\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--token-file", "you are known by your account"), ("--ca", "is not TLS")]
+)
+def test_what_would_say_nothing_on_a_socket_is_refused(hsctl, tmp_path, flag, text):
+    """Else whoever names a token there would act as somebody else than its owner."""
+    (tmp_path / "file").write_text("x")
+    ran = hsctl(flag, tmp_path / "file", "queue")
+    assert ran.code == 2
+    assert ran.err.startswith(f"hsctl: {flag}: expected with HOST:PORT only; ")
+    assert text in ran.err

@@ -211,6 +211,12 @@ def test_of_a_server_that_is_away_nobody_says_what_is_busy(hsctl, busy):
     assert rows[0]["running_job"] == 7, "who was there may be there still"
 
 
+def test_that_there_are_no_events_is_said_beside_the_answer(hsctl, fake):
+    fake.events = []
+    ran = hsctl("events", "-u", "nobody")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no events\n")
+
+
 def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     fake.events = [
         wire.Event(
@@ -362,6 +368,19 @@ def test_doctor_fails_where_something_is_broken(hsctl, busy):
     busy.nodes = [wire.NodeView(name="n1", state="up", gpus=GPUS[:3])]
     busy.info.version = "9.0.0"
     assert "warn  version" in hsctl("doctor").out
+
+
+def test_doctor_names_a_server_whose_agent_is_of_another_version_than_the_controller(hsctl, busy):
+    newer = f"{busy.info.version.split('.')[0]}.999.0"
+    busy.nodes = [
+        wire.NodeView(name="n1", state="up", gpus=GPUS[:3], version=busy.info.version),
+        wire.NodeView(name="n2", state="up", gpus=GPUS[:3], version=newer),
+        wire.NodeView(name="n3", state="away", gpus=GPUS[:3], draining=True),
+    ]
+    ran = hsctl("doctor")
+    assert ran.code == 0
+    assert f"warn  node n2: its agent is of version {newer}, the controller of {busy.info.version}" in ran.out
+    assert ran.out.count("its agent is of version") == 1
 
 
 def test_doctor_does_not_fail_for_a_server_that_was_emptied_to_be_switched_off(hsctl, busy):

@@ -109,6 +109,19 @@ def completed(line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("hsctl queue --state su", ["suspended", "succeeded"]),
+        ("hsctl queue -s running,qu", ["running,queued"]),
+        ("hsctl submit --migrate s", ["same-type"]),
+        ("hsctl submit -f job.yaml name=x --dry", ["--dry-run"]),
+    ],
+)
+def test_words_of_which_there_are_few_are_completed(line, words):
+    assert completed(line).stdout.split() == [f"plain,{word}" for word in words]
+
+
 def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
     assert completed("hsctl frob ").stderr == ""
 

@@ -153,11 +153,17 @@ def test_merged_and_aliased_parts_are_read():
     ("text", "complaint"),
     [
         ("run: x\nresorces: {gpus: 1}\n", "job.yaml:2: unknown field 'resorces'; did you mean 'resources'?"),
-        ("run: x\nresources:\n  gpuz: 1\n", "job.yaml:3: unknown field 'resources.gpuz'; did you mean 'gpus'?"),
-        ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
-        ("run: x\nelastic: {gpus_mx: 8}\n", "unknown field 'elastic.gpus_mx'; did you mean 'gpus_max'?"),
+        ("run: x\nresources:\n  gpuz: 1\n", "job.yaml:3: unknown field 'resources.gpuz'; did you mean 'resources.gpus'?"),
+        ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'retry.max'?"),
+        ("run: x\nelastic: {gpus_mx: 8}\n", "unknown field 'elastic.gpus_mx'; did you mean 'elastic.gpus_max'?"),
         ("run: x\ndataset: {path: /data}\n", "unknown field 'dataset.path'; known here: name, size"),
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
+        ("run: x\ngpus: 2\n", "job.yaml:2: unknown field 'gpus'; did you mean 'resources.gpus'?"),
+        ("run: x\ngpu: 2\n", "unknown field 'gpu'; did you mean 'resources.gpus'?"),
+        ("run: x\ngpu_type: K80\n", "did you mean 'resources.gpu_type' or 'placement.gpu_type'?"),
+        ("run: x\nResources: {gpus: 2}\n", "unknown field 'Resources'; did you mean 'resources'?"),
+        ("run: x\ncommand: y\n", "unknown field 'command'; did you mean 'run'?"),
+        ("run: x\nretry: 3\n", "retry = 3: expected fields below it: max, on"),
         ("name: x\n", "run: missing: expected a command"),
         (f"run: x\nname: {'n' * 129}\n", "expected at most 128 characters"),
         ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
@@ -197,7 +203,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nresources:\n  gpus: 0\n", "job.yaml:3: resources.gpus = 0: expected 1 to 1024 GPUs per node"),
         ("run: x\nresources: {gpus: -1}\n", "resources.gpus = -1: expected 1 to 1024"),
         ("run: x\nresources: {gpus: 99999999999}\n", "expected 1 to 1024"),
-        ("run: x\nresources: {gpus: true}\n", "resources.gpus = True: expected a whole number"),
+        ("run: x\nresources: {gpus: true}\n", "resources.gpus = true: expected a whole number"),
         ("run: x\nresources: {gpus: 1.5}\n", "expected a whole number"),
         ("run: x\nresources: {gpus: lots}\n", "expected a number of GPUs or MODEL:NUMBER"),
         ("run: x\nresources: {gpus: 'V100:2', gpu_type: H100}\n", "expected one of them"),
@@ -206,17 +212,17 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nplacement: {gpu_type: ','}\n", "placement.gpu_type = ',': expected names of GPU models"),
         ("run: x\nresources: {gpu_type: 4090}\n", "resources.gpu_type = 4090: expected names of GPU models"),
         ("run: x\nresources: {memory: 1e30}\n", "resources.memory"),
-        ("run: x\nresources: 4\n", "resources = 4: expected fields below it"),
+        ("run: x\nresources: 4\n", "resources = 4: expected fields below it: cpus, gpu_memory"),
         ("run: x\nnodes: '2'\n", "nodes = '2': expected a whole number"),
         ("run: x\nname: 12\n", "name = 12: expected text (put it in quotes)"),
         ("run: x\nname: 2026-01-01\n", "expected text"),
         ("run: x\npriority: 1.5\n", "priority = 1.5: expected a whole number"),
         ("run: x\nmax_duration: -3\n", "max_duration = -3: expected more than 0"),
         ("run: x\nmax_duration: .inf\n", "max_duration"),
-        ("run: x\nmax_duration: yes\n", "max_duration = True: expected a duration above 0 and at most 366 days"),
-        ("run: x\nsteps: yes\n", "steps = True: expected a whole number"),
-        ("run: x\naccumulation: yes\n", "accumulation = True: expected a whole number"),
-        ("run: x\nelastic: {gpus_max: 2, batch: 4, noise_scale: yes}\n", "elastic.noise_scale = True: expected a number"),
+        ("run: x\nmax_duration: yes\n", "max_duration = true: expected a duration above 0 and at most 366 days"),
+        ("run: x\nsteps: yes\n", "steps = true: expected a whole number"),
+        ("run: x\naccumulation: yes\n", "accumulation = true: expected a whole number"),
+        ("run: x\nelastic: {gpus_max: 2, batch: 4, noise_scale: yes}\n", "elastic.noise_scale = true: expected a number"),
         (f"run: x\nsteps: {'9' * 5000}\n", "job.yaml:2: steps: Exceeds the limit (4300 digits)"),
         ("run: x\nname: 2026-13-45\n", "job.yaml:2: name: month must be in 1..12"),
         (f"run: x\nresources: {{gpus: 'V100:{'9' * 20}'}}\n", f"'V100:{'9' * 20}': expected 1 to 1024 GPUs per node"),
@@ -224,7 +230,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nenv: {HS_JOB_ID: 1}\n", "HS_JOB_ID is set by HeteroShare"),
         ("run: x\nenv: {'A B': 1}\n", "'A B': expected a name"),
         ("run: x\nenv: {A: [1]}\n", "env.A"),
-        ("run: x\nenv: [A=1]\n", "expected fields below it"),
+        ("run: x\nenv: [A=1]\n", "env = ['A=1']: expected names with values below it"),
         ("run: x\nafter: [soon]\n", "'soon': expected JOB or JOB:CONDITION"),
         ("run: x\narray: 3-1\n", "array = '3-1': expected task numbers"),
         ("run: x\nsweep: {lr: []}\n", "sweep.lr = []: expected at least one value"),
@@ -263,6 +269,22 @@ def test_every_mistake_of_a_file_is_told_at_once():
     with pytest.raises(InvalidError) as caught:
         read("resources: {gpus: 0}\nnodes: 0\nnme: x\nrun: y")
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_every_wrong_entry_of_a_field_is_told_with_its_line():
+    with pytest.raises(InvalidError) as caught:
+        read(
+            "run: x\nenv:\n  A B: 1\n  GOOD: 1\n  HS_X: 1\nafter:\n  - soon\n  - 3\n  - 4:bad\nsweep:\n  c d: [1]\n  e-f: [1]\n"
+        )
+    told = [line.split(": expected")[0] for line in str(caught.value).splitlines()]
+    assert told == [
+        "job.yaml:3: env: 'A B'",
+        "job.yaml:5: env: HS_X is set by HeteroShare",
+        "job.yaml:6: after: 'soon'",
+        "job.yaml:6: after: '4:bad'",
+        "job.yaml:11: sweep: 'c d'",
+        "job.yaml:12: sweep: 'e-f'",
+    ]
 
 
 def test_bytes_that_are_no_text_and_files_that_are_too_large_are_refused(tmp_path):
@@ -328,7 +350,7 @@ def test_key_value_words_change_fields_of_the_file(hsctl, fake, tmp_path):
     assert (spec.name, spec.gpus, spec.cpus, spec.priority, spec.migrate) == ("b", 2, 2, 9, "never")
     assert (spec.env["LR"], spec.env["NEW"]) == ("1e-4", "x: y")
     assert [a.job_id for a in spec.after] == [5, 6]
-    for word, text in {"resources.gpuz=2": "did you mean 'gpus'", "resources.gpus=0": "'resources.gpus=0': resources.gpus = 0", "oops": "expected KEY=VALUE",
+    for word, text in {"resources.gpuz=2": "did you mean 'resources.gpus'", "resources.gpus=0": "'resources.gpus=0': resources.gpus = 0", "oops": "expected KEY=VALUE",
                        "name.x=1": "expected fields below it"}.items():  # fmt: skip
         ran = hsctl("submit", "-f", "job.yaml", word)
         assert text in ran.err

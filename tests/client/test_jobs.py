@@ -425,6 +425,35 @@ def test_tasks_of_an_array_have_names(hsctl, fake):
     assert "10 (10_0)" in hsctl("queue").out
 
 
+def test_jobs_in_a_row_are_named_as_a_sweeps_submit_names_them(hsctl, fake):
+    for index, state in enumerate(("succeeded", "running", "queued", "cancelling")):
+        fake.add(id=13 + index, state=state)
+    fake.add(id=20)
+    assert hsctl("pause", "13-16").code == 0
+    assert list(fake.last("Pause").job_ids) == [14, 15]
+    assert hsctl("cancel", "13-16", "20").code == 0
+    assert list(fake.last("Cancel").job_ids) == [13, 14, 15, 16, 20]
+    assert hsctl("submit", "--after", "13-14:any", "-d", "16", "true").code == 0
+    (spec,) = fake.last("Submit").jobs
+    assert [(a.job_id, a.condition) for a in spec.after] == [(13, "any"), (14, "any"), (16, "ok")]
+
+
+def test_who_names_a_job_by_its_name_is_told_its_number(hsctl, fake):
+    for number, name in ((3, "resnet"), (4, "bert"), (7, "resnet")):
+        fake.add(id=number, name=name, user="ann")
+    ran = hsctl("logs", "resnet")
+    assert ran.code == 2
+    assert ran.err.endswith("; so named of yours: 7, 3\n")
+    assert "so named" not in hsctl("cancel", "gpt").err
+
+
+@pytest.mark.parametrize("words", ["16-13", "1-1001", "3-"])
+def test_a_row_of_jobs_that_is_none_is_refused(hsctl, words):
+    ran = hsctl("cancel", words)
+    assert ran.code == 2
+    assert f"{words!r}: expected" in ran.err
+
+
 @pytest.mark.parametrize(
     ("state", "how", "code"),
     [("succeeded", {}, 0), ("failed", {"code": 3}, 3), ("failed", {"signal": 9}, 137), ("failed", {"why": "launch failed: x"}, 1),
@@ -462,3 +491,34 @@ def test_exit_codes_of_a_job_are_the_same_in_the_python_api():
 
     assert exit_code(wire.JobView(state="failed", exit=common.Exit(signal=9))) == 137
     assert exit_code(wire.JobView(state="succeeded")) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "here"),
+    [("squeue", "queue"), ("status", "queue"), ("kill", "cancel"), ("users", "user list"), ("sumbit", "submit"), ("PS", "ps")],
+)  # fmt: skip
+def test_a_verb_of_another_system_is_answered_with_the_one_here(call, typed, here):
+    ran = call(typed)
+    assert ran.code == 2
+    assert f"no such command {typed!r}; did you mean {here!r}?" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["node", "list"], "it is `hsctl nodes`"),
+        (["user", "add"], "it is `hsctl user set`"),
+        (["node", "dran"], "did you mean 'drain'?"),
+        (["token", "x"], "expected one of create, list, revoke"),
+    ],
+)
+def test_a_verb_that_a_group_has_not_is_answered_with_what_it_has(call, words, text):
+    ran = call(*words)
+    assert ran.code == 2
+    assert f"no such command {words[1]!r}; {text}" in ran.err
+
+
+def test_help_is_asked_for_in_words_too(call):
+    assert call("help").out == call("--help").out != ""
+    assert call("help", "queue").out == call("queue", "--help").out != ""
+    assert call("help", "node", "drain").out == call("node", "drain", "--help").out

@@ -154,9 +154,19 @@ def test_a_table_that_is_watched_has_what_stands_above_and_below_it(capsys) -> N
         show(table, True)
         show(table, True)
         show(table, False)
-    first, second = capsys.readouterr().out.strip().split("\n\n")
-    assert first.split("\n") == ["it cannot be written", "user", "ann", "n1: is drained"]
-    assert second.split("\n") == ["ann", "n1: is drained"]
+    said = capsys.readouterr()
+    first, second = said.out.strip().split("\n\n")
+    assert first.split("\n") == ["it cannot be written", "user", "ann"]
+    assert second.split("\n") == ["ann"]
+    assert said.err == "n1: is drained\n" * 2, "as of a list that is printed once"
+
+
+def test_that_a_list_which_is_watched_is_empty_is_said_beside_it(capsys) -> None:
+    with live() as show:
+        show(Table(columns=["id"], rows=[["1"]], empty="no jobs"), True)
+        show(Table(columns=["id"], rows=[], empty="no jobs"), True)
+    said = capsys.readouterr()
+    assert (said.out.split(), said.err) == (["id", "1"], "no jobs\n")
 
 
 def test_without_a_header_columns_stand_as_far_apart() -> None:

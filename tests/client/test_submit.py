@@ -87,8 +87,14 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
     ("words", "text"),
     [
         ([], "nothing to run"),
-        (["no-such-program"], "command 'no-such-program': expected a program on PATH"),
+        (["no-such-program"], "hsctl: command 'no-such-program': expected a program on PATH"),
         (["./none"], "command './none': expected a file that exists"),
+        (
+            ["LR=1", "python3", "x.py"],
+            "command 'LR=1': expected a program; a variable is set by hsctl: -e LR=",
+        ),
+        (["--torchrun", "torchrun", "x.py"], "torchrun: the command is torchrun itself"),
+        (["-J", "\udce9", "true"], "--name: name = '\\udce9': expected UTF-8 text"),
         (["echo hi there"], "no such"),
         (["./plain.txt"], "chmod +x"),
         (["plain.txt"], "write ./plain.txt"),
@@ -201,6 +207,61 @@ def test_an_array_is_one_request_with_a_spec_for_each_task(sent):
     assert [spec.array_index for spec in specs] == [0, 5, 10, 15]
     assert {spec.array_limit for spec in specs} == {4}
     assert specs[2].output.endswith("out-10.txt")
+
+
+def test_a_flag_that_needs_another_names_it(hsctl):
+    ran = hsctl("submit", "--batch", "3", "true")
+    assert (ran.code, ran.err) == (2, "hsctl: elastic.gpus_max: missing: expected a value (--gpus-max)\n")
+    assert "expected a value (--dataset)" in hsctl("submit", "--dataset-size", "3G", "true").err
+
+
+def test_a_sweep_over_shell_lines_has_a_class_of_one_line(sent, tmp_path):
+    (tmp_path / "job.yaml").write_text("sweep: {lr: [1, 2]}\nrun: |\n  echo\tbegin\n  echo {lr}\n")
+    specs = sent("-f", "job.yaml")
+    assert [spec.command[-1] for spec in specs] == ["echo\tbegin\necho 1\n", "echo\tbegin\necho 2\n"]
+    (job_class,) = {spec.job_class for spec in specs}
+    assert job_class.startswith("/bin/sh -ec echo begin echo {lr} #")
+    assert job_class.isprintable()
+
+
+def test_a_name_made_from_a_command_can_be_printed(sent, tmp_path):
+    for name in ("tr\tain.py", " lead.py"):
+        (tmp_path / name).write_text("")
+    names = [sent("python3", *words)[0].name for words in (["tr\tain.py"], [" lead.py"], ["-m", "a b\t"])]
+    assert names == ["tr ain", "lead", "a b"]
+
+
+def test_beside_a_job_file_options_may_come_after_its_changed_fields(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: echo\n")
+    ran = hsctl("submit", "-f", "job.yaml", "resources.gpus=2", "-J", "late", "nodes=2", "--dry-run")
+    assert (ran.code, ran.out) == (0, "would be accepted: job 'late', 4 GPUs each\n")
+    assert fake.last("Submit").dry_run
+
+
+def test_an_option_of_hsctl_after_the_command_is_said_to_be_the_commands(sent, tmp_path):
+    (tmp_path / "s.sh").write_text("#!/bin/sh\n")
+    (spec,) = sent("s.sh", "--dry-run")
+    assert spec.command[-1] == "--dry-run"
+    assert "--dry-run comes after the command, so it is the command's own" in sent.err
+    sent("--", "s.sh", "--dry-run")
+    assert sent.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["submit", "-f", "a.yaml", "-f", "b.yaml"], "--file: is there more than once: expected one job file"),
+        (["submit", "-f", "a.yaml", "name=x", "-f", "b.yaml"], "--file: is there more than once"),
+        (["submit", "--sweep", "lr=1", "--sweep", "lr=2", "echo", "{lr}"], "--sweep: lr is there more than once"),
+        (["submit", "--parsable", "--json", "true"], "--parsable and --json: expected one of them"),
+        (["run", "--detach", "-q", "true"], "--detach and --quiet: expected one of them"),
+        (["queue", "--interval", "5"], "--interval: expected --watch with it"),
+    ],
+)  # fmt: skip
+def test_what_would_be_left_out_without_a_word_is_refused(hsctl, words, text):
+    ran = hsctl(*words)
+    assert ran.code == 2
+    assert text in ran.err
 
 
 def test_a_sweep_is_one_job_class_and_a_job_for_each_combination(sent):

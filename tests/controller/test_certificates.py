@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +154,43 @@ def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp
         assert cluster.joined("v31").not_before_s < time.time()
     finally:
         assert cluster.end() == 0
+
+
+def test_a_ca_that_has_ended_is_named_and_nothing_is_signed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    authority = ended_ca(tmp_path, monkeypatch, left_s=60.0)
+    authority.renew_own(now_s)
+    assert authority.until_s == pytest.approx(now_s + 60.0, abs=2.0)
+    assert authority.own_due_s(now_s) < now_s + 60.0, "nothing outlives it"
+    with pytest.raises(PkiError, match=r"pki: the cluster's CA ended on .*docs/security\.md"):
+        authority.renew_own(now_s + 120.0)
+    key = identity.ec.generate_private_key(identity.ec.SECP256R1())
+    with pytest.raises(RefusedError, match="the cluster's CA ended on") as refused:
+        authority.issue("v1", identity._csr("v1", key), now_s + 120.0)
+    assert refused.value.kind is Kind.CONFLICT
+
+
+def test_a_controller_whose_ca_has_ended_says_so_and_is_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path)
+    shutil.rmtree(tmp_path / "state" / "pki")
+    with monkeypatch.context() as then:
+        ended_ca(tmp_path / "state", then, left_s=-60.0)
+    argv = [sys.executable, "-m", "hs_controller", "--config", str(cluster.file)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert "the cluster's CA ended on" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def ended_ca(state: Path, monkeypatch: pytest.MonkeyPatch, *, left_s: float) -> Authority:
+    real = time.time
+    with monkeypatch.context() as then:
+        then.setattr(pki.time, "time", lambda: real() - pki.CA_S + left_s)
+        pki.init(state)
+    authority = Authority.load(state)
+    assert authority is not None
+    return authority

@@ -102,6 +102,8 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         ("web_listen = 7445", ["web_listen = 7445", "host:port"]),
         ('web_listen = "127.0.0.1:99999"', ["web_listen", "a port from 0 to 65535"]),
         ("quantum_s = = 3", ["not TOML", "line 1"]),
+        ("quantum_s = 3\nquantum_s = 4\n", ["not TOML", "line 2", ": quantum_s = 4"]),
+        (f"quantum_s = 3\nquantum_s = {'4' * 100}\n", ["not TOML", f": quantum_s = {'4' * 68}"]),
         ("admins = " + "[" * 20_000, ["not TOML", "without end"]),
         ("limits.spec_bytes_per_user = 1000", ["limits.spec_bytes_per_user = 1000", "from 262144"]),
         ("deed_limit = 1", ["deed_limit = 1", "a whole number from 100"]),
@@ -154,6 +156,13 @@ def test_what_is_no_plain_file_or_far_too_large_is_refused_and_nobody_waits_for_
         config.load(large)
     large.write_bytes(b"#" * config_file.MOST_BYTES)
     assert config.load(large).policy == "gandiva-fair"
+
+
+def test_a_file_as_editors_of_other_systems_write_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"\xef\xbb\xbfquantum_s = 30\r\n\tlease_s\t= 15\r\n")
+    found = config.load(file)
+    assert (found.quantum_s, found.lease_s) == (30.0, 15.0)
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

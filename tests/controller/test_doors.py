@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import re
 import socket
 import threading
@@ -9,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from hs_controller import doors
 from hs_controller.callers import ANONYMOUS, Guest, Known
@@ -78,6 +81,28 @@ def test_a_guest_that_takes_nothing_is_sent_away_once_nobody_serves_it(
             await until(lambda: outer.transport._sock is None)
 
     asyncio.run(story())
+
+
+def test_a_door_without_descriptors_says_so_once_and_opens_again_when_there_are_some(tmp_path: Path) -> None:
+    behind = Behind(b"hello")
+
+    async def story() -> bytes:
+        loop = asyncio.get_running_loop()
+        accept, left = loop.sock_accept, [errno.EMFILE] * 3
+
+        async def accepted(listener: socket.socket) -> tuple[socket.socket, object]:
+            if left:
+                raise OSError(left.pop(), "Too many open files")
+            return await accept(listener)
+
+        loop.sock_accept = accepted  # type: ignore[method-assign]
+        async with opened(tmp_path, behind) as front, connected(front) as guest, asyncio.timeout(60):
+            return await loop.sock_recv(guest, 5)
+
+    structlog.reset_defaults()
+    with capture_logs() as told:
+        assert asyncio.run(story()) == b"hello"
+    assert [line["event"] for line in told] == ["cannot-accept"]
 
 
 def test_what_a_guest_says_before_anybody_is_there_for_it_is_passed_on_first(tmp_path: Path) -> None:

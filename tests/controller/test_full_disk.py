@@ -15,10 +15,7 @@ from hs_controller import sqlite as files
 from hs_controller.callers import secret
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch
-from hs_controller.sqlite import (
-    StoreFullError,
-    StoreUnavailableError,
-)
+from hs_controller.sqlite import StoreFullError, StoreRefusedError, StoreUnavailableError
 from tests.controller.journals import crash, job
 
 
@@ -91,6 +88,31 @@ def test_a_journal_that_a_full_disk_keeps_closed_is_tried_again_later(
     with monkeypatch.context() as patch:
         patch.setattr(journals, "check_schema", full)
         with pytest.raises(StoreFullError, match="the disk is full: make room"):
+            Journal.open(folder)
+    Journal.open(folder).close()
+
+
+def test_a_disk_that_takes_no_more_files_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says of a write-ahead log for which there is no inode that it cannot open the database."""
+    Journal.open(folder).close()
+    opened = os.open
+
+    def full(path: str | Path, flags: int, *more: int, **said: int) -> int:
+        if flags & os.O_CREAT and not Path(path).exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, flags, *more, **said)
+
+    def cannot_open(*_: object) -> None:
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
+        raise sa.exc.OperationalError("", None, error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journals, "check_schema", cannot_open)
+        with pytest.raises(StoreRefusedError, match="SQLITE_CANTOPEN"):
+            Journal.open(folder)
+        patch.setattr(files.os, "open", full)
+        with pytest.raises(StoreFullError, match="no file can be made there: the disk is full"):
             Journal.open(folder)
     Journal.open(folder).close()
 

@@ -72,7 +72,7 @@ def test_files_that_may_not_be_looked_at_are_named(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigError, match="cannot be read: File name too long"):
         controller_settings(UNSEEN)
     with pytest.raises(RefusedError, match="cannot be read: File name too long"):
-        identity.default_folder(UNSEEN)
+        identity.configured(UNSEEN)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_join_says_what_is_wrong_with_the_agents_configuration(
     file = tmp_path / "agent.toml"
     file.write_text(content)
     with pytest.raises(RefusedError, match=f"agent.toml: {says}"):
-        identity.default_folder(file)
+        identity.configured(file)
     with pytest.raises(RefusedError, match="null: cannot be read: a plain file was expected"):
-        identity.default_folder(Path("/dev/null"))
+        identity.configured(Path("/dev/null"))
 
 
 def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:

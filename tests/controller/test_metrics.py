@@ -6,6 +6,7 @@ import http.client
 import socket
 import sqlite3
 import ssl
+import time
 import urllib.error
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -13,12 +14,14 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from cryptography import x509
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from hs_controller import backup, metrics, pieces
 from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
+from hs_controller.pki import Authority
 from hs_controller.rows import Event
 from hs_core.events import Fact, HostReported
 from hs_core.model import Job, JobSpec
@@ -29,7 +32,7 @@ from hs_proto.certified import CONTROLLER_DNS
 from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.browser import fetch, opened
-from tests.controller.kit import spec
+from tests.controller.kit import FakeAgent, spec
 from tests.controller.secured import Cluster, free_port
 from tests.controller.test_loop import Commits, disk_error
 
@@ -365,14 +368,17 @@ def trusting(cluster: Cluster) -> ssl.SSLContext:
     return context
 
 
+def token_of(cluster: Cluster) -> str:
+    with grpc.insecure_channel(f"unix:{cluster.socket}") as channel:
+        stub = controller_pb2_grpc.HeteroShareStub(channel)
+        stub.SetUser(pb.SetUserRequest(key="u", name="prometheus", tickets=1))
+        return stub.CreateToken(pb.CreateTokenRequest(key="t", user="prometheus")).token
+
+
 def test_over_tls_it_shows_the_controllers_certificate_and_asks_for_a_token_all_the_same(
     secure: Cluster,
 ) -> None:
-    context = trusting(secure)
-    with grpc.insecure_channel(f"unix:{secure.socket}") as channel:
-        stub = controller_pb2_grpc.HeteroShareStub(channel)
-        stub.SetUser(pb.SetUserRequest(key="u", name="prometheus", tickets=1))
-        token = stub.CreateToken(pb.CreateTokenRequest(key="t", user="prometheus")).token
+    context, token = trusting(secure), token_of(secure)
     port = int(secure.metrics.split(":")[2].split("/")[0])
     with (
         socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
@@ -509,3 +515,29 @@ def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
     assert value("hs_migrations_total", {"reason": "balance"}) == 1.0
     assert value("hs_migrations_total", {"reason": "drain"}) == 2.0, "also in another shape, but in its place"
     assert value("hs_events_total", {"kind": "migrated"}) == 2.0
+
+
+def test_the_ends_of_certificates_are_there_and_when_the_process_began(secure: Cluster) -> None:
+    mine = secure.joined("m2")
+
+    async def connect() -> None:
+        async with secure.channel(mine) as channel:
+            agent = await FakeAgent(channel, "m2").join()
+            await agent.leave()
+
+    asyncio.run(connect())
+    context = trusting(secure)
+    context.check_hostname = False
+    page = fetch(secure.metrics, context=context, token=token_of(secure)).text
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in parse(page)
+        for sample in family.samples
+    }
+    ca = Authority.load(secure.folder / "state")
+    assert ca is not None
+    assert found["hs_certificate_end_seconds", "ca"] == ca.until_s
+    shown = x509.load_pem_x509_certificate((secure.folder / "state/pki/server.pem").read_bytes())
+    assert found["hs_certificate_end_seconds", "controller"] == shown.not_valid_after_utc.timestamp()
+    assert found["hs_node_certificate_end_seconds", "m2"] == mine.not_after_s
+    assert 0.0 < time.time() - found[("process_start_time_seconds",)] < 600.0

@@ -349,6 +349,23 @@ def test_who_ended_is_decided_about_at_once_or_at_the_next_edge_as_the_policy_sa
     assert asked[-1] == (30.0, (3,)), "the edge"
 
 
+@pytest.mark.parametrize("then", ["report n1 2:0=exited code=1", "cancel alice 2"])
+def test_the_next_of_an_array_with_a_limit_has_a_home_as_soon_as_one_has_ended(then: str) -> None:
+    """Also under a policy that need not be asked when jobs end: servers know only of jobs that have a home."""
+    plain = plain_policy(every_quantum=True)
+    at = world(policy=replace(plain, needs=replace(plain.needs, ends=False)))
+    at.do("submit alice a array=4 array_limit=2")
+    at.do("@1")
+    at.do("report n1 1:0=running 2:0=running")
+    at.do("@13")
+    placed = at.do("report n1 1:0=exited code=0")
+    assert [line for line in placed if "placed" in line] == ["job 3 placed: it lives on n1 (V100)"]
+    at.do("@26")
+    placed = [line for line in (*at.do(then), *at.do("report n1 2:0=exited code=1")) if "placed" in line]
+    assert placed == ["job 4 placed: it lives on n1 (V100)"]
+    at.machine.check()
+
+
 @pytest.mark.parametrize(
     ("ended", "beside", "at_once"),
     [

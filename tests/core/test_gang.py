@@ -59,14 +59,70 @@ def test_a_launcher_that_never_arrives_is_no_rank() -> None:
     assert 99 - 10 not in gang.newest("stop")
 
 
-def test_a_second_process_of_a_rank_is_let_go_and_never_counts() -> None:
+def sibling(gang: Gang, connection: int = 50) -> None:
+    """Another process that trains, and is no rank of the same gang."""
+    gang.hello(0, connection=connection, pid=900 + connection)
+    gang.say_on(connection, type="arrived", step=1, can=["hold"], rank=0, world=1)
+
+
+def test_a_process_that_trains_beside_a_rank_under_its_number_goes_and_waits_with_it() -> None:
+    gang = Gang(1, going=False)
+    sibling(gang)
+    assert 50 - 10 not in gang.newest("go"), "the job's turn has not come"
+    gang.order(Resume(job=JOB, epoch=1))
+    assert set(gang.newest("go")) == {0, 40}
+    gang.say(0, type="going", step=0, seconds=0.0)
+    sibling(gang, 51)
+    assert gang.newest("go")[41] == {"type": "go"}, "the job is in its turn"
+
+
+def test_where_several_processes_train_that_are_no_gang_the_hook_cannot_stop_the_job() -> None:
     gang = Gang(1)
-    gang.hello(0, connection=50, pid=999)
-    gang.say_on(50, type="arrived", step=0, can=["hold"], rank=0, world=1)
-    assert gang.newest("go")[40] == {"type": "go"}
-    gang.forget()
+    sibling(gang)
+    for tier in (HOLD, SWAP):
+        gang.suspend(tier)
+        assert kinds(gang.events)[-1] is SuspendFailed
+        assert "several of its processes train" in gang.events[-1].why
+    assert gang.newest("stop") == {}, "whoever stops would not stop the others"
+    gang._keep(gang.machine.gone(50, 1.0))
     gang.suspend()
-    assert set(gang.newest("stop")) == {0}
+    assert set(gang.newest("stop")) == {0}, "it is alone again"
+
+
+def test_one_of_several_processes_that_train_counts_when_the_one_that_counted_is_gone() -> None:
+    gang = Gang(1)
+    sibling(gang)
+    gang.say_on(50, type="going", step=1, seconds=0.0)
+    gang.say_on(50, type="progress", step=30, seconds=1.0, steps=29, device_bytes=0)
+    assert JobProgressed not in kinds(gang.events)
+    gang.gone(0)
+    gang.say_on(50, type="progress", step=60, seconds=1.0, steps=30, device_bytes=0)
+    assert gang.events[-1] == JobProgressed(
+        now_s=1.0, job=JOB, epoch=1, step=60, steps_per_s=30.0, device_memory_bytes=0
+    )
+    gang.suspend()
+    assert set(gang.newest("stop")) == {40}
+
+
+def test_ranks_that_wait_for_one_without_steps_are_let_go_when_the_host_waits_no_longer() -> None:
+    gang = Gang(3, arrived=False)
+    gang.say(1, type="arrived", step=1, can=["hold"], rank=1, world=3)
+    assert gang.newest("go") == {}
+    gang.order(Resume(job=JOB, epoch=1))
+    assert set(gang.newest("go")) == {1}
+    gang.say(2, type="arrived", step=1, can=["hold"], rank=2, world=3)
+    assert set(gang.newest("go")) == {1, 2}, "also those that come later"
+    for rank in (1, 2):
+        gang.say(rank, type="going", step=1, seconds=0.0)
+    assert JobReady not in kinds(gang.events), "the hook cannot stop all of it"
+
+
+def test_a_step_counts_though_nobody_has_measured_how_long_it_took() -> None:
+    gang = Gang(1)
+    gang.say(0, type="progress", step=1, seconds=0.0, steps=0, device_bytes=0)
+    assert gang.events[-1] == JobProgressed(
+        now_s=1.0, job=JOB, epoch=1, step=1, steps_per_s=0.0, device_memory_bytes=0
+    )
 
 
 def test_all_ranks_are_asked_for_one_step_ahead_of_the_newest() -> None:

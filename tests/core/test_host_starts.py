@@ -16,6 +16,23 @@ from hs_core.wanted import Turn
 ONE, TWO = JobId(1), JobId(2)
 
 
+# --- gangs with a rank that has no steps
+
+
+def test_who_waits_at_its_first_step_for_a_rank_that_never_gets_there_is_let_go_in_the_end() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(ready_s=1e9))
+    sim.send()
+    sim.run(HostConfig().ready_deadline_s - 10.0)
+    assert sim.ordered("resume") == []
+    sim.run(20.0)
+    assert sim.ordered("resume") == ["resume 1"]
+    sim.job(2, user="B")
+    sim.send()
+    sim.quanta(4)
+    assert any("freeze" in what for what in sim.ordered("suspend")), "no step is one of all its ranks"
+
+
 # --- what never hooks
 
 

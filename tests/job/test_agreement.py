@@ -77,6 +77,116 @@ def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_befo
     assert not training.is_alive()
 
 
+@pytest.mark.parametrize("phase", [Phase.NEW, Phase.RUNNING])
+def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase: Phase) -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+    rank._phase = phase
+    never, enough = threading.Event(), threading.Event()
+    steps = [0, 0]
+    waiting: set[int] = set()
+
+    class Seen(threading.Condition):
+        """Says who waits."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.add(threading.get_ident())
+            try:
+                return super().wait(timeout)
+            finally:
+                waiting.discard(threading.get_ident())
+
+    rank._lock = Seen()
+
+    def train(which: int) -> None:
+        while not enough.is_set():
+            steps[which] += 1
+            rank.stepped()
+            rank.point()
+
+    both = [threading.Thread(target=train, args=(which,), daemon=True) for which in range(2)]
+
+    def both_stand() -> bool:
+        with rank._lock:
+            return len(waiting) == 2
+
+    def until(look: Callable[[], bool], what: str) -> None:
+        for _ in range(1000):
+            if look():
+                return
+            never.wait(0.01)
+        pytest.fail(what)
+
+    try:
+        if phase is Phase.RUNNING:
+            rank._heard({"type": "stop", "id": 1, "at_step": 0, "tier": "hold"})
+            rank._heard({"type": "commit", "id": 1, "at_step": 0})
+        for each in both:
+            each.start()
+        for turn in range(3):
+            until(both_stand, f"in turn {turn} both stand")
+            before = list(steps)
+            rank._heard({"type": "go"})
+            until(
+                lambda before=before: all(now > then for now, then in zip(steps, before, strict=True)),
+                "both go on",
+            )  # type: ignore[misc]
+            rank._heard({"type": "stop", "id": turn + 2, "at_step": rank.count, "tier": "hold"})
+            rank._heard({"type": "commit", "id": turn + 2, "at_step": rank.count})
+        until(both_stand, "both stand at last")
+        assert wire.kinds().count("held") == (4 if phase is Phase.RUNNING else 3)
+    finally:
+        enough.set()
+        rank._heard({"type": "go"})
+        for each in both:
+            each.join(20)
+
+
+def test_a_step_longer_than_its_turn_is_told_with_its_rate_and_the_last_one_whenever_it_ends() -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+
+    def stop(number: int) -> None:
+        rank._heard({"type": "stop", "id": number, "at_step": rank.count, "tier": "hold"})
+        rank._heard({"type": "commit", "id": number, "at_step": rank.count})
+
+    def train() -> None:
+        for turn in range(3):  # a step each, and at its end another job's turn has come
+            rank.stepped()
+            if turn:
+                stop(turn)
+            rank.point()
+        rank.stepped()
+        rank._end()
+
+    training = threading.Thread(target=train, daemon=True)
+    training.start()
+    never = threading.Event()
+    for stands in (["arrived"], ["held"], ["held", "held"]):
+        while [kind for kind in wire.kinds() if kind == stands[0]] != stands:
+            assert not never.wait(0.01)
+            assert training.is_alive()
+        rank._heard({"type": "go"})
+    training.join(20)
+    told = [message for message in wire.said if message["type"] == "progress"]
+    assert [(message["step"], message["steps"]) for message in told] == [(3, 1), (4, 1)]
+    assert all(isinstance(message["seconds"], float) and message["seconds"] > 0 for message in told)
+
+
+def test_a_script_that_ends_after_its_first_step_has_said_so() -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+    rank._phase = Phase.RUNNING
+    rank.stepped()
+    rank._end()
+    assert [message["step"] for message in wire.said] == [1]
+    rank._end()
+    assert len(wire.said) == 1, "once"
+
+
 def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -93,7 +93,7 @@ def test_what_an_expression_asks_for_is_there(known: dict[str, set[str]], where:
     assert names, f"{where}: {expr} asks for nothing of ours"
     for name, selected in names.items():
         labels = OF_PROMETHEUS.get(name) or known[name]
-        assert selected <= labels, f"{where}: {name} has no {selected - labels}"
+        assert selected <= labels | EVERYWHERE, f"{where}: {name} has no {selected - labels}"
     grouped = {
         label.strip() for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", expr) for label in group.split(",")
     }

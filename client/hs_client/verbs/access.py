@@ -10,7 +10,7 @@ from hs_client import address, forms, login, quantities, screen, tables, tls
 from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import FAILED, InvalidError
-from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
+from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
 
 
 @click.command("login")
@@ -79,6 +79,8 @@ def _read_token(name: str | None) -> str:
         return login.check_token(click.prompt("token", hide_input=True, err=True), "token")
     if name in {None, "-"}:
         return login.check_token(sys.stdin.read(login.MAX_TOKEN + 2), "token on standard input")
+    if warning := login.seen_by_all(str(name)):
+        warn(warning)
     return login.token_in(str(name))
 
 
@@ -146,7 +148,10 @@ def _end(at: float) -> str:
     return f"{screen.clock(at)} ({'in ' + quantities.span_text(left) if left > 0 else 'it has ended'})"
 
 
-@click.group()
+@click.group(
+    cls=Verbs,
+    elsewhere={"ls": "token list", "add": "token create", "delete": "token revoke", "remove": "token revoke"},
+)
 def token() -> None:
     """Make, list and revoke tokens: what people log in with from other machines."""
 

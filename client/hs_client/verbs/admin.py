@@ -14,7 +14,7 @@ from hs_client import forms, quantities, screen, tables, whole_file
 from hs_client.api import MOST_JOBS, Client
 from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
-from hs_client.verbs.common import connected, json_option, list_options, out, show_list, span, warn
+from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
 from hs_proto.v1 import controller_pb2 as wire
 
 POLL_S = 0.5
@@ -23,7 +23,16 @@ POLL_S = 0.5
 # --- node, gpu -------------------------------------------------------------------------------------------------------
 
 
-@click.group()
+@click.group(
+    cls=Verbs,
+    elsewhere={
+        "list": "nodes",
+        "ls": "nodes",
+        "show": "nodes",
+        "add": "node enroll",
+        "delete": "node remove",
+    },
+)
 def node() -> None:
     """Take servers in, empty them, take them out (admins)."""
 
@@ -164,7 +173,7 @@ def remove(ctx: click.Context, /, *, name: str, force: bool, as_json: bool) -> N
     out(f"{done.node} removed" + (f"; queued again: {again}" if again else ""))
 
 
-@click.group()
+@click.group(cls=Verbs, elsewhere={"list": "gpus", "ls": "gpus", "show": "gpus"})
 def gpu() -> None:
     """Take single GPUs out of use and in again (admins)."""
 
@@ -194,7 +203,16 @@ _gpu_verb("undrain", "Take them into use again.", draining=False)
 # --- user, policy ----------------------------------------------------------------------------------------------------
 
 
-@click.group()
+@click.group(
+    cls=Verbs,
+    elsewhere={
+        "show": "user list",
+        "ls": "user list",
+        "add": "user set",
+        "create": "user set",
+        "delete": "user remove",
+    },
+)
 def user() -> None:
     """List users, set what they have, take them out (admins)."""
 
@@ -255,7 +273,7 @@ def set_user(
         out(f"{made.name}: {made.tickets:g} tickets, jobs run as {made.run_as or made.name}")
 
 
-@click.group()
+@click.group(cls=Verbs, elsewhere={"list": "policy show", "ls": "policy show", "get": "policy show"})
 def policy() -> None:
     """Show and set the policy that shares the GPUs."""
 

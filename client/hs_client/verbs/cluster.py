@@ -174,8 +174,11 @@ def events(
             out(forms.text([forms.event(event) for event in found], indent=2))
             return
         if not follow and not jsonl:
-            for line in tables.event_lines(list(found)):
+            lines = tables.event_lines(list(found))
+            for line in lines:
                 out(line)
+            if not lines:
+                click.echo("no events", err=True)
             return
         columns = tables.EventColumns()
         for event in found:
@@ -226,7 +229,7 @@ def _checks(client: Client) -> list[dict[str, str]]:
             f"answers at {client.address.target}, up {quantities.span_text(reply.uptime_s)}",
         )
     ]
-    same = reply.version.split(".")[:2] == VERSION.split(".")[:2]
+    same = _alike(reply.version, VERSION)
     fix = "" if same else "install the same version of heteroshare here and there"
     found.append(
         _check("ok" if same else "warn", "version", f"controller {reply.version}, hsctl {VERSION}", fix)
@@ -274,7 +277,21 @@ def _checks(client: Client) -> list[dict[str, str]]:
         found.append(_check("fail", "nodes", "none has joined", "start hs-agent on a GPU host"))
     for node in nodes:
         found += _checks_of(node)
+        if node.version and not _alike(node.version, reply.version):
+            found.append(
+                _check(
+                    "warn",
+                    f"node {node.name}",
+                    f"its agent is of version {node.version}, the controller of {reply.version}",
+                    "install the same version of heteroshare here and there: the controller first, then the agents (docs/controller.md)",
+                )
+            )
     return found
+
+
+def _alike(one: str, other: str) -> bool:
+    """Versions between which nothing that is said changes."""
+    return one.split(".")[:2] == other.split(".")[:2]
 
 
 def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:

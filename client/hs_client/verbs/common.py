@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,26 @@ from hs_client.follow import follow
 from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+INTERVAL_S = 2.0
+
+
+class Verbs(click.Group):
+    """Answers a verb that it has not with the one that was meant. `elsewhere`: what other systems call one, and what it is here."""
+
+    def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **said: Any) -> None:
+        super().__init__(*args, **said)
+        self.elsewhere = elsewhere or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            here = self.elsewhere.get(name)
+            hint = f"; it is `hsctl {here}`" if here else quantities.did_you_mean(name, self.commands)
+            known = ", ".join(self.commands)
+            ctx.fail(f"no such command {name!r}{hint or f'; expected one of {known}'}")
+        return super().resolve_command(ctx, args)
 
 
 def warn(message: str) -> None:
@@ -37,6 +57,8 @@ def connected(ctx: click.Context, *, patient: bool = False) -> Iterator[Client]:
         user=given.get("user", ""),
     ) as client:
         client.patient = patient
+        if client.address.warning:
+            warn(client.address.warning)
         yield client
 
 
@@ -102,9 +124,7 @@ def watch_options(function: F) -> F:
         click.option(
             "--interval",
             type=Seconds(0.1, 3600),
-            default=2.0,
-            show_default=True,
-            help="seconds, with --watch",
+            help="seconds, with --watch  [2]",
         ),
         click.option(
             "--jsonl",
@@ -130,18 +150,21 @@ def show_list(
 
 def present(
     fetch: Callable[[], tuple[Sequence[forms.Row], Callable[[], Table]]],
-    *, as_json: bool, jsonl: bool, no_header: bool, watch: bool, interval: float,
+    *, as_json: bool, jsonl: bool, no_header: bool, watch: bool, interval: float | None,
 ) -> None:  # fmt: skip
     """A list once, or live."""
     if as_json and (jsonl or watch):
         raise InvalidError("--json prints one answer: expected --jsonl with --watch")
+    if interval is not None and not watch:
+        raise InvalidError("--interval: expected --watch with it")
+    between_s = INTERVAL_S if interval is None else interval
     if not watch:
         rows, table = fetch()
         show_list(rows, table, as_json=as_json, jsonl=jsonl, no_header=no_header)
     elif jsonl:
-        _watch_lines(fetch, interval)
+        _watch_lines(fetch, between_s)
     else:
-        _watch_table(fetch, interval, header=not no_header)
+        _watch_table(fetch, between_s, header=not no_header)
 
 
 def _watch_lines(fetch: Callable[[], tuple[Sequence[forms.Row], Any]], interval: float) -> None:

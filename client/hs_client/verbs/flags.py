@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from hs_client.complaints import Path_
-from hs_client.completing import files, folders
+from hs_client.completing import files, folders, one_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,7 +84,7 @@ FLAGS = (
         read=_jobs,
         metavar="JOB[:ok|any|fail]",
         multiple=True,
-        help="wait for that job (12, 12_3, 12_all)  [ok]",
+        help="wait for that job (12, 12_3, 12_all, 12-15)  [ok]",
     ),
     _flag(
         "-p",
@@ -122,24 +122,28 @@ FLAGS = (
         "--topology",
         field="placement.topology",
         metavar="auto|any",
+        shell_complete=one_of("auto", "any"),
         help="any: over as many servers as it fits on  [auto: --nodes]",
     ),
     _flag(
         "--migrate",
         field="placement.migrate",
         metavar="auto|same-type|never",
+        shell_complete=one_of("auto", "same-type", "never"),
         help="where the job may be moved  [auto]",
     ),
     _flag(
         "--suspend",
         field="suspend",
         metavar="auto|hook|transparent|none",
+        shell_complete=one_of("auto", "hook", "transparent", "none"),
         help="how it may be suspended  [auto]",
     ),
     _flag(
         "--on-partition",
         field="on_partition",
         metavar="fence|continue",
+        shell_complete=one_of("fence", "continue"),
         help="when its server is cut off  [continue]",
     ),
     _flag("--retry", field="retry.max", type=int, metavar="N", help="restarts after a failure  [0]"),

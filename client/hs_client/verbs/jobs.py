@@ -9,6 +9,7 @@ import click
 
 from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import ENDED, LISTED, MOST_JOBS, Client
+from hs_client.completing import one_of
 from hs_client.errors import FAILED, TIMEOUT, InvalidError
 from hs_client.follow import wait_all, write_chunk
 from hs_client.verbs.common import (
@@ -44,7 +45,13 @@ STATES = (
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
 @click.option(
-    "-s", "--state", "states", metavar="STATE", multiple=True, help=f"only in these: {', '.join(STATES)}"
+    "-s",
+    "--state",
+    "states",
+    metavar="STATE",
+    multiple=True,
+    shell_complete=one_of(*STATES),
+    help=f"only in these: {', '.join(STATES)}",
 )
 @click.option("-a", "--all", "ended", is_flag=True, help="ended ones too")
 @click.option("-n", "--limit", type=click.IntRange(1, MOST_JOBS), help="the newest so many")
@@ -113,7 +120,11 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
 @click.argument("job", metavar="JOB")
 @click.option("-f", "--follow", "following", is_flag=True, help="until the job ends")
 @click.option(
-    "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
+    "-n",
+    "--tail",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="the last N lines  [all that is kept]",
 )
 @click.option(
     "--since",

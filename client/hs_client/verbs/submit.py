@@ -20,6 +20,38 @@ from hs_client.verbs.flags import FLAGS, job_options
 
 _WHAT_IS_RUN = {"file", "command"}
 _COMMAND = {"allow_interspersed_args": False}
+_ABOUT_HSCTL = ("--dry-run", "--wait", "--detach", "--parsable")
+
+
+class _Submitting(click.Command):
+    """A command's words are its own; beside a job file there is none, so options may come after KEY=VALUE as well."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, words = self._said(ctx, args)
+        if "file" in given:
+            ctx.allow_interspersed_args = True
+            given, _ = self._said(ctx, args)
+        if ctx.resilient_parsing:  # a shell completes
+            return super().parse_args(ctx, args)
+        if given.count("file") > 1:
+            raise InvalidError("--file: is there more than once: expected one job file")
+        if "file" not in given and args[: len(args) - len(words)][-1:] != ["--"]:
+            _tell_of_late_ones(words)
+        return super().parse_args(ctx, args)
+
+    def _said(self, ctx: click.Context, args: list[str]) -> tuple[list[str | None], Sequence[str]]:
+        """Each parameter as often as it is there, and the command's words."""
+        said, _, order = self.make_parser(ctx).parse_args(list(args))
+        words = said.get("command")
+        return [param.name for param in order], words if isinstance(words, tuple) else ()
+
+
+def _tell_of_late_ones(words: Sequence[str]) -> None:
+    for word in words[1:]:
+        if word in _ABOUT_HSCTL:
+            warn(
+                f"{word} comes after the command, so it is the command's own: hsctl's options come before it"
+            )
 
 
 _words = click.argument(
@@ -31,7 +63,7 @@ _words = click.argument(
 )
 
 
-@click.command(context_settings=_COMMAND)
+@click.command(cls=_Submitting, context_settings=_COMMAND)
 @job_options
 @click.option("--dry-run", is_flag=True, help="check it and say what would happen; submit nothing")
 @click.option("--wait", is_flag=True, help="until it has ended; exit as it did")
@@ -62,6 +94,8 @@ def submit(
         raise InvalidError("--wait and --detach: expected one of them")
     if dry_run and wait:
         raise InvalidError("--wait and --dry-run: expected one of them")
+    if parsable and as_json:
+        raise InvalidError("--parsable and --json: expected one of them")
     with connected(ctx) as client:
         specs = request(flags, client)
         done = send(client, specs, dry_run=dry_run)
@@ -69,7 +103,7 @@ def submit(
         return wait_all(client, done.job_ids, report=warn) if wait else 0
 
 
-@click.command(context_settings=_COMMAND)
+@click.command(cls=_Submitting, context_settings=_COMMAND)
 @job_options
 @click.option("--detach", is_flag=True, help="do not follow the output: the same as submit")
 @click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
@@ -80,6 +114,8 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
 
     After Ctrl-C the job goes on (exit status 130); `hsctl attach JOB` takes it up again.
     """
+    if detach and quiet:
+        raise InvalidError("--detach and --quiet: expected one of them")
     with connected(ctx) as client:
         specs = request(flags, client)
         if len(specs) != 1:
@@ -104,7 +140,8 @@ def request(flags: dict[str, Any], client: Client) -> list[Any]:
     else:
         raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
     _lay_flags(layers, flags, lambda flag: flag)
-    job = jobfile.parse(layers.data, layers.origins)
+    shown = {flag.field: flag.shown for flag in FLAGS if flag.field}
+    job = jobfile.parse(layers.data, layers.origins, flags=shown)
     place = compose.Place.here(check=_files_are_here())
     return compose.specs(job, place, layers.origins, partial(job_words.job_ids, client))
 
@@ -131,7 +168,7 @@ def _lay_command(layers: Layers, flags: dict[str, Any], client: Client) -> None:
     folder = Path(flags["chdir"] or ".").expanduser()
     path = script.looks_like(words[0], Path()) or script.looks_like(words[0], folder)
     if path is None:
-        layers.put(("run",), words, "command")
+        layers.put(("run",), words, compose.ON_THE_LINE)
         return
     read = script.read(path, words[1:])
     for warning in read.warnings:
@@ -174,10 +211,16 @@ def _lay_flags(layers: Layers, flags: dict[str, Any], where: Callable[[str], str
     for word in flags.get("env", ()):
         key, equals, value = word.partition("=")
         layers.put(("env", key), value if equals else None, where("--env"))
+    swept: set[str] = set()
     for word in flags.get("sweep", ()):
         key, equals, values = word.partition("=")
         if not equals or not values:
             raise InvalidError(f"{where('--sweep')}: {word!r}: expected NAME=VALUE,VALUE…, e.g. lr=1e-3,3e-4")
+        if key in swept:
+            raise InvalidError(
+                f"{where('--sweep')}: {key} is there more than once: expected it once, with all of its values, e.g. {key}=1e-3,3e-4"
+            )
+        swept.add(key)
         layers.put(("sweep", key), values.split(","), where("--sweep"))
 
 

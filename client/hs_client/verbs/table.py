@@ -68,3 +68,14 @@ VERBS = {
 }
 
 ALIASES = {"ps": "queue"}
+
+# What other systems call them: said to whoever types it.
+ELSEWHERE = {
+    "sbatch": "submit", "srun": "run", "salloc": "run", "create": "submit", "launch": "submit", "apply": "submit", "start": "submit",
+    "squeue": "queue", "list": "queue", "ls": "queue", "jobs": "queue", "status": "queue", "get": "queue", "stat": "queue",
+    "describe": "show", "inspect": "show", "log": "logs", "tail": "logs",
+    "scancel": "cancel", "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel",
+    "suspend": "pause", "hold": "pause", "release": "resume", "unpause": "resume", "continue": "resume",
+    "sinfo": "nodes", "hosts": "nodes", "servers": "nodes", "sacct": "usage", "sshare": "share", "shares": "share",
+    "users": "user list", "tokens": "token list", "drain": "node drain", "enroll": "node enroll", "version": "info", "whoami": "info", "logout": "login --forget",
+}  # fmt: skip

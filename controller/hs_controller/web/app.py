@@ -20,6 +20,7 @@ from hs_controller.callers import StrangerError
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
+from hs_controller.pki import Authority
 from hs_controller.refusals import Refusals
 from hs_controller.service import Service
 from hs_controller.web.bridge import Bridge, read_json
@@ -60,10 +61,11 @@ def application(
     find: Callable[[str], Caller | None],
     *,
     refusals: Refusals,
-    secure: bool,
+    authority: Authority | None,
 ) -> Starlette:
-    session = Session(find, refusals, secure=secure)
-    pages = _Pages(loop, hub, session, history)
+    """`authority`: whose certificate its port shows; None: plaintext, on loopback."""
+    session = Session(find, refusals, secure=authority is not None)
+    pages = _Pages(loop, hub, session, history, authority)
     app = Starlette(
         routes=[
             Route(METRICS, pages.show_metrics),
@@ -85,18 +87,21 @@ def application(
 class _Pages:
     """What is answered beside the calls of the API (bridge.py)."""
 
-    def __init__(self, loop: Loop, hub: Hub, session: Session, history: History) -> None:
+    def __init__(
+        self, loop: Loop, hub: Hub, session: Session, history: History, authority: Authority | None
+    ) -> None:
         self._loop = loop
         self._hub = hub
         self._session = session
         self._history = history
+        self._authority = authority
         self._scraping = asyncio.Semaphore(SCRAPES)
 
     async def show_metrics(self, request: Request) -> Response:
         self._session.check(request, METRICS)
         async with self._scraping:
             accept = request.headers.get("accept", "")
-            page, content_type = await metrics.exposition(self._loop, self._hub, accept)
+            page, content_type = await metrics.exposition(self._loop, self._hub, accept, self._authority)
         return Response(page, headers={"content-type": content_type})
 
     async def show_history(self, request: Request) -> Response:

@@ -216,6 +216,13 @@ class Book:
         array = self.live[job].spec.array_id
         return array is not None and job in self._held.get(array, ())
 
+    def makes_room_in_array(self, over: Job) -> bool:
+        """Of the array of one that has ended more are live than may be under way at once: one of them may have its place."""
+        spec = over.spec
+        if not spec.array_limit or spec.array_id is None:
+            return False
+        return len(self.of_array.get(spec.array_id, ())) >= spec.array_limit
+
     def first_of_array(self, job: JobId) -> Sequence[JobId]:
         """Those without a home either for whom its array has room, where it has none for this one."""
         array = self.live[job].spec.array_id

@@ -2,16 +2,18 @@
 
 from collections.abc import Collection
 
-from hs_core.cluster.reports import can_leave
+from hs_core.cluster.reports import can_leave, cannot_leave
 from hs_core.model import Host, Job, Migrate
 from hs_core.names import GpuId
 
 
 def gpus_text(host: Host, gpus: Collection[GpuId]) -> str:
-    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its name."""
+    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its identity."""
     here = {gpu.id: gpu.index for gpu in host.gpus}
-    names = [*map(str, sorted(here[gpu] for gpu in gpus if gpu in here)), *sorted(set(gpus) - here.keys())]
-    return f"GPU{'s' * (len(names) != 1)} {', '.join(names)}"
+    known, gone = sorted(here[gpu] for gpu in gpus if gpu in here), sorted(set(gpus) - here.keys())
+    if not known:
+        return ", ".join(gone)
+    return f"GPU{'s' * (len(known) + len(gone) != 1)} {', '.join([*map(str, known), *gone])}"
 
 
 def lacking(job: Job, host: Host) -> str:
@@ -22,9 +24,9 @@ def lacking(job: Job, host: Host) -> str:
     stays = host.drained_gpus.intersection(gpu.id for gpu in host.gpus if gpu.healthy and gpu.id in kept)
     if healthy + len(stays) >= job.gpus:
         return ""
-    return (
-        f"it needs {job.gpus}, its server {host.name} has {healthy} of {len(host.gpus)} ({_out_of_use(host)})"
-    )
+    out = _out_of_use(host)
+    has = f"{healthy} of {len(host.gpus)} ({out})" if out else f"{len(host.gpus)} in all now"
+    return f"it needs {job.gpus}, its server {host.name} has {has}"
 
 
 def why_it_stays(job: Job, misfit: str) -> str:
@@ -37,25 +39,27 @@ def why_it_stays(job: Job, misfit: str) -> str:
 
 
 def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
-    """That its process has its turns on its own GPUs only, though enough others of its server are idle; empty: it is not so."""
-    bound, free = _bound(job, host), set(idle).difference(_bound(job, host))
-    if not bound or len(free) < job.gpus:
+    """That its process has its turns on its own GPUs only, though one of these is out of use or enough others of its server are idle; empty: it is not so."""
+    bound = _bound(job, host)
+    if not bound or not cannot_leave(job.report):
         return ""
-    own, others = gpus_text(host, bound), gpus_text(host, free)
-    sick = sick_of(job, host)
-    whose = (
-        f"of which {gpus_text(host, sick)} {_is(sick)} unhealthy"
-        if sick
-        else "which others have their turns on, too"
-    )
+    out, free = sick_of(job, host), set(idle).difference(bound)
+    enough = len(free) >= job.gpus
+    if not out and not enough:
+        return ""
+    here = {gpu.id for gpu in host.gpus}
+    found = ((here.intersection(out), "unhealthy"), (set(out) - here, "gone"))
+    states = " and ".join(f"{gpus_text(host, gpus)} {_is(gpus)} {how}" for gpus, how in found if gpus)
+    whose = f"of which {states}" if states else "which others have their turns on, too"
+    others = f"{gpus_text(host, free)}, idle now," if enough else "others"
     why = "before its first turn there" if _unused(job, host) else "as it hands over no state"
-    return f"its process stays on {own}, {whose}; it cannot go to {others}, idle now, {why}"
+    return f"its process stays on {gpus_text(host, bound)}, {whose}; it cannot go to {others} {why}"
 
 
 def sick_of(job: Job, host: Host) -> list[GpuId]:
-    """Of the GPUs that its process stays on those on which nobody has a turn any more."""
-    bound = _bound(job, host)
-    return [gpu.id for gpu in host.gpus if gpu.id in bound and not gpu.healthy]
+    """Of the GPUs that its process stays on those on which nobody has a turn any more: unhealthy, or not in the server any more."""
+    healthy = {gpu.id for gpu in host.gpus if gpu.healthy}
+    return [gpu for gpu in _bound(job, host) if gpu not in healthy]
 
 
 def on_drained(job: Job, hosts: Collection[Host], unsaved: str) -> str:

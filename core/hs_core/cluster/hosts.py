@@ -41,20 +41,26 @@ class Hosts(Moves):
         if old is None or old.peer != host.peer:
             self._restless |= self._orders.peer_changed(host.name)
         self._asking.stale = True
-        gpus = f"{len(host.gpus)} {host.model}"
-        self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}", host=host.name)
-        self._reconcile(host, event.reports, old or host, now_s)
+        gpus, had = (f"{len(one.gpus)} {one.model}" for one in (host, old or host))
+        changed = f"; it had {had}" if had != gpus else ""
+        self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
+        self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
             self._over_by_then(host.name, report, now_s)
             self._written_since(host.name, report, now_s)
         self._check_gpus(host.name, now_s)
 
-    def _reconcile(self, host: Host, told: Iterable[JobReport], was: Host, now_s: float) -> None:
+    def _reconcile(self, event: HostJoined, was: Host) -> None:
         """What the host has against what it should have; the rest follows from the Wanted that it is sent."""
+        now_s, told = event.now_s, event.reports
+        host = self._book.hosts[event.host.name]
         known = {(report.job, report.epoch): report for report in told}
+        ended = {(word.job, word.epoch): word for word in event.last_words if word.exit is not None}
         rebooted, others = was.boot_id != host.boot_id, was.model != host.model
         for row in self._book.at(host.name):
             report = known.get((row.id, row.epoch))
+            if report is None and row.cancelled_by:  # nobody looks for what became of it any more
+                report = ended.get((row.id, row.epoch))
             if report is not None:
                 self._job_reported(row, host.name, report, now_s)
             elif self._backup.awaits:

@@ -465,7 +465,10 @@ class Lives(Views):
         )
         self._put(over, now_s)
         self._asking.stale = (
-            self._asking.stale or self.policy.needs.ends or any(map(self._idles_beside_gangs, row.hosts))
+            self._asking.stale
+            or self.policy.needs.ends
+            or self._book.makes_room_in_array(row)
+            or any(map(self._idles_beside_gangs, row.hosts))
         )
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)

@@ -18,7 +18,7 @@ _BEFORE_PROCESS = frozenset({Phase.WAITING, Phase.STARTING, Phase.CHECKPOINTED})
 
 
 def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> JobReport:
-    """The newest word on where it stands; of every counter the largest said so far. `gpus` are its host's."""
+    """The newest word on where it stands; of every counter the largest said so far. `gpus` are its host's; one that its process has may be gone from there."""
     before = old or JobReport(job=new.job, epoch=new.epoch, phase=new.phase)
     if _believed(before, new, gpus):
         return new
@@ -29,7 +29,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
     return replace(
         new,
         phase=Phase.EXITED if before.exit is not None else new.phase,
-        gpus=tuple(gpu for gpu in new.gpus if gpu in gpus),
+        gpus=tuple(gpu for gpu in new.gpus if gpu in gpus or gpu in before.gpus),
         step=new.step if 0 <= new.step < _MOST else before.step,
         steps_per_s=_real(new.steps_per_s, 0.0),
         gpu_s=max(before.gpu_s, _real(new.gpu_s, 0.0)),

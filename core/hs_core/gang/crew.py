@@ -72,6 +72,9 @@ class Crew:
     now_s: float = 0.0
     processes: dict[Connection, Process] = field(default_factory=dict)
     ranks: dict[int, Rank] = field(default_factory=dict)
+    siblings: dict[Connection, Rank] = field(
+        default_factory=dict
+    )  # trains as well, under a rank's number: no stop is agreed on with it
     world: int = 0  # ranks on all nodes; 0: not known
     told: Told = Told.NOTHING
     capable: tuple[bool, bool, bool] | None = None
@@ -135,6 +138,27 @@ class Crew:
                 return number, rank
         raise MalformedError
 
+    @property
+    def trains_beside(self) -> bool:
+        """Who trains beside the ranks would do so on when all of them stand."""
+        return any(not each.stopped or each.going for each in self.siblings.values())
+
+    def joins(self, connection: Connection, sibling: Rank) -> None:
+        """It trains when the ranks do."""
+        self.siblings[connection] = sibling
+        if sibling.stopped and not self.stands:
+            sibling.going = 1
+            self.send(connection, type="go")
+
+    def is_followed(self, number: int) -> bool:
+        """A rank is gone; whoever trained beside it under its number counts in its place."""
+        place = Place(rank=number, world=self.world)
+        for connection in self.siblings:
+            if self.processes[connection].place == place:
+                self.ranks[number] = self.siblings.pop(connection)
+                return True
+        return False
+
     def number_of(self, rank: Rank) -> int:
         return next(number for number, each in self.ranks.items() if each is rank)
 
@@ -142,7 +166,7 @@ class Crew:
         """What was told of the whole job is no longer so; whoever comes back is told it again."""
         del self.ranks[number]
         self.told, self.capable = Told.NOTHING, None
-        if not self.ranks:
+        if not self.is_followed(number) and not self.ranks:
             self.world = 0
 
     # --- to the ranks
@@ -165,7 +189,7 @@ class Crew:
 
     def let_go(self, ranks: Iterable[Rank]) -> None:
         self.told = Told.NOTHING
-        for rank in ranks:
+        for rank in (*ranks, *(each for each in self.siblings.values() if each.stopped and not each.going)):
             rank.going += 1
             self.send(rank.connection, type="go")
 

@@ -141,6 +141,7 @@ class GangMachine(Stops):
     def gone(self, connection: Connection, now_s: float) -> Step:
         self._crew.now_s = now_s
         self._crew.processes.pop(connection, None)
+        self._crew.siblings.pop(connection, None)
         rank = self._crew.rank_of(connection)
         if rank is not None:
             self._lost(rank)
@@ -154,6 +155,7 @@ class GangMachine(Stops):
         assert all(0 <= number < self._crew.world for number in ranks), (
             f"ranks {set(ranks)} of {self._crew.world}"
         )
+        assert not set(links) & set(self._crew.siblings), f"a rank is its own sibling: {ranks}"
         assert all(0 <= node < self.nodes for node in self._turns), f"turns of nodes {self._turns}"
         if self._agreement is not None:
             self._agreement.check(self._crew)
@@ -233,9 +235,10 @@ class GangMachine(Stops):
             and known.connection != connection
             and known.pid != process.pid
         ):
-            # A second process with this number (a helper that a rank started): it never counts.
-            if standing is not Standing.RUNNING:
-                crew.send(connection, type="go")
+            crew.joins(
+                connection,
+                Rank(connection=connection, pid=process.pid, standing=standing, step=step, can=process.can),
+            )
             return
         if world != crew.world:
             crew.ranks = {n: r for n, r in crew.ranks.items() if n < world}
@@ -262,11 +265,14 @@ class GangMachine(Stops):
         if not self._all_leave() and self._agreement is None:
             self._decide_bound()
             self._settle()
+        self._let_come()
 
     def _heard_able(self, connection: Connection, word: Able) -> None:
         process, rank = self._crew.processes.get(connection), self._crew.rank_of(connection)
         if process is not None:
             process.can = word.can
+        if rank is None:
+            rank = self._crew.siblings.get(connection)
         if rank is not None:
             rank.can = word.can
             self._crew.say_capable()
@@ -350,17 +356,22 @@ class GangMachine(Stops):
             agreed.propose(crew)  # it has not answered
 
     def _heard_going(self, connection: Connection, word: Going) -> None:
-        rank = self._crew.rank_of(connection)
+        sibling = self._crew.siblings.get(connection)
+        rank = self._crew.rank_of(connection) if sibling is None else sibling
         if rank is None:
             return  # a process that never counted
         rank.step = word.step
         rank.standing, rank.going, rank.done = Standing.RUNNING, max(0, rank.going - 1), False
         rank.bound = None
-        if self._agreement is None:
+        if self._agreement is None and sibling is None:
             self._settle()
 
     def _heard_progress(self, connection: Connection, word: Progress) -> None:
         crew = self._crew
+        sibling = crew.siblings.get(connection)
+        if sibling is not None:
+            sibling.step = max(sibling.step, word.step)
+            return
         number, rank = crew.ranked(connection)
         rank.device_bytes = max(rank.device_bytes, word.device_bytes)
         before, rank.step = crew.step, max(rank.step, word.step)
@@ -368,16 +379,15 @@ class GangMachine(Stops):
         if first:
             self._progress = word
         said = self._progress
-        if said is not None and (first or crew.step > before):
-            most = max(each.device_bytes for each in crew.ranks.values())
+        if first or crew.step > before:
             crew.events.append(
                 JobProgressed(
                     **crew.at,
                     step=crew.step,
-                    steps_per_s=said.steps / said.seconds,
-                    device_memory_bytes=most,
-                    noise_scale=said.noise_scale,
-                    noise_samples=said.noise_samples,
+                    steps_per_s=said.steps / said.seconds if said is not None else 0.0,
+                    device_memory_bytes=max(each.device_bytes for each in crew.ranks.values()),
+                    noise_scale=said.noise_scale if said is not None else 0.0,
+                    noise_samples=said.noise_samples if said is not None else 0,
                 )
             )
 
@@ -437,3 +447,5 @@ class GangMachine(Stops):
         crew.remove(number)
         if agreed is not None:
             self._fail(f"rank {number} left before all had stopped")
+        elif crew.ranks:
+            self._settle()

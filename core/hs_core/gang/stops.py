@@ -15,12 +15,14 @@ from hs_core.events import (
 from hs_core.gang import bound
 from hs_core.gang.agreement import Agreement
 from hs_core.gang.bound import Bound
-from hs_core.gang.crew import Crew, Rank, Told
+from hs_core.gang.crew import Crew, Rank, Standing, Told
 from hs_core.gang.messages import HOOK_TIERS
 from hs_core.names import JobId
 from hs_core.reports import Tier
 
 Order = Suspend | Resume | Checkpoint
+
+_BESIDE = "several of its processes train, and are no ranks of one another: no step is one of all of them"
 
 
 class Stops:
@@ -62,6 +64,10 @@ class Stops:
             same = agreed is not None and agreed.kind == "stop" and agreed.tier is order.tier
             if not self._outweighed(order):
                 self._next = None if same else order
+        elif order.tier is not Tier.CHECKPOINT and crew.trains_beside:
+            self._next = None
+            self._turns = set(range(self.nodes))
+            crew.events.append(SuspendFailed(**crew.at, why=_BESIDE))
         elif order.tier is Tier.HOLD and crew.stands:
             crew.told = Told.NOTHING
             crew.say_held()
@@ -91,10 +97,24 @@ class Stops:
             self._fail("the job was to go on before all ranks had got to that step")
         elif not crew.whole or crew.is_bound or (agreed is not None and not agreed.can_take_back):
             self._next = order
+            self._let_come()
             return
         self._next = None
         self._agreement = None
         crew.let_go(crew.ranks.values())
+
+    def _let_come(self) -> None:
+        """Some ranks have no step of their own, and never come to a first one: they may be what who waits there is needed for."""
+        crew = self._crew
+        if (
+            isinstance(self._next, Resume)
+            and self._agreement is None
+            and not crew.whole
+            and not crew.is_bound
+        ):
+            waiting = [r for r in crew.ranks.values() if r.standing is Standing.WAITING and not r.going]
+            if waiting:
+                crew.let_go(waiting)
 
     def _save(self, order: Checkpoint) -> None:
         if self._agreement is None and self._crew.whole and not self._crew.is_bound:

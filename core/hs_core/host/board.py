@@ -199,9 +199,12 @@ class Board:
         job.coming_back = False
         job.going_s = self.now_s
         job.resend_s = self.now_s + self.config.suspend_deadline_s
+        self.say_go(job)
+        self.tell("resumed", "let go", job)
+
+    def say_go(self, job: HostedJob) -> None:
         job.orders += 1
         self.out.append(Resume(job=job.id, epoch=job.wanted.epoch, order=job.orders))
-        self.tell("resumed", "let go", job)
 
     def went_on(self, job: HostedJob) -> None:
         if job.going_s is not None:

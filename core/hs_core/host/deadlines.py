@@ -75,6 +75,7 @@ def _no_edge(board: Board, job: HostedJob) -> None:
         job.hooked = False
     else:
         job.overdue = True
+        board.say_go(job)  # ranks that wait for one that will not get there
     board.begins(job)
     edgeless.goes_on(board, job)
     job.phase, job.resumed = Phase.RUNNING, True
