@@ -36,13 +36,16 @@ def main() -> None:
     for jobs, servers in ((256, 30), (512, 60), (1024, 125), (2048, 250)):
         for fresh in (True, False):
             facts, capacity = instance(jobs, servers, jobs)
-            held = None if fresh else decide(facts, capacity).seats
+            held = None if fresh else decide(facts, capacity).holdings
             took = []
             for _ in range(REPEATS):
                 start_s = time.process_time()
                 found = decide(facts, capacity) if held is None else decide(facts, capacity, held=held)
                 took.append(time.process_time() - start_s)
-            used, where = found.seats.gpus.sum(), "all new" if fresh else "those of the last round hold GPUs"
+            used, where = (
+                found.holdings.gpus.sum(),
+                "all new" if fresh else "those of the last round hold GPUs",
+            )
             print(
                 f"{jobs:>5} jobs {4 * servers:>5} GPUs  {sorted(took)[1] * 1e3:6.1f} ms  {used:>4} in use  {where}"
             )

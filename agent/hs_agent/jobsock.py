@@ -35,11 +35,6 @@ def frame(message: Mapping[str, Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-async def read_message(reader: asyncio.StreamReader) -> Mapping[str, Any] | None:
-    """None: the peer is gone, or does not keep to the protocol."""
-    return _message(await _read_body(reader))
-
-
 async def _read_body(reader: asyncio.StreamReader) -> bytes:
     """Empty: the peer is gone, or does not keep to the protocol."""
     try:

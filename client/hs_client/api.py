@@ -31,7 +31,7 @@ from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
 
 if TYPE_CHECKING:
-    from hs_client.jobfile import Job, Origins
+    from hs_client.jobfile import Job
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 QUIET_S = 0.5
@@ -127,7 +127,6 @@ class Client:
         *jobs: "Job | common.JobSpec",
         dry_run: bool = False,
         key: str = "",
-        origins: "Origins | None" = None,
     ) -> Submitted:
         """All of them are accepted, or none. Sent again with the same key, it is the same request."""
         from hs_client import (
@@ -140,7 +139,7 @@ class Client:
             specs += (
                 [job]
                 if isinstance(job, common.JobSpec)
-                else compose.specs(job, compose.Place.here(), origins, partial(job_words.job_ids, self))
+                else compose.specs(job, compose.Place.here(), None, partial(job_words.job_ids, self))
             )
         request = wire.SubmitRequest(key=key or new_key(), as_user=self.user, jobs=specs, dry_run=dry_run)
         reply = self._call(self._stub.Submit, request)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hs_client import quantities
+from hs_client.complaints import Origins
 from hs_client.errors import InvalidError
-from hs_client.jobfile import MAX_ENV, MAX_SPEC_BYTES, Job, Origins, no_text
+from hs_client.jobfile import MAX_ENV, MAX_SPEC_BYTES, Job, no_text
 from hs_proto.v1 import common_pb2 as common
 
 # What a program needs to be found and to read text as its user does; everything else is named with -e.

@@ -5,7 +5,7 @@ place, field, value and what was expected for everything that is wrong.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
@@ -13,6 +13,7 @@ from pydantic.functional_validators import BeforeValidator, field_validator, mod
 from pydantic.json_schema import WithJsonSchema
 
 from hs_client import jobvalues, quantities
+from hs_client.complaints import Complaints, Origins, Path_, raise_each
 from hs_client.errors import InvalidError
 from hs_client.jobvalues import Models, NonEmpty, Seconds, Size
 
@@ -25,10 +26,6 @@ RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
 _HALF = re.compile(r"[\ud800-\udfff]")
-
-Path_ = tuple[str | int, ...]
-Origins = Mapping[Path_, str]
-"""Where a value was written, for messages: ("resources", "gpus") -> "job.yaml:4"."""
 
 
 def no_text(value: str) -> str:
@@ -335,7 +332,7 @@ class Job(_Part):
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         wrong = {name: _env_wrong(name, content) for name, content in value.items()}
-        _raise_each(wrong)
+        raise_each(wrong)
         return value
 
     @field_validator("run")
@@ -352,7 +349,7 @@ class Job(_Part):
     @field_validator("after")
     @classmethod
     def _after(cls, value: list[str]) -> list[str]:
-        _raise_each({place: _after_wrong(text) for place, text in enumerate(value)})
+        raise_each({place: _after_wrong(text) for place, text in enumerate(value)})
         return value
 
     @field_validator("array")
@@ -365,7 +362,7 @@ class Job(_Part):
     @field_validator("sweep")
     @classmethod
     def _sweep_names(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        _raise_each(
+        raise_each(
             {
                 name: ""
                 if _ENV_NAME.fullmatch(name)
@@ -393,21 +390,6 @@ class Job(_Part):
             or self.placement.gpu_type
             or ([self.resources.model] if self.resources.model else [])
         )
-
-
-class _EachError(ValueError):
-    """What is wrong with several entries of a field, by their keys or places."""
-
-    def __init__(self, wrong: Mapping[str | int, str]) -> None:
-        super().__init__("; ".join(wrong.values()))
-        self.wrong = wrong
-
-
-def _raise_each(said: Mapping[str, str] | Mapping[int, str]) -> None:
-    """Raises _EachError with those that have something said of them."""
-    wrong: dict[str | int, str] = {key: text for key, text in said.items() if text}
-    if wrong:
-        raise _EachError(wrong)
 
 
 def _env_wrong(name: str, content: object) -> str:
@@ -445,155 +427,10 @@ def parse(
     try:
         return Job.model_validate(data)
     except ValidationError as error:
-        lines: dict[
-            Path_, str
-        ] = {}  # the first complaint about each field: the others are of a union's other members
-        for detail in error.errors():
-            for path, line in _complaints(detail, data, origins or {}, source, flags or {}):
-                lines.setdefault(path, line)
-        raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
-
-
-def _complaints(
-    detail: Any, data: Mapping[str, Any], origins: Origins, source: str, flags: Mapping[Path_, str]
-) -> Iterator[tuple[Path_, str]]:
-    """Where each is, and what is said of it."""
-    path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
-    each = detail.get("ctx", {}).get("error")
-    if isinstance(each, _EachError):
-        for key, text in each.wrong.items():
-            where = _where((*path, key), origins) or source
-            yield (*path, key), f"{where}{': ' * bool(where)}{'.'.join(map(str, path))}: {text}"
-        return
-    line = _complaint(detail, path, data, _where(path, origins) or source)
-    missing = detail["type"] == "missing" and path in flags and _is_of_flags(path, origins)
-    yield path, line + (f" ({flags[path]})" if missing else "")
-
-
-def _is_of_flags(path: Path_, origins: Origins) -> bool:
-    """Whether a field beside it was said by a flag: then people type flags."""
-    return any(here[:-1] == path[:-1] and origin.startswith("--") for here, origin in origins.items())
-
-
-def _complaint(detail: Any, path: Path_, data: Mapping[str, Any], where: str) -> str:
-    field = ".".join(str(p) for p in path)
-    prefix = f"{where}: " if where else ""
-    if detail["type"] == "extra_forbidden":
-        known = _fields_at(path[:-1])
-        return f"{prefix}unknown field {field!r}{_meant(path, known)}"
-    if detail["type"] == "missing":
-        return f"{prefix}{field}: missing: expected {_expected(path, detail)}"
-    if not path or _is_group(detail):
-        return f"{prefix}{field + ': ' if field else ''}{_expected(path, detail)}"
-    return f"{prefix}{field} = {_shown(_at(path, data))}: {_expected(path, detail)}"
-
-
-# What flags and other systems call a field.
-_OTHER_WORDS = {
-    "command": "run",
-    "cmd": "run",
-    "time": "max_duration",
-    "timeout": "max_duration",
-    "mem": "resources.memory",
-    "chdir": "workdir",
-    "working_dir": "workdir",
-    "dependency": "after",
-}
-
-
-def _meant(path: Path_, known: Sequence[str]) -> str:
-    """What an unknown field may have been meant to be: one of that very name elsewhere, or one of nearly that name, beside it first."""
-    name = str(path[-1])
-    everywhere = {".".join(there): there[-1] for there in _field_paths()}
-    named = [field for field, last in everywhere.items() if last == name]
-    if word := _OTHER_WORDS.get(name):
-        named = [word]
-    elif not named and (near := quantities.nearest(name, known)):
-        named = [".".join(map(str, (*path[:-1], near)))]
-    elif not named and len(path) == 1 and (near := quantities.nearest(name, everywhere.values())):
-        named = [field for field, last in everywhere.items() if last == near]
-    if named:
-        return f"; did you mean {' or '.join(map(repr, named))}?"
-    return f"; known here: {', '.join(sorted(known))}"
-
-
-_PLAIN = {
-    "int_parsing": "expected a whole number",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_parsing": "expected a number",
-    "float_type": "expected a number",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "string_type": "expected text (put it in quotes)",
-    "string_unicode": "expected UTF-8 text",
-    "list_type": "expected a list",
-    "dict_type": "expected names with values below it",
-    "string_too_short": "expected text that is not empty",
-    "too_short": "expected at least one value",
-    "finite_number": "expected a finite number",
-}
-
-
-def _expected(path: Path_, detail: Any) -> str:
-    context = detail.get("ctx", {})
-    kind = detail["type"]
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "missing":
-        return "a command (`run:` in a job file, CMD on the command line)" if path == ("run",) else "a value"
-    if kind == "literal_error":
-        return f"expected {context['expected']}"
-    if kind in ("string_too_long", "too_long"):
-        what = "characters" if kind == "string_too_long" else "values"
-        return f"expected at most {context['max_length']} {what}"
-    bounds = {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}
-    if kind in bounds:
-        word = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}[bounds[kind]]
-        limit = context[bounds[kind]]
-        return f"expected {word} {int(limit) if float(limit).is_integer() else limit}"
-    if path and path[-1] == "run":
-        return "expected shell lines or a list of words"
-    if kind in {"model_type", "model_attributes_type"}:
-        return f"expected fields below it: {', '.join(sorted(_fields_at(path)))}"
-    return _PLAIN.get(kind, str(detail["msg"]))
-
-
-def _is_group(detail: Any) -> bool:
-    """The complaint is about several fields together: showing a whole mapping would not help."""
-    return isinstance(detail.get("input"), Mapping | BaseModel) and detail["type"] == "value_error"
-
-
-def _real_path(loc: Sequence[str | int], data: Mapping[str, Any], *, missing: bool) -> Path_:
-    """pydantic's location without the names of union members that it also lists."""
-    path: list[str | int] = []
-    here: Any = data
-    for place, step in enumerate(loc):
-        if isinstance(here, Mapping) and (step in here or (missing and place == len(loc) - 1)):
-            path.append(step)
-            here = here.get(step)
-        elif isinstance(here, list | tuple) and isinstance(step, int):
-            path.append(step)
-            here = here[step]
-    return tuple(path)
-
-
-def _at(path: Path_, data: Any) -> Any:
-    for step in path:
-        data = data[step] if not isinstance(data, Mapping) or step in data else None
-    return data
-
-
-def _shown(value: object) -> str:
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)  # as YAML has it
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _where(path: Path_, origins: Origins) -> str:
-    for length in range(len(path), 0, -1):
-        if path[:length] in origins:
-            return origins[path[:length]]
-    return ""
+        said = Complaints(
+            data=data, origins=origins or {}, source=source, flags=flags or {}, fields_at=_fields_at
+        )
+        raise InvalidError("\n".join(said.of(error))) from None
 
 
 def _fields_at(path: Path_) -> list[str]:
@@ -603,9 +440,3 @@ def _fields_at(path: Path_) -> list[str]:
         kinds = (Resources, Retry, Checkpoint, Placement, DataSet, Elastic)
         part = next((k for k in kinds if field is not None and k.__name__ in str(field.annotation)), None)
     return [f.alias or name for name, f in part.model_fields.items()] if part else []
-
-
-def _field_paths() -> list[tuple[str, ...]]:
-    """Of every field, groups included."""
-    top = _fields_at(())
-    return [(name,) for name in top] + [(name, below) for name in top for below in _fields_at((name,))]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hs_client import yamlfile
+from hs_client.complaints import Path_
 from hs_client.errors import InvalidError
-from hs_client.jobfile import Path_
 
 _NOTHING = ("null", "Null", "NULL", "~")  # YAML's words for it
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hs_client import quantities
+from hs_client.complaints import Path_
 from hs_client.errors import InvalidError
-from hs_client.jobfile import MAX_SPEC_BYTES, Path_
+from hs_client.jobfile import MAX_SPEC_BYTES
 
 _LINE = re.compile(r"#(SBATCH|HS)\s+(\S.*)")
 _EACH: Path_ = ("resources", "gpus")

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
+from hs_client.complaints import Path_
 from hs_client.errors import InvalidError
-from hs_client.jobfile import MAX_SPEC_BYTES, Path_
+from hs_client.jobfile import MAX_SPEC_BYTES
 
 MAX_ALIASES = 32
 MAX_DEPTH = 12

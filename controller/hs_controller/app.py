@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,8 +22,9 @@ from hs_controller.gate import Gate
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
+from hs_controller.own_certificate import OwnCertificate
 from hs_controller.permissions import Caller, Role
-from hs_controller.pki import Authority, PkiError, folder_of
+from hs_controller.pki import Authority, folder_of
 from hs_controller.refusals import Refusals
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
@@ -40,8 +40,6 @@ log = structlog.get_logger("hs_controller")
 
 GRACE_S = 0.5
 STATUS_S = 15.0  # how often systemd is told how it is
-RENEWAL_LOOKED_AT_S = 3600.0
-CA_LOW_S = 90 * 86_400.0  # left of the CA's life: then it is told with each start
 WEB_CONNECTIONS = 512  # of Prometheus and browsers, which have up to six each
 WEB_SILENT_S = 30.0  # of one of its connections; a browser's that is no longer used uvicorn ends sooner
 
@@ -61,8 +59,7 @@ class Controller:
         self._server: grpc.aio.Server | None = None  # the private one behind all doors
         self._web: Web | None = None  # likewise private
         self._bodies = Bodies(config.limits.request_bytes)
-        self._contexts: list[ssl.SSLContext] = []  # whose certificate is to be renewed
-        self._renewing: asyncio.Task[None] | None = None
+        self._certificate: OwnCertificate | None = None  # that the ports show, if there is one
 
     @property
     def loop(self) -> Loop:
@@ -93,68 +90,70 @@ class Controller:
 
     async def _open_doors(self, authority: Authority | None, secret: str) -> None:
         config = self.config
+        guests = Guests(config.socket.with_name(f"{config.socket.name}.d") / "inner")
+        visitors = Guests(guests.address.with_name("web"))
+        sockets = self._sockets(guests)
+        find = await self._tokens()
+        if authority is not None:
+            self._certificate = OwnCertificate(authority)
+        port = site = None
+        if config.listen is not None:
+            who = partial(self._by_certificate, find)
+            port = await self._port("listen", config.listen, guests, who)
+        if config.web_listen is not None:
+            site = await self._port(
+                "web_listen", config.web_listen, visitors, lambda _: TokenHolder(find), http=True
+            )
+        for socket in sockets:
+            socket.prepare()
+            self._fronts.append(socket)  # from here on there is something to clear away
+        self._server = await self._serve(guests, authority, secret)
+        if site is not None:
+            self._web = self._site(visitors, find, authority)
+            await self._web.open()
+        for socket in sockets:
+            await self._open(socket)
+        for front in (port, site):
+            if front is not None:
+                self._fronts.append(front)
+                await self._open(front, **({"for": "http"} if front is site else {}))
+        self.address = port.name if port is not None else ""
+        self.web_address = site.name if site is not None else ""
+
+    def _sockets(self, guests: Guests) -> list[UnixFront]:
+        config = self.config
         people = UnixFront(
             config.socket,
             0o600 if config.embedded else 0o666,
             config.limits,
-            guests := Guests(config.socket.with_name(f"{config.socket.name}.d") / "inner"),
+            guests,
             lambda uid: Known(callers.account(uid, config), f"uid {uid}"),
             refusals=self._refusals,
         )
-        fronts: list[Front] = [people]
-        if config.agent_socket is not None:
-            fronts.append(
-                UnixFront(
-                    config.agent_socket,
-                    0o600,
-                    config.limits,
-                    guests,
-                    self._only_agents,
-                    refusals=self._refusals,
-                )
-            )
-        find = await self._tokens()
-        port = site = None
-        visitors = Guests(guests.address.with_name("web"))
-        if config.listen is not None:
-            who = partial(self._by_certificate, find)
-            port = await self._port("listen", config.listen, guests, authority, who)
-            fronts.append(port)
-        if config.web_listen is not None:
-            site = await self._port(
-                "web_listen",
-                config.web_listen,
-                visitors,
-                authority,
-                lambda _: TokenHolder(find),
-                http=True,
-            )
-            fronts.append(site)
-        for front in fronts:
-            if isinstance(front, UnixFront):
-                front.prepare()
-                self._fronts.append(front)  # from here on there is something to clear away
-        self._server = await self._serve(guests, authority, secret)
-        if site is not None:
-            history = History(config.quantum_s)
-            app = application(
-                self.loop,
-                self._hub,
-                self._service,
-                history,
-                find,
-                refusals=self._refusals,
-                authority=None if config.dev else authority,
-            )
-            self._web = Web(app, visitors, self.loop, history)
-            await self._web.open()
-        for front in fronts:
-            if front not in self._fronts:
-                self._fronts.append(front)
-            await front.open()
-            log.info("listening", address=front.name, **({"for": "http"} if front is site else {}))
-        self.address = port.name if port is not None else ""
-        self.web_address = site.name if site is not None else ""
+        if config.agent_socket is None:
+            return [people]
+        agents = UnixFront(
+            config.agent_socket, 0o600, config.limits, guests, self._only_agents, refusals=self._refusals
+        )
+        return [people, agents]
+
+    def _site(self, visitors: Guests, find: Find, authority: Authority | None) -> Web:
+        """The page, and what Prometheus reads."""
+        history = History(self.config.quantum_s)
+        app = application(
+            self.loop,
+            self._hub,
+            self._service,
+            history,
+            find,
+            refusals=self._refusals,
+            authority=None if self.config.dev else authority,
+        )
+        return Web(app, visitors, self.loop, history)
+
+    async def _open(self, front: Front, **more: str) -> None:
+        await front.open()
+        log.info("listening", address=front.name, **more)
 
     def _only_agents(self, uid: int) -> Known | None:
         caller = callers.account(uid, self.config)
@@ -173,7 +172,6 @@ class Controller:
         key: str,
         address: tuple[str, int],
         guests: Guests,
-        authority: Authority | None,
         who: Callable[[dict[str, Any]], Guest | None],
         *,
         http: bool = False,
@@ -184,21 +182,13 @@ class Controller:
         if config.dev:
             log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")
             return TcpFront(address, limits, guests, None, who, silent_s=silent_s, refusals=self._refusals)
-        if authority is None:
+        if self._certificate is None:
             raise DoorError(
                 f"{key}: {address[0]}:{address[1]}: this controller has no certificates: put {folder_of(config.state_dir)} back"
                 f" from where you keep it; for a new cluster run `hs-controller init --config {config.file}`, or set"
                 " `dev = true` for plaintext on loopback"
             )
-        await self._renew_if_due(authority)
-        if self._renewing is None and authority.until_s - time.time() < CA_LOW_S:
-            log.warning(
-                "ca-ends", at=time.ctime(authority.until_s), todo="a new one: docs/security.md says how"
-            )
-        context = authority.server_context("http/1.1" if http else "h2")
-        self._contexts.append(context)
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._keep_renewed(authority), name="certificate")
+        context = await self._certificate.context("http/1.1" if http else "h2")
         return TcpFront(address, limits, guests, context, who, silent_s=silent_s, refusals=self._refusals)
 
     def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
@@ -209,30 +199,6 @@ class Controller:
     def _token_user(self, token: str) -> Caller | None:
         user = self.loop.mind.registry.user_of(token, self.loop.clock.now_s())
         return None if user is None else callers.token_user(user, self.config)
-
-    async def _renew_if_due(self, authority: Authority) -> None:
-        now_s = time.time()
-        due_s = authority.own_due_s(now_s)
-        if due_s > now_s:
-            return
-        try:
-            await asyncio.to_thread(authority.renew_own, now_s)
-        except PkiError as error:  # a full disk, say
-            if not due_s:
-                raise
-            log.error("own-certificate-not-renewed", why=str(error))  # there is a third of its life left
-        else:
-            log.info("own-certificate-renewed")
-
-    async def _keep_renewed(self, authority: Authority) -> None:
-        while True:
-            await asyncio.sleep(RENEWAL_LOOKED_AT_S)
-            try:
-                await self._renew_if_due(authority)
-                for context in self._contexts:
-                    authority.load_own(context)
-            except PkiError as error:
-                log.error("own-certificate-not-renewed", why=str(error))
 
     async def _serve(self, guests: Guests, authority: Authority | None, secret: str) -> grpc.aio.Server:
         limits = self.config.limits
@@ -270,9 +236,8 @@ class Controller:
     async def stop(self) -> None:
         """Let nobody in, finish what is queued, close the journal."""
         self._hub.close("the controller is stopping")
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._certificate is not None:
+            await self._certificate.stop()
         await asyncio.gather(*(front.shut() for front in self._fronts))
         if self._server is not None:
             await self._server.stop(GRACE_S)

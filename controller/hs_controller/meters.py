@@ -4,6 +4,7 @@ Counters begin at 0 with the process, as Prometheus expects; those that may lose
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -37,61 +38,47 @@ class Meters:
         self.registry = registry = CollectorRegistry()
         for about_python in (PlatformCollector, GCCollector):
             about_python(registry=registry)
-        self._suspend_s = Histogram(
+        histogram, counter = partial(Histogram, registry=registry), partial(Counter, registry=registry)
+        self._suspend_s = histogram(
             "hs_job_suspend_seconds",
             "From the order to suspend a job to its GPUs free, on each of its servers.",
             ["tier"],
             buckets=SWITCH_S,
-            registry=registry,
         )
-        self._resume_s = Histogram(
+        self._resume_s = histogram(
             "hs_job_resume_seconds",
             "From the order to resume a job to its next step under way, on each of its servers.",
             ["tier"],
             buckets=SWITCH_S,
-            registry=registry,
         )
-        self._cycle_s = Histogram(
+        self._cycle_s = histogram(
             "hs_scheduler_cycle_seconds",
             "A decision with all around it: from what has happened to the orders.",
             ["policy"],
             buckets=CYCLE_S,
-            registry=registry,
         )
-        self._decision_s = Histogram(
+        self._decision_s = histogram(
             "hs_policy_decision_seconds",
             "Of a scheduling cycle what the policy took.",
             ["policy"],
             buckets=CYCLE_S,
-            registry=registry,
         )
-        self._commit_s = Histogram(
-            "hs_journal_commit_seconds",
-            "A commit to the journal.",
-            buckets=COMMIT_S,
-            registry=registry,
+        self._commit_s = histogram("hs_journal_commit_seconds", "A commit to the journal.", buckets=COMMIT_S)
+        self._migrations = counter(
+            "hs_migrations_total", "Started jobs that have gone on elsewhere, by why they moved.", ["reason"]
         )
-        self._migrations = Counter(
-            "hs_migrations_total",
-            "Started jobs that have gone on elsewhere, by why they moved.",
-            ["reason"],
-            registry=registry,
+        self._trades = counter("hs_trades_total", "Trades that were made.")
+        self._undone = counter("hs_trades_undone_total", "Trades that were undone.")
+        self._events = counter(
+            "hs_events_total", "What has happened, by kind, as in `hsctl events`.", ["kind"]
         )
-        self._trades = Counter("hs_trades_total", "Trades that were made.", registry=registry)
-        self._undone = Counter("hs_trades_undone_total", "Trades that were undone.", registry=registry)
-        self._events = Counter(
-            "hs_events_total",
-            "What has happened, by kind, as in `hsctl events`.",
-            ["kind"],
-            registry=registry,
+        self._refused = counter(
+            "hs_refused_total", "What was refused to somebody, by call and why.", ["call", "why"]
         )
-        self._refused = Counter(
-            "hs_refused_total",
-            "What was refused to somebody, by call and why.",
-            ["call", "why"],
-            registry=registry,
-        )
-        # `increase` sees a counter grow from its first sample on: one that appears with 1 has not grown, and nobody would be told.
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """`increase` sees a counter grow from its first sample on: one that appears with 1 has not grown, and nobody would be told."""
         for reason in MoveReason:
             self._migrations.labels(reason=str(reason))
         for call, why in REFUSED:

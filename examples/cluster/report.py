@@ -11,7 +11,6 @@ from examples.cluster.workload import LATE, MODELS, SERVERS, TEAMS, Team
 from examples.common.training import ENDED
 
 FLOOR = 0.95  # of what the base entitlement gives; who trades must be above 1
-ACCURACY = 0.80
 COLOURS = {"ada": "#0072B2", "bob": "#E69F00", "eve": "#009E73"}
 NEAR_S = 40.0  # marks of the picture that would run into one another on one line
 SMOOTH_S = 16.0

@@ -1,11 +1,9 @@
 """hs-agent as a process, with real jobs and a scripted controller."""
 
 import asyncio
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -17,50 +15,11 @@ from hs_agent import accounts, cgroup, launch, procs
 from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
-from hs_core.model import SuspendMode
-from hs_core.reports import CANNOT_START, NO_ACCOUNT, WITH_AGENT, Exit, Phase, Tier
+from hs_core.reports import CANNOT_START, NO_ACCOUNT, Exit, Phase
 from hs_core.wanted import Turn, Wanted
-from hs_daemon import boot_s
-from tests.agent.lending import GENERATION, STEP, write
+from tests.agent.real_jobs import COUNT, FROZEN, UNSUSPENDED, lines, python
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-UNSUSPENDED = {"suspend": SuspendMode.NONE}
-FROZEN = {"suspend": SuspendMode.TRANSPARENT}
-COUNT = "import time\ni = 0\nwhile True:\n    i += 1\n    print(i, flush=True)\n    time.sleep(0.02)"
-
-TRAIN = """
-import sys, torch
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-steps = 0
-while steps < int(sys.argv[1]):
-    for x, y in DataLoader(data, batch_size=8):
-        optimizer.zero_grad()
-        loss = (model(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        steps += 1
-print(f"loss {loss.item():.9f}", flush=True)
-"""
-
-
-@pytest.fixture
-def script(place: Path) -> str:
-    path = place / "train.py"
-    path.write_text(TRAIN)
-    return str(path)
-
-
-def python(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", code)
-
-
-def lines(daemon, number: int) -> int:
-    log = daemon.place / f"state/jobs/{number}-1/log"
-    return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def test_a_job_runs_its_end_is_told_and_its_log_stays(daemon, controller, job, wait_for) -> None:
@@ -92,131 +51,6 @@ def test_two_jobs_that_cannot_be_hooked_take_turns_in_the_freezer(daemon, contro
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit")
         assert report.exit.signal in (signal.SIGTERM, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("daemon", [{"emulated": ["V100:3"]}], indirect=True)
-def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, controller, job, wait_for) -> None:
-    daemon.start()
-    stays = job(1, *python(COUNT), **UNSUSPENDED)
-    ends = job(2, *python("import time; time.sleep(1.5); raise SystemExit(9)"), **UNSUSPENDED)
-    dies = job(3, *python("import os, time; time.sleep(1.5); os.kill(os.getpid(), 11)"), **UNSUSPENDED)
-    controller.want(stays, ends, dies)
-    for number in (1, 2, 3):
-        controller.wait_report(number, lambda r: r.phase is Phase.RUNNING, "running")
-    wait_for(
-        lambda: len(daemon.folders()) == 3 and all(f.shim_state() for f in daemon.folders()), "all are up"
-    )
-    before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
-    daemon.kill()
-    wait_for(
-        lambda: not procs.alive(before[2].shim) and not procs.alive(before[3].shim), "both ended meanwhile"
-    )
-    counted = lines(daemon, 1)
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.code == 9
-    assert controller.wait_report(3, lambda r: r.exit, "an exit").exit.signal == signal.SIGSEGV
-    assert controller.reports[1].phase is Phase.RUNNING
-    wait_for(lambda: lines(daemon, 1) > counted, "job 1 goes on")
-    (folder,) = [f for f in daemon.folders() if f.key.job == 1]
-    assert folder.shim_state() == before[1]
-    controller.want(replace(stays, cancelled=True), ends, dies)
-    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
-
-
-def test_the_exit_of_a_job_that_had_written_its_checkpoint_is_heard_of_by_the_next_agent(
-    daemon, controller, job, wait_for
-) -> None:
-    """The agent was killed between the word of the checkpoint and the end of the process."""
-    daemon.start()
-    wanted = job(1, *python("import time; time.sleep(1.0); raise SystemExit(75)"), **UNSUSPENDED)
-    controller.want(wanted)
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
-    before = daemon.folders()[0].shim_state()
-    daemon.kill()
-    memory = daemon.place / "state/host.json"
-    kept = json.loads(memory.read_text())
-    kept["machine"]["jobs"][0] |= {"phase": "checkpointed", "charged_from_s": None, "in_turn": False}
-    memory.write_text(json.dumps(kept))
-    wait_for(lambda: not procs.alive(before.shim), "it ended meanwhile")
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    wait_for(lambda: daemon.folders()[0].shim_state() not in (None, before), "it is started again")
-
-
-def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the_next(
-    daemon, controller, job, wait_for
-) -> None:
-    daemon.start()
-    controller.want(job(1, *python("import time; time.sleep(600)"), **UNSUSPENDED))
-    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
-    daemon.kill()
-    write(daemon.place / "state/checkpoints/1", {"rank0.pt": 300, "rank1.pt": 5})
-    memory = daemon.place / "state/host.json"
-    kept = json.loads(memory.read_text())
-    kept["machine"]["jobs"][0] |= {
-        "checkpoint_generation": GENERATION,
-        "checkpoint_step": STEP,
-        "checkpoint_bytes": 7,
-    }
-    memory.write_text(json.dumps(kept))
-    daemon.start()
-    controller.wait_report(1, lambda r: r.checkpoint_bytes == 305, "it has been weighed")
-
-
-@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
-def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
-    daemon.start()
-    both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
-    controller.want(*both, quantum_s=1.0)
-    for number in (1, 2):
-        controller.wait_report(number, lambda r: r.suspends >= 1, "a turn and its end")
-    frozen = wait_for(
-        lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen"
-    )[0]
-    daemon.kill()
-    away_s = boot_s()
-    wait_for(lambda: boot_s() > away_s + 1.0, "an edge has passed that nobody saw")
-    counted = lines(daemon, frozen)
-    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    assert lines(daemon, frozen) - counted <= 1 or controller.reports[frozen].phase is Phase.RUNNING
-    for number in (1, 2):
-        controller.wait_report(number, lambda r, n=number: r.suspends > suspends[n], "slicing goes on")
-
-
-def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
-    daemon.start()
-    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
-    controller.want(job(1, *python(code), **UNSUSPENDED))
-    wait_for(lambda: lines(daemon, 1) == 2, "both are up")
-    (folder,) = daemon.folders()
-    pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
-    procs.send(folder.shim_state().shim, signal.SIGKILL)
-    report = controller.wait_report(1, lambda r: r.exit, "an exit")
-    assert "shim was killed" in report.exit.why
-    assert not any(procs.alive(who) for who in pids)
-
-
-def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
-    daemon, controller, job, wait_for
-) -> None:
-    daemon.start()
-    controller.want(
-        job(
-            1, *python("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"), **UNSUSPENDED
-        )
-    )
-    wait_for(lambda: lines(daemon, 1) == 1, "it is up")
-    (folder,) = daemon.folders()
-    process = procs.identity(int((folder.path / "log").read_text()))
-    folder.path.rename(daemon.place / "elsewhere")
-    controller.want(job(1, "/bin/true", cancelled=True, **UNSUSPENDED))
-    report = controller.wait_report(1, lambda r: r.exit, "an exit")
-    assert not procs.alive(process)
-    assert "how it ended is not known" in report.exit.why
 
 
 def test_folders_that_somebody_took_away_are_made_again_for_the_next_job(
@@ -270,16 +104,6 @@ def test_a_job_of_an_account_that_is_not_here_waits_and_says_what_is_to_be_done(
     assert report.note.startswith(f"{CANNOT_START}: {NO_ACCOUNT} 'no-such-user' on ")
     assert "an administrator makes one there" in report.note
     assert "hsctl user set USER --run-as ACCOUNT" in report.note
-
-
-def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
-    daemon.start("--end-jobs-on-stop")
-    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
-    assert daemon.stop() == 0
-    daemon.start()
-    report = controller.wait_report(1, lambda r: r.exit, "an exit")
-    assert (report.exit.signal, report.exit.why) == (15, WITH_AGENT)
 
 
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
@@ -402,67 +226,6 @@ def test_jobs_run_as_their_user_and_system_accounts_are_refused(daemon, controll
     assert "account 'daemon' has uid 1; jobs run only as uid 60000 or above here" in refused
 
 
-def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_for) -> None:
-    daemon.start()
-    wait_for(lambda: controller.hellos, "a hello")
-    second = subprocess.run(
-        [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert second.returncode == 1
-    assert f"belongs to another agent that is running (pid {daemon.process.pid})" in second.stderr
-    assert "Traceback" not in second.stderr
-
-
-def test_the_doctor_of_a_host_whose_agent_runs_has_nothing_against_that(daemon, controller, wait_for) -> None:
-    daemon.start()
-    wait_for(lambda: controller.hellos, "a hello")
-    doctor = subprocess.run(
-        [sys.executable, "-m", "hs_agent", "doctor", "--config", str(daemon.config)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    (line,) = (one for one in doctor.stdout.splitlines() if " state folder " in one)
-    assert line.startswith("ok "), line
-    assert f"used by the agent that runs (pid {daemon.process.pid})" in line
-
-
-def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, job, wait_for) -> None:
-    daemon.start()
-    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    (folder,) = daemon.folders()
-    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
-    assert daemon.stop() == 0
-    counted = lines(daemon, 1)
-    wait_for(lambda: lines(daemon, 1) > counted, "it goes on without an agent")
-    daemon.start("--end-jobs-on-stop")
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    assert daemon.stop() == 0
-    assert not procs.alive(state.shim)
-    assert not procs.alive(state.job)
-
-
-@pytest.mark.parametrize("daemon", [{"emulated": ["V100:8"]}], indirect=True)
-def test_whoever_is_being_launched_as_all_jobs_are_to_end_ends_too_or_never_begins(
-    daemon, controller, job, wait_for
-) -> None:
-    daemon.start("--end-jobs-on-stop")
-    controller.want(*(job(number, "sleep", "600") for number in range(1, 9)))
-    # Of eight launches the first shims are there: they do not listen yet, and others are on their way.
-    wait_for(lambda: any(folder.shim_state() for folder in daemon.folders()), "the first shim is there")
-    assert daemon.stop() == 0
-    left = [
-        state for folder in daemon.folders() if (state := folder.shim_state()) and procs.alive(state.shim)
-    ]
-    assert left == []
-
-
 def test_the_host_goes_on_slicing_while_the_controller_is_away(daemon, controller, job, wait_for) -> None:
     daemon.start()
     controller.want(*[job(n, *python(COUNT), **FROZEN) for n in (1, 2)], quantum_s=0.3)
@@ -488,173 +251,3 @@ def test_a_log_is_followed_to_the_jobs_end(daemon, controller, job, wait_for) ->
     controller.send(log={"request_id": 6, "job_id": 99, "tail_lines": -1})
     wait_for(lambda: 6 in controller.logs, "an answer")
     assert controller.logs[6][0].error.endswith(" has no log of job 99")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("daemon", [{"pace": [{"job_class": "ada/*", "base_s": 0.02}]}], indirect=True)
-def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
-    daemon, controller, job, script, wait_for
-) -> None:
-    daemon.start()
-    count = 720  # so many that both are far from their end when the agent is killed
-    command = (sys.executable, script, str(count))
-    both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
-    controller.want(*both, quantum_s=1.0)
-    for number in (1, 2):
-        controller.wait_report(number, lambda r: r.suspends >= 2 and r.step > 0, "hooked and sliced", 60)
-        assert controller.reports[number].tier is Tier.HOLD
-    daemon.kill()
-    before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
-    steps = {n: controller.reports[n].step for n in (1, 2)}
-    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    for number in (1, 2):
-        controller.wait_report(
-            number, lambda r, n=number: r.suspends > suspends[n] and r.step > steps[n], "goes on", 60
-        )
-    assert {folder.key.job: folder.shim_state() for folder in daemon.folders()} == before
-    for number in (1, 2):
-        report = controller.wait_report(number, lambda r: r.exit, "an exit", 60)
-        assert report.exit.ok, report
-        assert report.run_s >= 0.9 * count * 0.02
-    alone = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert [controller.log_of(n, request=n).decode() for n in (1, 2)] == [alone.stdout] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("daemon", [{"emulated": ["V100:2"]}], indirect=True)
-def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, script) -> None:
-    daemon.start()
-    (temporary := daemon.place / "tmp").mkdir()
-    env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
-    gang = job(1, sys.executable, script, "100000", gpus=2, torchrun=True, env=env)
-    single = job(2, sys.executable, script, "100000", env=env)
-    controller.want(gang, single, quantum_s=1.0)
-    for number in (1, 2):
-        controller.wait_report(
-            number, lambda r: r.suspends >= 2 and r.resumes >= 2 and r.step > 0, "takes turns", 90
-        )
-        assert controller.reports[number].tier is Tier.HOLD
-    assert len(controller.reports[1].gpus) == 2
-    controller.want(replace(gang, cancelled=True), replace(single, cancelled=True))
-    for number in (1, 2):
-        controller.wait_report(number, lambda r: r.exit, "an exit")
-    line = f"HS_AGENT_SOCKET={daemon.place}/run/1-1.sock".encode()
-    assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
-    assert not list(temporary.glob("torchelastic_*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("daemon", [{"host_memory_budget": 0, "pace": [{"base_s": 0.02}]}], indirect=True)
-def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly(
-    daemon, controller, job, handed
-) -> None:
-    daemon.start()
-    both = [job(n, *handed.command(14), gpu_memory_bytes=10 << 30, env=handed.env) for n in (1, 2)]
-    controller.want(*both, quantum_s=1.5)
-    for number in (1, 2):
-        report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
-        assert report.exit.ok, report
-    assert Tier.CHECKPOINT in {report.tier for report in controller.history}
-    for number in (1, 2):
-        said = controller.log_of(number, request=number).decode().splitlines()
-        assert said[-1] == handed.weights_alone(14)
-
-
-def test_systemd_is_told_when_the_agent_is_ready_and_whether_it_has_a_controller(
-    daemon, controller, place, monkeypatch
-) -> None:
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(place / "notify"))
-        manager.settimeout(120)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(place / "notify"))
-        monkeypatch.setenv("WATCHDOG_USEC", "400000")
-        daemon.start()
-        heard: list[str] = []
-        while heard.count("WATCHDOG=1") < 2 or not any("; connected to " in word for word in heard):
-            heard.append(manager.recv(4096).decode())
-        assert any(word.startswith("READY=1\nSTATUS=") for word in heard)
-        controller.stop()
-        while "; no controller: " not in manager.recv(4096).decode():
-            pass
-        daemon.process.send_signal(signal.SIGHUP)  # asked to go like by SIGTERM: systemd starts it again
-        while "STOPPING=1" not in manager.recv(4096).decode():
-            pass
-        assert daemon.process.wait(20) == 0
-
-
-def test_no_controller_elsewhere_is_dialled_without_a_certificate_and_no_gpu_is_a_clear_error(daemon) -> None:
-    def run() -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-        return subprocess.run(
-            [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=env,
-            check=False,
-        )
-
-    good = daemon.config.read_text()
-    daemon.config.write_text(good.replace(f"unix:{daemon.place}/c.sock", "10.0.0.1:7443"))
-    refused = run()
-    assert refused.returncode == 5
-    assert "has no certificate" in refused.stderr
-    lines = [line for line in good.splitlines() if not line.startswith(("devices", "emulated"))]
-    daemon.config.write_text("\n".join(lines))
-    if Path("/proc/driver/nvidia").exists():
-        pytest.skip("this host has an NVIDIA driver")
-    none = run()
-    assert none.returncode == 3
-    assert 'set devices = "emulated"' in none.stderr
-    assert "Traceback" not in none.stderr + refused.stderr
-
-
-def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
-    daemon, controller, job, wait_for
-) -> None:
-    daemon.start()
-    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    (folder,) = daemon.folders()
-    state = wait_for(folder.shim_state, "the shim is up")
-    daemon.kill()
-    kept = daemon.place / "state/host.json"
-    assert json.loads(kept.read_text())["machine"]["jobs"][0]["wanted"]["job"] == 1
-    kept.write_text(kept.read_text()[:-20])
-    daemon.start()
-    wait_for(lambda: "host.json is damaged" in daemon.said(), "it says so")
-    wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
-    # The controller still wants it and hears that it is new here: nothing runs twice.
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")
-
-
-@pytest.mark.parametrize("code", [0, 3])
-def test_an_exit_that_nobody_had_heard_is_told_though_what_the_agent_knew_is_lost(
-    daemon, controller, job, wait_for, code: int
-) -> None:
-    ends = f"import time; time.sleep(1.0); print('done', flush=True); raise SystemExit({code})"
-    daemon.start()
-    controller.want(job(1, *python(ends), **UNSUSPENDED), job(2, *python(COUNT), **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    (folder,) = [each for each in daemon.folders() if each.key.job == 1]
-    wait_for(folder.shim_state, "the shim is up")
-    daemon.kill()
-    wait_for(folder.ended, "it ended meanwhile")
-    (daemon.place / "state/host.json").write_text("{")
-    controller.want()
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    (told,) = controller.hellos[1].last_words
-    assert (told.job_id, told.epoch, told.exit.code, told.exit.signal, told.exit.why) == (1, 1, code, 0, "")
-    wait_for(lambda: not folder.path.exists(), "the folder is removed")
-    assert b"done" in controller.log_of(1)
-    daemon.kill()
-    daemon.start()
-    wait_for(lambda: len(controller.hellos) == 3, "another agent is there")
-    assert list(controller.hellos[2].last_words) == [told]

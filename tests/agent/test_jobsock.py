@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hs_agent import jobsock
-from hs_agent.jobsock import Connections, JobSocket, frame, read_message
+from hs_agent.jobsock import Connections, JobSocket, frame
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -74,7 +74,8 @@ def test_messages_pass_both_ways_and_a_departure_is_told(place) -> None:
             await heard.until(lambda: len(heard.messages) == 2)
             assert heard.messages == [(0, {"type": "hello", "pid": 1}), (0, {"type": "arrived"})]
             sock.tell(0, {"type": "go"})
-            assert await read_message(reader) == {"type": "go"}
+            told = frame({"type": "go"})
+            assert await reader.readexactly(len(told)) == told
             writer.close()
             await heard.until(lambda: heard.gone == [0])
             sock.tell(0, {"type": "go"})  # to nobody

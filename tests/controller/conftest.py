@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from hs_controller.config import Config
+from hs_controller.journal import Journal
 from tests.controller.secured import Cluster
 
 
@@ -44,3 +45,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     yield one
     if one.process is not None and one.process.poll() is None:
         one.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a journal that does not yet exist."""
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def journal(folder: Path) -> Iterator[Journal]:
+    opened = Journal.open(folder)
+    yield opened
+    opened.close()

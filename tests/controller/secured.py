@@ -17,8 +17,8 @@ from hs_agent.identity import Identity
 from hs_controller.pki import Authority
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
+from tests.controller.daemons import Daemon
 from tests.controller.kit import until
-from tests.controller.test_daemon import Daemon
 
 
 def run_init(file: Path) -> subprocess.CompletedProcess[str]:

@@ -29,8 +29,8 @@ from hs_core.names import JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Trade, Verdict
 from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.daemons import Daemon
 from tests.controller.kit import PLAIN, spec, started, until
-from tests.controller.test_daemon import Daemon
 
 
 async def kinds(here) -> list[tuple[str, str]]:

@@ -34,9 +34,9 @@ from hs_core.names import HostName
 from hs_daemon import config_file
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
+from tests.controller.daemons import Daemon
 from tests.controller.kit import FakeAgent, channel_to, until
 from tests.controller.secured import Cluster, free_port, run_init
-from tests.controller.test_daemon import Daemon
 
 
 def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path) -> None:

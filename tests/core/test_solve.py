@@ -28,10 +28,9 @@ def test_the_centre_gives_equals_equal_parts_where_a_corner_would_choose() -> No
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_equalities_have_prices_of_any_sign(method: Method) -> None:
+def test_equalities_hold(method: Method) -> None:
     found = lp([1, 2], a_eq=np.array([[1.0, 1]]), b_eq=[3], method=method)
     assert found.x == pytest.approx([3, 0], abs=1e-6)
-    assert found.eq_prices == pytest.approx([-1])  # one unit more costs one more
 
 
 @pytest.mark.parametrize("method", METHODS)

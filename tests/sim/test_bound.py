@@ -8,7 +8,8 @@ from hs_core.cluster import Settings
 from hs_core.dice import roll
 from hs_core.events import PolicySet
 from hs_core.names import UserName
-from hs_sim.faults import TIMING, UNTIL_S, case_of
+from hs_sim.cases import case_of
+from hs_sim.faults import TIMING, UNTIL_S
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World
 

@@ -13,7 +13,7 @@ from hs_core.model import SuspendMode, Topology
 from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
 from hs_job import noise as hs_job_noise
-from hs_sim import faults
+from hs_sim import cases, faults
 from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.files import load
@@ -272,7 +272,7 @@ jobs: [{user: A, arrival_s: 0, steps: 100, job_class: net, elastic: 1-8 64-1024 
             load(path)
 
 
-def stretched(case: faults.Case) -> faults.Case:
+def stretched(case: cases.Case) -> cases.Case:
     """Three in four of its jobs are elastic, on any number of servers."""
     made = case.experiment
     jobs = tuple(
@@ -325,7 +325,7 @@ def test_no_trouble_breaks_jobs_that_go_from_one_server_to_several_and_back(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents that are started anew while such a job is there (27), a checkpoint of two nodes of which one alone goes on, and is lost (42)."""
-    case = stretched(faults.case_of(seed))
+    case = stretched(cases.case_of(seed))
     monkeypatch.setattr(faults, "case_of", lambda _: case)
     worlds: list[World] = []
     failure = faults.run_seed(seed, worlds.append)

@@ -18,8 +18,9 @@ from hs_core.model import Job, OnPartition, Stored
 from hs_core.names import HostName, JobId
 from hs_core.policies import gandiva_fair
 from hs_sim import faults
+from hs_sim.cases import case_of
 from hs_sim.cli import main
-from hs_sim.faults import Failure, case_of, explore, run_seed
+from hs_sim.faults import Failure, explore, run_seed
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.journal import Journal
 from hs_sim.machines.world import World

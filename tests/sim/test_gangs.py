@@ -11,7 +11,7 @@ from hs_core.dice import roll
 from hs_core.model import Job
 from hs_core.names import JobId, UserName
 from hs_core.reports import Phase
-from hs_sim import faults
+from hs_sim import cases, faults
 from hs_sim.machines import run_machines
 from hs_sim.machines.restless import restless
 from hs_sim.machines.world import World
@@ -92,7 +92,7 @@ def _stands(world: World, row: Job) -> bool:
 @pytest.mark.parametrize("seed", [1040, 2888, 3048, 3504])
 def test_a_gang_does_not_stand_for_long_beside_gpus_that_others_have_left(seed: int) -> None:
     """In worlds in which jobs are moved about for no reason."""
-    case = faults.case_of(seed)
+    case = cases.case_of(seed)
     world = World(
         replace(case.experiment, sample_s=LOOK_S),
         timing=faults.TIMING,
@@ -105,7 +105,7 @@ def test_a_gang_does_not_stand_for_long_beside_gpus_that_others_have_left(seed: 
     world.horizon_s = faults.UNTIL_S
     world.watch = standing = Standing()
     world.run()
-    assert standing.longest_s <= 1.5 * faults.QUANTUM_S
+    assert standing.longest_s <= 1.5 * cases.QUANTUM_S
 
 
 @pytest.mark.parametrize("depth", [run_quanta, run_machines])

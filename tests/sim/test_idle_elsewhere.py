@@ -7,7 +7,8 @@ import pytest
 from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
-from hs_sim.faults import TIMING, UNTIL_S, case_of
+from hs_sim.cases import case_of
+from hs_sim.faults import TIMING, UNTIL_S
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.truth import LawBrokenError
 from hs_sim.machines.world import World

@@ -8,9 +8,11 @@ import pytest
 
 from hs_core.names import JobId
 from hs_sim import faults
-from hs_sim.faults import FaultPlan, case_of, run_seed
+from hs_sim.cases import case_of
+from hs_sim.faults import run_seed
 from hs_sim.machines.journal import Journal
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.trouble import FaultPlan
 from hs_sim.machines.truth import Truth
 from hs_sim.machines.world import World
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from hs_client.complaints import Path_
 from hs_client.completing import files, folders, one_of
-from hs_client.jobfile import Path_
 
 F = TypeVar("F", bound=Callable[..., Any])
 

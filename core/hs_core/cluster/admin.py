@@ -53,20 +53,20 @@ class Admin(Hosts):
             return
         if stays:
             self._tell_given_up(event)
-        self._question, self._event.gives_up = None, self.settings.decides_apart
-        self._stale, self._decided_s = True, None  # it is asked at once
+        self._asking.question, self._event.gives_up = None, self.settings.decides_apart
+        self._asking.stale, self._asking.decided_s = True, None  # it is asked at once
         if policy.name == old.name:
             return
-        self._event.facts += all_taken_back(self._trades, event.by, policy.name, event.now_s)
-        self._trades = ()
-        self._entitled, self._base = self._base or self._entitled, {}
+        self._event.facts += all_taken_back(self._said.trades, event.by, policy.name, event.now_s)
+        self._said.trades = ()
+        self._said.entitled, self._said.base = self._said.base or self._said.entitled, {}
         self.policy = self._dress(policy)
         self._memory = {}
         for row in [row for row in self._book.live.values() if row.accumulation > 1]:
             if not any(map(reports.has_process, row.reports.values())):
                 self._put(replace(row, accumulation=1), event.now_s)
                 self._restless.update(row.hosts)
-        self._failure, self._took_s = None, 0.0
+        self._said.failure, self._asking.took_s = None, 0.0
         self._sight.serve(policy.needs)
         self._event.meta = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"
@@ -138,7 +138,7 @@ class Admin(Hosts):
         self._book.put_host(host)
         self._event.hosts.add(host.name)
         self._restless.add(host.name)
-        self._stale = True
+        self._asking.stale = True
 
     def _host_removed(self, event: HostRemoved) -> None:
         host = self._known_host(event.host)
@@ -165,7 +165,7 @@ class Admin(Hosts):
         self._unbar(host=name)
         self._sent.pop(name, None)
         self._told.forget(name)
-        self._stale = True
+        self._asking.stale = True
         self._confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))
         self._book.drop_host(name)
@@ -213,16 +213,14 @@ class Admin(Hosts):
         """At the deadline what is left is told to end; its exit then queues it again (`_exited`). What can writes a checkpoint before."""
         doomed = self._doomed(now_s)
         there = {row.id: row for name in doomed for row in self._book.at(name)}
-        self._saves_since_s = {
-            id_: min(since_s, now_s) for id_, since_s in self._saves_since_s.items() if id_ in there
-        }
+        self._evictions.forget_others(there, now_s)
         saving = frozenset(id_ for id_, row in there.items() if self._saves_first(row, doomed, now_s))
-        for id_ in self._saving ^ saving:
+        for id_ in self._evictions.saving ^ saving:
             self._restless.update(self._book.jobs[id_].hosts if id_ in self._book.jobs else ())
-        self._saving = saving
-        if doomed == self._doomed_before:
+        self._evictions.saving = saving
+        if doomed == self._evictions.doomed:
             return
-        for name in doomed - self._doomed_before:
+        for name in doomed - self._evictions.doomed:
             jobs = self._book.at(name)
             self._restless.update(*(row.hosts for row in jobs))
             if jobs:
@@ -233,18 +231,17 @@ class Admin(Hosts):
                 )
                 text = f"{name} was to be empty by now: {left} ended and queued again"
                 self._fact(now_s, "drain-deadline", text, host=name)
-        for name in self._doomed_before - doomed:
+        for name in self._evictions.doomed - doomed:
             self._restless.update(*(row.hosts for row in self._book.at(name)))
-        self._doomed_before = doomed
-        self._stale = True
+        self._evictions.doomed = doomed
+        self._asking.stale = True
 
     def _drain_deadlines(self, now_s: float) -> Iterator[float]:
         for name in self._book.draining:
             drain = self._book.hosts[name].drain
             if drain is not None and drain.deadline_s is not None and drain.deadline_s > now_s:
                 yield drain.deadline_s
-        for id_ in self._saving & self._saves_since_s.keys():
-            yield self._saves_since_s[id_] + self.settings.move_deadline_s
+        yield from self._evictions.deadlines(self.settings.move_deadline_s)
 
     def _saves_first(self, row: Job, doomed: frozenset[HostName], now_s: float) -> bool:
         """It has done something on a server that was to be empty since its last checkpoint, and can write one: for that it has as long as one that moves, from when its server could be told."""
@@ -255,9 +252,10 @@ class Admin(Hosts):
         written = [part for part in parts if part is not None and part.phase is Phase.CHECKPOINTED]
         if len(there) + len(written) < len(parts) or all(p.step <= p.checkpoint_step for p in there):
             return False
-        if row.id not in self._saves_since_s and self._connected.isdisjoint(doomed.intersection(row.hosts)):
+        begun = self._evictions.has_begun(row.id)
+        if not begun and self._connected.isdisjoint(doomed.intersection(row.hosts)):
             return True
-        return now_s < self._saves_since_s.setdefault(row.id, now_s) + self.settings.move_deadline_s
+        return self._evictions.has_time(row.id, now_s, self.settings.move_deadline_s)
 
 
 def _has_ended_at(row: Job, host: HostName) -> bool:

@@ -1,30 +1,27 @@
 """When the policy is asked, about what, and what becomes of its verdict."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from hs_core.cluster import admission, orders, reports, states
+from hs_core.cluster import admission, reports, states
 from hs_core.cluster.book import row_with
-from hs_core.cluster.edges import SLACK_S
+from hs_core.cluster.last_said import LOCAL, LastSaid
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.cluster.trade_facts import trade_fact
-from hs_core.copier import copier
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Consult, Direct, GiveUp, PolicyAnswered, Wake
+from hs_core.events import PolicyAnswered, Wake
 from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Plan, Snapshot, Trial, Verdict
 from hs_core.question import Question
-from hs_core.wanted import Turn, Wanted, WantedJob
 
 DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
 BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
-_as_said = copier(Wanted)
 
 
 class Decisions(Requests):
@@ -42,25 +39,24 @@ class Decisions(Requests):
             return False
         self._event.meta = True
         self._restless |= self._untold
-        self._turns = self._planned_turns
+        self._said.turns = self._said.planned_turns
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
         return True
 
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
         if self._backup.awaits:
             return False
-        if self._question is not None:
+        if self._asking.question is not None:
             # The policy is at it. What an edge asks for is asked once it has answered.
-            self._stale = self._stale or (edge and self.policy.needs.every_quantum)
+            self._asking.stale = self._asking.stale or (edge and self.policy.needs.every_quantum)
             return False
         if edge:
             return True
-        if not self._stale:
+        if not self._asking.stale:
             return False
-        # A clock that was set back must not put decisions off.
-        early = self._decided_s is not None and 0 <= now_s - self._decided_s < self._settle_s() - SLACK_S
-        if not early and len(self._event.before) > BURST and not self._put_off:
-            self._put_off, self._decided_s = True, now_s
+        early = self._asking.is_early(now_s, self._settle_s())
+        if not early and len(self._event.before) > BURST and not self._asking.put_off:
+            self._asking.put_off, self._asking.decided_s = True, now_s
             return self._settle_s() == 0
         return not early
 
@@ -71,7 +67,7 @@ class Decisions(Requests):
             return 0.0
         by_size = settings.settle_s_per_job * len(self._book.live)
         # Where the controller's core has little left it decides less often, and does the rest in time.
-        by_load = DECIDING * self._took_s
+        by_load = DECIDING * self._asking.took_s
         return max(settings.settle_s, min(max(by_size, by_load), settings.quantum_s / 4))
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
@@ -81,8 +77,8 @@ class Decisions(Requests):
         if self._backup.awaits:
             times.append(self._backup.until_s)
         times += [until_s for _, until_s in self._absent.expected.values()]
-        if self._stale and self._decided_s is not None and self._question is None:
-            times.append(self._decided_s + self._settle_s())
+        if (again_s := self._asking.next_s(self._settle_s())) is not None:
+            times.append(again_s)
         if not times:
             return
         at_s = max(now_s, min(times))
@@ -131,30 +127,27 @@ class Decisions(Requests):
         return Question(policy=self.policy, snapshot=replace(snapshot, tickets=asked), memory=self._memory)
 
     def _decide(self, now_s: float) -> None:
-        self._stale = self._put_off = False
-        self._decided_s = now_s
+        self._asking.begins(now_s)
         snapshot = self._snapshot(now_s)
-        if not snapshot.jobs and not self._trades:
+        if not snapshot.jobs and not self._said.trades:
             # Nobody to decide about, and no trade to take back: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
-            self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
-            self._entitled, self._base, self._trials, self._policy_chose = {}, {}, {}, {}
-            self._failure = None
+            self._said = LastSaid()
             self._restless |= self._connected
             return
         question = Question(policy=self.policy, snapshot=snapshot, memory=self._memory)
         if self.settings.decides_apart:
-            self._question = self._event.question = question
+            self._asking.question = self._event.question = question
         elif self.settings.outlives_policy:
             self._answered(question, question.answer(), now_s)
         else:
             self._answered(question, question.verdict(), now_s)
 
     def _policy_answered(self, event: PolicyAnswered) -> None:
-        if event.question is not self._question:
+        if event.question is not self._asking.question:
             return  # it was given up, or another mind asked
-        self._question = None
-        self._took_s = max(0.0, event.now_s - event.question.snapshot.now_s)
+        self._asking.question = None
+        self._asking.took_s = max(0.0, event.now_s - event.question.snapshot.now_s)
         self._answered(event.question, event.answer, event.now_s)
 
     def _answered(self, question: Question, answer: Verdict | Failure, now_s: float) -> None:
@@ -163,8 +156,8 @@ class Decisions(Requests):
             self._fails(answer, now_s)
             self._edges.keep(now_s, needed=True)  # it is asked again at each
             return
-        if self._failure is not None:
-            self._failure = None
+        if self._said.failure is not None:
+            self._said.failure = None
             text = f"the policy {self.policy.name} decides again"
             self._fact(now_s, "policy-recovered", text, deed=True)
         snapshot, verdict = question.snapshot, answer
@@ -175,14 +168,14 @@ class Decisions(Requests):
         if self.settings.decides_apart:
             shown = self._sight.shown(self._doomed(now_s))
             decided, again = still(decided, snapshot, self._sight.hosts(), shown)
-            self._stale = self._stale or again
+            self._asking.stale = self._asking.stale or again
         self._settle_homes(snapshot, decided, now_s)
         self._settle_accumulation(decided, now_s)
         self._take_up(verdict, decided, now_s)
         self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
 
     def _fails(self, failure: Failure, now_s: float) -> None:
-        known, self._failure = self._failure, failure
+        known, self._said.failure = self._said.failure, failure
         if known is None or known.place != failure.place:
             text = (
                 f"the policy {self.policy.name} failed: {failure.text}; what it said last stands, and who has no home waits. "
@@ -266,7 +259,7 @@ class Decisions(Requests):
     def _take_up(self, verdict: Verdict, decided: Plan, now_s: float) -> None:
         heavier: set[HostName] = set()
         weights: dict[int, float] = {}  # by identity: many jobs share a few fractions
-        before = self._planned
+        before = self._said.tickets
         for job, tickets in decided.tickets.items():
             if before.get(job) is tickets:
                 continue
@@ -278,23 +271,23 @@ class Decisions(Requests):
                 heavier.update(self._book.live[job].hosts)
         for name in heavier - self._restless - self._untold:
             (self._restless if self._is_crowded(name) else self._untold).add(name)
-        old, new = self._planned_turns, decided.turns
+        old, new = self._said.planned_turns, decided.turns
         if old is not new:
             self._restless.update(
-                name for name in {*old, *new} if old.get(name, _LOCAL) != new.get(name, _LOCAL)
+                name for name in {*old, *new} if old.get(name, LOCAL) != new.get(name, LOCAL)
             )
-        self._planned_turns = new
-        self._planned = decided.tickets
-        self._policy_says = verdict.why
-        self._policy_chose = verdict.how
+        self._said.planned_turns = new
+        self._said.tickets = decided.tickets
+        self._said.why = verdict.why
+        self._said.how = verdict.how
         self._tell_trials(decided.trials, now_s)
-        self._entitled = verdict.entitled
-        self._base = verdict.base
-        self._trades = verdict.trades
+        self._said.entitled = verdict.entitled
+        self._said.base = verdict.base
+        self._said.trades = verdict.trades
         self._event.facts += [trade_fact(news, now_s) for news in verdict.news]
 
     def _tell_trials(self, trials: Mapping[JobId, Trial], now_s: float) -> None:
-        before, self._trials = self._trials, trials
+        before, self._said.trials = self._said.trials, trials
         for job, trial in before.items():
             row = self._book.live.get(job)
             if row is not None and trials.get(job) != trial:
@@ -313,100 +306,3 @@ class Decisions(Requests):
         if len(there) < 2:
             return False  # what lives there fits
         return sum(self._book.live[job].gpus for job in there) > len(self._book.hosts[name].healthy_gpus)
-
-    # --- what is ordered ------------------------------------------------------------------------------------------
-
-    def _consults(self) -> Iterator[GiveUp | Consult]:
-        if self._event.gives_up:
-            yield GiveUp()
-        if self._event.question is not None:
-            yield Consult(question=self._event.question)
-
-    def _directs(self, now_s: float) -> Iterator[Direct]:
-        if not self._restless:
-            return
-        restless = sorted(self._restless & self._connected)
-        self._untold -= self._restless
-        self._restless = set()
-        doomed = self._doomed(now_s)
-        for name in restless:
-            jobs = tuple(self._wanted_jobs(name, doomed))
-            wanted = self._wanted(name, jobs, now_s)
-            last = self._sent.get(name)
-            if last is not None and _as_said(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
-                continue
-            self._seq += 1
-            wanted = _as_said(wanted, seq=self._seq)
-            self._sent[name] = wanted
-            yield Direct(host=name, wanted=wanted)
-
-    def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
-        for row in self._book.at(name):
-            # 1: it is paused or ending, so nobody compares it
-            tickets = self._tickets.get(row.id, 1.0)
-            user = self._book.users[row.user]
-            evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
-            saves = evicted and row.id in self._saving
-            yield self._orders.wanted_job(
-                row, name, user, tickets, evicted=evicted and not saves, saves=saves
-            )
-
-    def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
-        """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
-        planned = self._turn(name, self._planned_turns, jobs)
-        common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
-        host = self._book.hosts[name]
-        wanted = Wanted(
-            term=self._term,
-            seq=0,
-            quantum_s=self.settings.quantum_s,
-            turn=planned,
-            jobs=jobs,
-            lends=self._orders.lends(name),
-            drained_gpus=host.drained_gpus,
-            fence_after_s=self.settings.fence_after_s,
-            lease_s=self.settings.lease_s,
-        )
-        if not common:
-            return wanted
-        last, spanning = self._sent.get(name), self._book.spanning
-        kept = last.turn if last is not None and last.edge_in_s is None else None
-        if kept is not None and spanning.isdisjoint(self._turns.get(name, _LOCAL).gangs):
-            # It kept its own cadence until now: what is on there goes on, but for gangs over several servers.
-            own = kept.among([gang for gang in kept.gangs if gang not in spanning])
-            self._turns = {**self._turns, name: own}
-        assert self._edges.at_s is not None
-        return replace(
-            wanted,
-            turn=self._turn_now(name, jobs),
-            quantum=self._edges.quantum,
-            edge_in_s=max(0.0, self._edges.at_s - now_s),
-            next_turn=planned,
-        )
-
-    def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
-        """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.
-
-        Not where GPUs were named, or are shared, nor those that are kept for who is on its way there.
-        """
-        said, turn = self._turns.get(name, _LOCAL), self._turn(name, self._turns, jobs)
-        if turn.local or said.guests or said.seats or len(turn.gangs) == len(said.gangs):
-            return turn
-        rows = (self._book.live.get(job) for job in said.gangs)
-        comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)
-        return turn if comes else replace(turn, local=True)
-
-    def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
-        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""
-        turn = turns.get(name, _LOCAL)
-        if not turn.gangs:
-            return turn
-        parted = {
-            job
-            for job in self._book.spanning.intersection(turn.gangs)
-            if any(job not in turns.get(host, _LOCAL).gangs for host in self._book.live[job].hosts)
-        }
-        return orders.turn_among(turn, [job for job in jobs if job.job not in parted])
-
-
-_LOCAL = Turn()

@@ -1,15 +1,17 @@
 """What the controller's mind holds, and the one way in which its rows change."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Collection, Sequence
 
 from hs_core.cluster import reports
 from hs_core.cluster.absent import Absent
+from hs_core.cluster.asking import Asking
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
+from hs_core.cluster.evictions import Evictions
 from hs_core.cluster.grounded import Grounded
+from hs_core.cluster.last_said import LastSaid
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.restored import Backup, as_restored
@@ -20,13 +22,11 @@ from hs_core.cluster.told import Told
 from hs_core.cluster.unable import Unable
 from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
-from hs_core.failures import Failure
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import GpuId, HostName, JobId, UserName
-from hs_core.policy import Policy, Trial
-from hs_core.question import Question
-from hs_core.wanted import Turn, Wanted
+from hs_core.policy import Policy
+from hs_core.wanted import Wanted
 
 
 class Held:
@@ -37,7 +37,42 @@ class Held:
         self._dress = dress
         self.policy = dress(policy)
         self.settings = settings
-        # durable
+        self._take_in(state)
+        # known again after the first events of a new term
+        self._seq = 0
+        self._connected: set[HostName] = set()
+        self._looks_on = False  # nothing can be taken in: as `look_on`
+        self._absent = Absent()
+        self._sent: dict[HostName, Wanted] = {}
+        self._told = Told()
+        self._tickets: dict[JobId, float] = {}  # as hosts are told
+        self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
+        self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
+        self._said = LastSaid(trades=self.policy.trades(state.memory))
+        # Moves past their point of no return, and since when.
+        self._flights: dict[JobId, tuple[Move, float]] = {}
+        self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
+        self._evictions = Evictions()
+        self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
+        self._grounded = Grounded()
+        self._unable = Unable()
+        self._sight = Sight(self._book, self._connected, self._absent, self._grounded, self._unable)
+        self._sight.serve(policy.needs)
+        self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
+        self._ledger: Ledger | None = None  # begins with the first event
+        self._stories: dict[JobId, deque[Fact]] = {}
+        # When a live job took its state, as far as this process saw it.
+        self._since_s: dict[JobId, float] = {}
+        self._asking = Asking()
+        self._wake_s: float | None = None  # what the driver was last told
+        self._sampled = 0  # rows that were checked, of all
+        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
+        self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
+        self._event = Underway()
+
+    def _take_in(self, state: State) -> None:
+        """What is durable."""
+        settings = self.settings
         self._backup = Backup.of(state)
         self._book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
         self._next_job_id = state.next_job_id
@@ -47,57 +82,6 @@ class Held:
         self._budget = Budget(settings.migrations_per_hour, state.budget)
         self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
         self._slowdowns = Slowdowns(self._rates.gpus)
-        # known again after the first events of a new term
-        self._seq = 0
-        self._connected: set[HostName] = set()
-        self._looks_on = False  # nothing can be taken in: as `look_on`
-        self._absent = Absent()
-        self._sent: dict[HostName, Wanted] = {}
-        self._told = Told()
-        self._turns: Mapping[HostName, Turn] = {}  # of the quantum that is now
-        self._planned_turns: Mapping[HostName, Turn] = {}  # of the one after it
-        self._tickets: dict[JobId, float] = {}
-        self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
-        self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
-        self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
-        self._policy_says: Mapping[JobId, str] = {}
-        self._failure: Failure | None = None  # of the newest decision
-        self._policy_chose: Mapping[JobId, str] = {}
-        self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
-        self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
-        self._base: Mapping[tuple[UserName, str], Fraction] = {}
-        self._trades = self.policy.trades(state.memory)
-        self._flights: dict[
-            JobId, tuple[Move, float]
-        ] = {}  # moves past their point of no return, and since when
-        self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
-        self._doomed_before: frozenset[HostName] = frozenset()
-        # Of those on doomed servers who write a checkpoint before they are ended.
-        self._saving: frozenset[JobId] = frozenset()
-        self._saves_since_s: dict[JobId, float] = {}  # and of those that did, as long as they are there
-        self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
-        self._grounded = Grounded()
-        self._unable = Unable()
-        self._sight = Sight(self._book, self._connected, self._absent, self._grounded, self._unable)
-        self._sight.serve(policy.needs)
-        self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
-        self._ledger: Ledger | None = None  # begins with the first event
-        self._stories: dict[JobId, deque[Fact]] = {}
-        self._since_s: dict[
-            JobId, float
-        ] = {}  # when a live job took its state, as far as this process saw it
-        # when to decide
-        self._stale = True  # something changed that the policy should know
-        self._decided_s: float | None = None
-        self._question: Question | None = None  # that the policy is at, beside the machine
-        self._took_s = 0.0  # the last one, until its answer was here
-        self._put_off = False  # a decision was, as if one had just been made
-        self._wake_s: float | None = None  # what the driver was last told
-        self._sampled = 0  # rows that were checked, of all
-        # whom to tell
-        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
-        self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
-        self._event = Underway()
 
     def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
         """`counters`: nothing but what it has received and done is new."""

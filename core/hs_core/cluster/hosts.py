@@ -41,7 +41,7 @@ class Hosts(Moves):
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
             self._restless |= self._orders.peer_changed(host.name)
-        self._stale = True
+        self._asking.stale = True
         gpus, had = (f"{len(one.gpus)} {one.model}" for one in (host, old or host))
         changed = f"; it had {had}" if had != gpus else ""
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
@@ -121,7 +121,7 @@ class Hosts(Moves):
             row = replace(row, stored=said.newer, shape=shape)
         self._put(row, now_s)
         if said.newer is not None:
-            self._stale = True
+            self._asking.stale = True
             but = (
                 "with its copy, and nothing newer can be had"
                 if said.now.portions
@@ -159,7 +159,7 @@ class Hosts(Moves):
     def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
         how = "ended well" if ended.ok else "failed"
         self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
-        self._stale = True
+        self._asking.stale = True
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
             row = self._next_epoch(row)
         happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
@@ -248,7 +248,7 @@ class Hosts(Moves):
         self._book.put_host(replace(host, gpus=gpus))
         self._event.hosts.add(host.name)
         self._restless.add(host.name)
-        self._stale = True
+        self._asking.stale = True
 
     def _host_left(self, event: HostLeft) -> None:
         name = event.host
@@ -259,7 +259,7 @@ class Hosts(Moves):
         self._absent.leaves(name, event.now_s, self.settings.lease_s)
         self._sent.pop(name, None)
         self._clashes = {clash for clash in self._clashes if clash[0] != name}
-        self._stale = True
+        self._asking.stale = True
         jobs = len(self._book.at_host.get(name, ()))
         go_on = "1 job goes on" if jobs == 1 else f"{jobs} jobs go on"
         text = f"{name} is away; {go_on} there" if jobs else f"{name} is away"
@@ -279,7 +279,7 @@ class Hosts(Moves):
             self._absent.begin(unheard, now_s, self.settings.lease_s)
             self._backup.begins(now_s, self.settings.lease_s)
         any_late, silent = self._absent.expect_no_more(now_s)
-        self._stale = self._stale or any_late
+        self._asking.stale = self._asking.stale or any_late
         for name in sorted(silent):
             self._away_all_along(name, now_s)
 
@@ -294,7 +294,7 @@ class Hosts(Moves):
         if not self._backup.awaits:
             return
         if self._backup.heard(now_s, all_here=self._book.hosts.keys() <= self._connected):
-            self._event.meta = self._stale = True
+            self._event.meta = self._asking.stale = True
 
     def _fence_deadlines(self) -> Iterator[float]:
         if self.settings.fence_after_s > 0 and self._absent.since_s:
@@ -359,7 +359,7 @@ class Hosts(Moves):
         if not row.hosts and reports.within(row, self._book.hosts) is not None:
             self._fact(now_s, "source-away", f"{why}; {self._unless_back(row, stored)}", job=row.id)
             self._book.reconsider(row.id)
-            self._stale = True
+            self._asking.stale = True
             return
         ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
         if ending and self._newest(row) is not None:

@@ -47,7 +47,7 @@ class Lives(Views):
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or not _weighs_alike(whole_before, whole):
-            self._stale = self._stale or whole.exit is None or self.policy.needs.ends
+            self._asking.stale = self._asking.stale or whole.exit is None or self.policy.needs.ends
         if reports.fell_back(before, part):
             new = self._fell_back(new, row, part, now_s)
         self._tell_state(row, new, now_s)
@@ -57,16 +57,16 @@ class Lives(Views):
         self._watch_starts(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
-        trial = self._trials.get(row.id)
+        trial = self._said.trials.get(row.id)
         if trial is not None and row.step < trial.until_step <= new.step:
-            self._stale = True
+            self._asking.stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
         settled = self._settled(new, now_s)
         if reports.is_fetching(row) and not reports.is_fetching(settled):
             # Only now can it begin there: who called it back before would do so again and again.
             settled = replace(settled, settled_s=now_s)
-            self._stale = True
+            self._asking.stale = True
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
         )
@@ -74,7 +74,7 @@ class Lives(Views):
         if whole.exit is not None:
             self._exited(new, whole.exit, now_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
-            self._stale = True
+            self._asking.stale = True
             others = "the others go on" if row.portions else "the other parts are ended as well"
             why = exit_text(part.exit).removeprefix(f"{LOST}: ")
             if part.exit.why == TOLD_TO_END and not row.cancelled_by:  # as its server is to be empty by now
@@ -117,7 +117,7 @@ class Lives(Views):
             self._unable.of_all.stays(host, now_s, quantum_s, why)
             until_s, whose = self._unable.of_all.until_s(host), "no jobs"
         self._book.touch(host)
-        self._stale = True
+        self._asking.stale = True
         text = f"{host} cannot start job {row.id}: {why}; for {until_s - now_s:g} s it is given {whose}"
         self._fact(now_s, "cannot-start", text, host=host)
 
@@ -125,7 +125,7 @@ class Lives(Views):
         if self._unable.of_all.tried(host):
             self._unable.of_all.forget(host)
             self._book.touch(host)
-            self._stale = True
+            self._asking.stale = True
             self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
         if self._unable.of_one.tried((user, host)):
             self._unbar(user=user, host=host)
@@ -140,7 +140,7 @@ class Lives(Views):
             if user in {None, key[0]} and host in {None, key[1]}:
                 self._unable.of_one.forget(key)
                 self._look_at_jobs_of(key[0])
-                self._stale = True
+                self._asking.stale = True
 
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault. One of which a new controller has not heard yet may be there."""
@@ -193,7 +193,7 @@ class Lives(Views):
             gpus=gpus,
         ):
             self._event.profile = True
-            self._stale |= self._rates.count != known  # there is something new to decide by
+            self._asking.stale |= self._rates.count != known  # there is something new to decide by
 
     def _settled(self, row: Job, now_s: float) -> Job:
         """Once it stands where its checkpoint ended: from now on what its servers have is its newest."""
@@ -435,7 +435,7 @@ class Lives(Views):
     def _next_epoch(self, row: Job) -> Job:
         """Another incarnation may start; what this one received is kept in its account."""
         report = row.report
-        self._stale = True
+        self._asking.stale = True
         self._told.over(row, row.hosts)
         return replace(
             row,
@@ -464,8 +464,8 @@ class Lives(Views):
             row, state=state, exit=ended, ended_s=now_s, move=None, stored=None, given_up=(), left_behind=()
         )
         self._put(over, now_s)
-        self._stale = (
-            self._stale
+        self._asking.stale = (
+            self._asking.stale
             or self.policy.needs.ends
             or self._book.makes_room_in_array(row)
             or any(map(self._idles_beside_gangs, row.hosts))
@@ -497,7 +497,7 @@ class Lives(Views):
     def _cancel(self, row: Job, by: str, now_s: float, *, why: str = "") -> None:
         if row.state.ended or row.state is JobState.CANCELLING:
             return
-        self._stale = True
+        self._asking.stale = True
         if row.hosts:
             state = states.after(row, Happening.CANCELLED)
             self._put(replace(row, state=state, cancelled_by=by, move=None), now_s)
@@ -528,7 +528,7 @@ class Lives(Views):
                     self._cancel(row, "its dependency", now_s, why=why)
                     break
             else:
-                self._stale = True
+                self._asking.stale = True
                 self._book.met(waiter)
 
 

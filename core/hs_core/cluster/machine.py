@@ -9,7 +9,7 @@ from itertools import islice
 from typing import assert_never
 
 from hs_core.cluster import invariants
-from hs_core.cluster.decisions import Decisions
+from hs_core.cluster.directs import Directs
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.cluster.underway import Underway
 from hs_core.errors import BrokenError
@@ -46,7 +46,7 @@ def as_it_is(policy: Policy) -> Policy:
     return policy
 
 
-class ClusterMachine(Decisions):
+class ClusterMachine(Directs):
     def __init__(
         self,
         policy: Policy,

@@ -50,7 +50,7 @@ class Moves(Lives):
     def _tend_copies(self, now_s: float) -> None:
         """Copies become one where they have done their portions, or where the policy has no use for them."""
         if self._book.forked and self._sight.wait_for(self._awaited(now_s)):
-            self._stale = True
+            self._asking.stale = True
         for job in sorted(self._book.forked):
             row = self._book.live[job]
             if row.move is not None or row.paused or row.cancelled_by or copies.through(row):
@@ -114,13 +114,13 @@ class Moves(Lives):
     def _tend_moves(self, now_s: float) -> None:
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
-            self._stale = True
+            self._asking.stale = True
         for host in self._unable.of_all.over(now_s):
             self._book.touch(host)
-            self._stale = True
+            self._asking.stale = True
         for user, _ in self._unable.of_one.over(now_s):
             self._look_at_jobs_of(user)
-            self._stale = True
+            self._asking.stale = True
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
@@ -208,7 +208,7 @@ class Moves(Lives):
 
     def _abandon(self, row: Job, why: str, now_s: float) -> None:
         assert row.move is not None
-        self._stale = True
+        self._asking.stale = True
         self._put(replace(row, move=None), now_s)
         does_not = f"does not {_way(row, row.move)}"
         if not (row.portions or row.move.portions or reshapes(row, row.move)):

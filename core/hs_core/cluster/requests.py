@@ -125,7 +125,7 @@ class Requests(Admin):
             gang += f" on {own.nodes} servers" if own.nodes > 1 else ""
             text = f"{by} submitted {own.name!r} for {gang}{behalf}"
             self._fact(event.now_s, "submitted", text, job=job, data={"by": by})
-        self._stale = True
+        self._asking.stale = True
         return ids
 
     def _rows(self, jobs: Iterable[JobId]) -> list[Job]:
@@ -152,7 +152,7 @@ class Requests(Admin):
     def _jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "paused") if not row.paused]
         for row in rows:
-            self._stale = True
+            self._asking.stale = True
             state = states.after(row, Happening.PAUSED)
             self._put(replace(row, paused=True, state=state), event.now_s)
             self._fact(event.now_s, "paused", f"{event.by} paused it", job=row.id)
@@ -162,7 +162,7 @@ class Requests(Admin):
     def _jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "resumed") if row.paused]
         for row in rows:
-            self._stale = True
+            self._asking.stale = True
             happenings = [Happening.UNPAUSED]
             if row.hosts:
                 happenings.append(Happening.PLACED)
@@ -194,7 +194,7 @@ class Requests(Admin):
         self._event.users.add(event.name)
         jobs = self._book.of_user.get(event.name, set())
         if new.tickets != base.tickets:
-            self._stale = True
+            self._asking.stale = True
         if new.run_as != base.run_as:
             self._unbar(user=event.name)
         self._restless.update(*(self._book.live[job].hosts for job in jobs))
@@ -213,7 +213,7 @@ class Requests(Admin):
         del self._book.users[user.name]
         self._event.users.add(user.name)
         self._unbar(user=user.name)
-        self._stale = True
+        self._asking.stale = True
         text = f"{event.by} removed the user {user.name}"
         self._deed(event.now_s, "user-removed", text, by=event.by, user=user.name)
 

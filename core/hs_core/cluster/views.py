@@ -68,12 +68,12 @@ class Views(Held):
     @property
     def failure(self) -> str:
         """How the policy failed when it was asked last; empty: it did not."""
-        return "" if self._failure is None else self._failure.text
+        return "" if self._said.failure is None else self._said.failure.text
 
     @property
     def question(self) -> Question | None:
         """That the policy is at, beside the machine."""
-        return self._question
+        return self._asking.question
 
     @property
     def next_job_id(self) -> JobId:
@@ -147,15 +147,15 @@ class Views(Held):
         return tuple(self._stories.get(job, ()))
 
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
-        return {key: float(gpus) for key, gpus in sorted(self._entitled.items())}
+        return {key: float(gpus) for key, gpus in sorted(self._said.entitled.items())}
 
     def base(self) -> Mapping[tuple[UserName, str], float]:
         """Entitlements before trades."""
-        return {key: float(gpus) for key, gpus in sorted((self._base or self._entitled).items())}
+        return {key: float(gpus) for key, gpus in sorted((self._said.base or self._said.entitled).items())}
 
     def trades(self) -> tuple[Trade, ...]:
         """Those that stand, oldest first."""
-        return self._trades
+        return self._said.trades
 
     def needing(self, host: HostName) -> tuple[JobId, ...]:
         """Jobs that live elsewhere, or nowhere, and whose checkpoint, or a part of it, can be had from there only."""
@@ -178,7 +178,7 @@ class Views(Held):
 
     def job_tickets(self, job: JobId) -> float:
         """jobTickets as last decided; 0: it has none now."""
-        return self._tickets[job] if job in self._planned and job in self._tickets else 0.0
+        return self._tickets[job] if job in self._said.tickets and job in self._tickets else 0.0
 
     def job_share_gpus(self, job: JobId) -> float:
         """GPUs that its tickets come to on its servers, beside the other jobs that could run there now."""
@@ -228,7 +228,7 @@ class Views(Held):
         row = self.job(job)
         book = self._book
         unplaced = row.host is None and not row.state.ended
-        turns = [turn for name in row.hosts if (turn := self._planned_turns.get(name)) is not None]
+        turns = [turn for name in row.hosts if (turn := self._said.planned_turns.get(name)) is not None]
         misfit = healthy_misfit = None
         if unplaced:
             fits, version = self._sight.fits, book.hosts_version
@@ -255,8 +255,8 @@ class Views(Held):
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
             policy_says=self._says_of(job, now_s),
-            policy_chose=self._policy_chose.get(job, ""),
-            trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",
+            policy_chose=self._said.how.get(job, ""),
+            trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
             central=any(not turn.local for turn in turns),
             idle=self._idle_on(row.hosts[0])
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
@@ -274,15 +274,17 @@ class Views(Held):
         return self._grounded.why(row.id) if fails and self._grounded.tried(row.id) else ""
 
     def _says_of(self, job: JobId, now_s: float) -> str:
-        if self._failure is not None:
+        if self._said.failure is not None:
             return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
         if self.stays_at_it(now_s):
             return f"the policy {self.policy.name} has been deciding for {self.deciding_s(now_s):.0f} s, and nobody is given a home before it has"
-        return self._policy_says.get(job, "")
+        return self._said.why.get(job, "")
 
     def deciding_s(self, now_s: float) -> float:
         """For how long the policy has been at a question; 0: it is at none."""
-        return 0.0 if self._question is None else max(0.0, now_s - self._question.snapshot.now_s)
+        return (
+            0.0 if self._asking.question is None else max(0.0, now_s - self._asking.question.snapshot.now_s)
+        )
 
     def stays_at_it(self, now_s: float) -> bool:
         """The policy has been at its question for so long that people are told."""

@@ -7,20 +7,16 @@ the server of the least index.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.errors import BrokenError
 from hs_core.mechanism.hadar_servers import Pick, Servers
 from hs_core.mechanism.prices import Floats, Ints, Jobs, Utility, effective_throughput, prices
 
-MOST_RECURSIVE = 16  # jobs; beyond, the states of Algorithm 2 are too many
-
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class Holdings:
     """GPUs of jobs: `gpus[i]` of type `kind[i]` on `server[i]` for `job[i]`."""
 
     job: Ints
@@ -35,7 +31,7 @@ class Seats:
         return held
 
 
-NOBODY = Seats(*(np.zeros(0, np.int64) for _ in range(4)))
+NOBODY = Holdings(*(np.zeros(0, np.int64) for _ in range(4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    seats: Seats  # sorted by job, server, type
+    holdings: Holdings  # sorted by job, server, type
     payoff: Floats  # (J,) worth above price; 0: waits
     worth: Floats  # (J,) utility of the allocation; 0: waits
 
@@ -88,7 +84,7 @@ class Table:
 
 
 def _table(
-    jobs: Jobs, held: Seats, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None = None
+    jobs: Jobs, held: Holdings, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None = None
 ) -> Table:
     nodes, of_job, rates, ends_s = _asks(jobs, terms)
     can = rates > 0
@@ -130,7 +126,7 @@ def _asks(jobs: Jobs, terms: Terms) -> tuple[Ints, Ints, Floats, Floats]:
 
 
 def _stays(
-    jobs: Jobs, held: Seats, utility: Utility
+    jobs: Jobs, held: Holdings, utility: Utility
 ) -> tuple[tuple[float, int, tuple[Pick, ...], float], ...]:
     picks: dict[int, list[Pick]] = {}
     slowest = np.full(len(jobs.workers), np.inf)
@@ -151,14 +147,14 @@ def decide(
     jobs: Jobs,
     capacity: Ints,
     *,
-    held: Seats = NOBODY,
+    held: Holdings = NOBODY,
     utility: Utility | None = None,
     terms: Terms | None = None,
     fixed: NDArray[np.bool_] | None = None,
 ) -> Decision:
     """Algorithm 1, greedily: the job of largest payoff per GPU at today's prices, prices raised by what it takes, until nobody gains.
 
-    `capacity` (H, R) healthy GPUs; `held`: the last round's seats of these jobs; `fixed` (J,) who can only stay on them. O((J + states) * admitted).
+    `capacity` (H, R) healthy GPUs; `held`: the last round's holdings of these jobs; `fixed` (J,) who can only stay on them. O((J + states) * admitted).
     """
     terms = terms or Terms()
     utility = utility or effective_throughput(jobs)
@@ -240,37 +236,4 @@ def _decision(chosen: Sequence[Choice], jobs: int) -> Decision:
         payoff[choice.job], worth[choice.job] = choice.payoff, choice.worth
         rows.extend((choice.job, *pick) for pick in sorted(choice.picks))
     columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return Decision(Seats(*columns), payoff, worth)
-
-
-def recursive(
-    jobs: Jobs, capacity: Ints, *, utility: Utility | None = None, terms: Terms | None = None
-) -> Decision:
-    """Algorithm 2 as written: each job in turn taken or not, memoized over (job, state of the servers), largest total payoff.
-
-    Raises BrokenError beyond 16 jobs.
-    """
-    terms = terms or Terms()
-    utility = utility or effective_throughput(jobs)
-    count = len(jobs.workers)
-    if count > MOST_RECURSIVE:
-        raise BrokenError(f"{count} jobs; the recursion takes at most {MOST_RECURSIVE}")
-    price = prices(jobs, capacity, utility, terms.round_s)
-    table = _table(jobs, NOBODY, utility, terms)
-
-    @cache
-    def best(job: int, taken: tuple[tuple[int, ...], ...]) -> tuple[float, tuple[Choice, ...]]:
-        if job == count:
-            return 0.0, ()
-        without = best(job + 1, taken)
-        servers = Servers.of(capacity, np.array(taken, np.int64).reshape(capacity.shape), price)
-        found = Auction(servers, table, [other == job for other in range(count)]).best()
-        if found is None or found.payoff <= 0:
-            return without
-        servers.take(found.picks)
-        rest = best(job + 1, tuple(tuple(row) for row in servers.taken))
-        total = found.payoff + rest[0]
-        return (total, (found, *rest[1])) if total > without[0] else without
-
-    _, chosen = best(0, tuple((0,) * capacity.shape[1] for _ in range(len(capacity))))
-    return _decision(chosen, count)
+    return Decision(Holdings(*columns), payoff, worth)

@@ -20,7 +20,7 @@ from hs_core import solve
 from hs_core.errors import BrokenError
 from hs_core.mechanism.fft.program import Round
 from hs_core.mechanism.fft.program import decide as single_types
-from hs_core.mechanism.hadar import NOBODY, Seats, Terms
+from hs_core.mechanism.hadar import NOBODY, Holdings, Terms
 from hs_core.mechanism.hadar import decide as greedily
 from hs_core.mechanism.prices import Floats, Ints, Jobs, Utility, effective_throughput
 
@@ -36,7 +36,7 @@ LEAST_KEPT = 1e-6  # of a worth: who pays all of it for communication may still 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    seats: Seats
+    holdings: Holdings
     each: Floats  # (J,) utility of the running jobs; 0: waits
     worth: float  # their sum
     bound: float  # no choice is worth more
@@ -50,7 +50,7 @@ def exact(
     jobs: Jobs,
     capacity: Ints,
     *,
-    held: Seats = NOBODY,
+    held: Holdings = NOBODY,
     utility: Utility | None = None,
     terms: Terms | None = None,
     fixed: NDArray[np.bool_] | None = None,
@@ -66,7 +66,7 @@ def exact(
     counts, bound = _round(case, truth)
     if jobs.nodes is None:
         return _best(case, truth, [seat(counts, capacity, held)], bound)
-    tried: list[Seats] = []
+    tried: list[Holdings] = []
     believed, done = truth, False
     small = len(counts) <= MIXED_JOBS or jobs.laid is not None
     for left in reversed(range(TRIES if small else TRIES_LARGE)):
@@ -84,7 +84,7 @@ def exact(
             counts, _ = _round(case, believed)
     if not done:
         filled = replace(terms, fill=True)
-        tried.append(greedily(jobs, capacity, held=held, utility=utility, terms=filled, fixed=fixed).seats)
+        tried.append(greedily(jobs, capacity, held=held, utility=utility, terms=filled, fixed=fixed).holdings)
     return _best(case, truth, tried, bound)
 
 
@@ -92,7 +92,7 @@ def exact(
 class _Case:
     jobs: Jobs
     capacity: Ints
-    held: Seats
+    held: Holdings
     fixed: NDArray[np.bool_] | None
     laid: Floats | None  # (J, K, R) worth over other numbers of servers, with that type as the slowest
 
@@ -106,22 +106,22 @@ def _orders(jobs: Jobs, worth: Floats, out: NDArray[np.bool_]) -> list[list[int]
     return [np.lexsort(key).tolist() for key in keys]
 
 
-def _is_close(case: _Case, truth: "_Values", tried: Sequence[Seats], bound: float) -> bool:
+def _is_close(case: _Case, truth: "_Values", tried: Sequence[Holdings], bound: float) -> bool:
     """Of gangs that may be laid otherwise the bound says too little."""
     return case.jobs.laid is None and _best(case, truth, tried[-1:], bound).gap <= GAP
 
 
-def _best(case: _Case, truth: "_Values", tried: Sequence[Seats], bound: float) -> Exact:
-    each = [_each(case, truth, seats) for seats in tried]
+def _best(case: _Case, truth: "_Values", tried: Sequence[Holdings], bound: float) -> Exact:
+    each = [_each(case, truth, holdings) for holdings in tried]
     at = int(np.argmax([worths.sum() for worths in each]))
     worth = float(each[at].sum())
     return Exact(tried[at], each[at], worth, max(bound, worth))
 
 
-def _counts(jobs: Jobs, seats: Seats) -> Ints:
+def _counts(jobs: Jobs, holdings: Holdings) -> Ints:
     """(J, R) GPUs."""
     found = np.zeros(jobs.rates.shape, np.int64)
-    np.add.at(found, (seats.job, seats.kind), seats.gpus)
+    np.add.at(found, (holdings.job, holdings.kind), holdings.gpus)
     return found
 
 
@@ -176,7 +176,7 @@ def _of_one_type(jobs: Jobs, values: "_Values", counts: Ints, free: Ints) -> Rou
     return found
 
 
-def _seated(case: _Case, counts: Ints, order: Sequence[int] | None = None) -> Seats:
+def _seated(case: _Case, counts: Ints, order: Sequence[int] | None = None) -> Holdings:
     nodes, laid = case.jobs.nodes, case.jobs.laid
     assert nodes is not None, "others are seated GPU by GPU"
     over = nodes[:, None] if laid is None else np.column_stack([nodes, laid.nodes])
@@ -198,30 +198,30 @@ def _kept(nodes: Ints, terms: Terms) -> Floats:
     return np.array(parts)[nodes]
 
 
-def _each(case: _Case, values: "_Values", seats: Seats) -> Floats:
-    """(J,) worth on those seats; 0: waits."""
+def _each(case: _Case, values: "_Values", holdings: Holdings) -> Floats:
+    """(J,) worth on those holdings; 0: waits."""
     jobs = case.jobs
-    counts = _counts(jobs, seats)
-    each = values.each(counts, _stays(case, seats))
+    counts = _counts(jobs, holdings)
+    each = values.each(counts, _stays(case, holdings))
     if jobs.laid is None or case.laid is None:
         return each
-    servers = np.bincount(seats.job, minlength=len(each))
+    servers = np.bincount(holdings.job, minlength=len(each))
     for job in np.flatnonzero((jobs.laid.nodes == servers[:, None]).any(axis=1) & (servers > 0)).tolist():
         option = int(np.flatnonzero(jobs.laid.nodes[job] == servers[job])[0])
         each[job] = case.laid[job, option, counts[job] > 0].min()
     return each
 
 
-def _stays(case: _Case, seats: Seats) -> NDArray[np.bool_]:
+def _stays(case: _Case, holdings: Holdings) -> NDArray[np.bool_]:
     """(J,) who has just what it holds."""
     servers, types = case.capacity.shape
     count = len(case.jobs.workers)
     most = int(case.jobs.workers.max(initial=0)) + 1
     now, before = (
-        ((of.job * servers + of.server) * types + of.kind) * most + of.gpus for of in (seats, case.held)
+        ((of.job * servers + of.server) * types + of.kind) * most + of.gpus for of in (holdings, case.held)
     )
-    same = np.bincount(seats.job[np.isin(now, before)], minlength=count)
-    rows, held = (np.bincount(of.job, minlength=count) for of in (seats, case.held))
+    same = np.bincount(holdings.job[np.isin(now, before)], minlength=count)
+    rows, held = (np.bincount(of.job, minlength=count) for of in (holdings, case.held))
     return np.asarray((same == rows) & (rows == held) & (rows > 0))
 
 
@@ -393,7 +393,7 @@ def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) 
     return best, max(bound, values.of(best))
 
 
-def seat(counts: Ints, capacity: Ints, held: Seats = NOBODY) -> Seats:
+def seat(counts: Ints, capacity: Ints, held: Holdings = NOBODY) -> Holdings:
     """Servers for `counts` (J, R): who needs what it holds stays; then the largest gangs first, each in the fullest server that takes it whole.
 
     A gang that no server takes whole gets the servers with most of what it needs. Raises BrokenError where counts exceed `capacity` (H, R).
@@ -420,7 +420,7 @@ def seat(counts: Ints, capacity: Ints, held: Seats = NOBODY) -> Seats:
     for job in np.argsort(-sizes, kind="stable").tolist():
         if sizes[job] and not stays[job]:
             rows.extend((job, *pick) for pick in _seat_one(counts[job].copy(), free))
-    return Seats(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
+    return Holdings(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
 
 
 def _seat_one(need: Ints, free: Ints) -> list[tuple[int, int, int]]:
@@ -442,11 +442,11 @@ def seat_nodes(
     counts: Ints,
     over: Ints,
     capacity: Ints,
-    held: Seats,
+    held: Holdings,
     fixed: NDArray[np.bool_] | None,
     *,
     order: Sequence[int] | None = None,
-) -> Seats:
+) -> Holdings:
     """Servers for `counts` (J, R): who needs what it holds stays if it can; then the largest on the fullest that take them.
 
     `over` (J, 1 + K): numbers of servers, with as many GPUs on each, in the order in which they are tried; 0: no more of them. `order`: of
@@ -488,7 +488,7 @@ def seat_nodes(
                 rows.append((job, server, kind, each))
             if picks:
                 break
-    return Seats(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
+    return Holdings(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
 
 
 def _nodes(need: Ints, each: int, free: Ints) -> list[tuple[int, int]]:

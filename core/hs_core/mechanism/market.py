@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
-from hs_core.mechanism.hadar import Decision, Seats
+from hs_core.mechanism.hadar import Decision, Holdings
 from hs_core.mechanism.placing import Home, by_arrival, models_of, takes_new
 from hs_core.mechanism.prices import Jobs, Laid
 from hs_core.mechanism.rows import steps_left
@@ -32,7 +32,7 @@ class Market:
     kind: NDArray[np.int64]  # (H,)
     capacity: NDArray[np.int64]  # (H, R) that are free
     facts: Jobs
-    held: Seats  # homes
+    held: Holdings  # homes
     fixed: NDArray[np.bool_]  # (J,) who can only be at home
 
 
@@ -205,7 +205,7 @@ def _allows(job: JobFacts, host: HostFacts) -> bool:
 
 def _held(
     slots: Slots, jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], kind: NDArray[np.int64]
-) -> Seats:
+) -> Holdings:
     row = {host.name: at for at, host in enumerate(hosts)}
     rows = [
         (at, row[name], int(kind[row[name]]), job.per_node)
@@ -213,7 +213,7 @@ def _held(
         if all(name in row for name in slots.home(job))
         for name in slots.home(job)
     ]
-    return Seats(*np.array(rows, np.int64).reshape(-1, 4).T)
+    return Holdings(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def _stuck(job: JobFacts, slots: Slots, *, settled: bool) -> bool:
@@ -244,7 +244,7 @@ def _moves(job: JobFacts, home: Home) -> bool:
 def _homes(market: Market, found: Decision) -> dict[int, Home]:
     """Servers by node rank: a rank stays where it can."""
     picked: dict[int, list[HostName]] = {}
-    for at, server in zip(found.seats.job.tolist(), found.seats.server.tolist(), strict=True):
+    for at, server in zip(found.holdings.job.tolist(), found.holdings.server.tolist(), strict=True):
         picked.setdefault(at, []).append(market.hosts[server].name)
     return {at: _ranked(market.jobs[at].hosts, names) for at, names in picked.items()}
 

@@ -114,14 +114,6 @@ class Ends:
     apart_older_s: Floats
     apart_newer_s: Floats
 
-    @property
-    def shared_mean_s(self) -> Floats:
-        return (self.shared_older_s + self.shared_newer_s) / 2
-
-    @property
-    def apart_mean_s(self) -> Floats:
-        return (self.apart_older_s + self.apart_newer_s) / 2
-
 
 def ends(older_s: ArrayLike, newer_s: ArrayLike, older_ratio: ArrayLike, newer_ratio: ArrayLike) -> Ends:
     """Theorem 1: the best moment to start B beside A is now or after A's end; this says what either gives. All shapes broadcast.

@@ -187,6 +187,11 @@ class Slots:
     def home(self, job: JobFacts) -> Home:
         return self._homes.get(job.id, ())
 
+    def model_of(self, job: JobFacts) -> str:
+        """GPU model of its home; "" if it has none."""
+        home = self._homes.get(job.id)
+        return self._hosts[home[0]].model if home else ""
+
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
         return bool(self.ways(job, (host.model,)))

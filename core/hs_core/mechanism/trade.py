@@ -28,7 +28,6 @@ from hs_core.errors import BrokenError
 from hs_core.names import UserName
 from hs_core.policy import Trade, TradeNews
 
-ZERO = Fraction(0)
 MARGIN = 0.01  # both must gain so much; less is not worth a migration
 BORNE = 0.1  # a loss above takes a trade back, however little is known of it
 PRICE_UNIT = 1000  # prices are whole thousandths, so that amounts stay simple fractions

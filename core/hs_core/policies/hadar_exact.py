@@ -21,7 +21,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 def _exactly(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decision:
     terms = Terms(round_s=round_s)
     found = exact(market.facts, market.capacity, held=market.held, terms=terms, fixed=fixed)
-    return Decision(found.seats, found.each, found.each)
+    return Decision(found.holdings, found.each, found.each)
 
 
 HADAR_EXACT = profiled(

@@ -28,7 +28,6 @@ class LpAnswer:
     x: Floats
     value: float  # costs @ x
     prices: Floats  # of the rows of a_ub: by how much the value falls per unit more of b_ub; at least 0
-    eq_prices: Floats  # of the rows of a_eq: the same, of any sign
 
 
 def lp(
@@ -109,7 +108,7 @@ def _highs(program: _Program, method: Method) -> LpAnswer:
     if found.status != 0:
         raise BrokenError(f"HiGHS ({method}) ended with status {found.status}: {found.message}")
     x = np.clip(found.x, program.lower, program.upper)
-    return LpAnswer(x, float(program.costs @ x), -found.ineqlin.marginals, -found.eqlin.marginals)
+    return LpAnswer(x, float(program.costs @ x), -found.ineqlin.marginals)
 
 
 def _linprog(program: _Program, method: Method, *, presolve: bool) -> Any:
@@ -148,7 +147,7 @@ def _glop(program: _Program) -> LpAnswer:
     x = np.clip(np.asarray(solver.variable_values()), program.lower, program.upper)
     prices = -np.asarray(solver.dual_values())
     rows = len(program.b_ub)
-    return LpAnswer(x, float(program.costs @ x), prices[:rows], prices[rows:])
+    return LpAnswer(x, float(program.costs @ x), prices[:rows])
 
 
 def _centre(program: _Program) -> LpAnswer:
@@ -167,7 +166,7 @@ def _centre(program: _Program) -> LpAnswer:
     x = np.clip(path.x + base, program.lower, program.upper)
     prices = np.zeros(len(h))
     prices[says] = path.z
-    return LpAnswer(x, float(program.costs @ x), prices[: len(program.b_ub)], path.y)
+    return LpAnswer(x, float(program.costs @ x), prices[: len(program.b_ub)])
 
 
 def _has_any(rows: Any) -> NDArray[np.bool_]:

@@ -1,0 +1,108 @@
+"""What hosts are told, and what the policy is asked: the orders that come of an event."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from hs_core.cluster import orders
+from hs_core.cluster.decisions import Decisions
+from hs_core.cluster.last_said import LOCAL
+from hs_core.copier import copier
+from hs_core.events import Consult, Direct, GiveUp
+from hs_core.names import HostName
+from hs_core.wanted import Turn, Wanted, WantedJob
+
+_as_said = copier(Wanted)
+
+
+class Directs(Decisions):
+    def _consults(self) -> Iterator[GiveUp | Consult]:
+        if self._event.gives_up:
+            yield GiveUp()
+        if self._event.question is not None:
+            yield Consult(question=self._event.question)
+
+    def _directs(self, now_s: float) -> Iterator[Direct]:
+        if not self._restless:
+            return
+        restless = sorted(self._restless & self._connected)
+        self._untold -= self._restless
+        self._restless = set()
+        doomed = self._doomed(now_s)
+        for name in restless:
+            jobs = tuple(self._wanted_jobs(name, doomed))
+            wanted = self._wanted(name, jobs, now_s)
+            last = self._sent.get(name)
+            if last is not None and _as_said(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
+                continue
+            self._seq += 1
+            wanted = _as_said(wanted, seq=self._seq)
+            self._sent[name] = wanted
+            yield Direct(host=name, wanted=wanted)
+
+    def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
+        for row in self._book.at(name):
+            # 1: it is paused or ending, so nobody compares it
+            tickets = self._tickets.get(row.id, 1.0)
+            user = self._book.users[row.user]
+            evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
+            saves = evicted and row.id in self._evictions.saving
+            yield self._orders.wanted_job(
+                row, name, user, tickets, evicted=evicted and not saves, saves=saves
+            )
+
+    def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
+        """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
+        planned = self._turn(name, self._said.planned_turns, jobs)
+        common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
+        host = self._book.hosts[name]
+        wanted = Wanted(
+            term=self._term,
+            seq=0,
+            quantum_s=self.settings.quantum_s,
+            turn=planned,
+            jobs=jobs,
+            lends=self._orders.lends(name),
+            drained_gpus=host.drained_gpus,
+            fence_after_s=self.settings.fence_after_s,
+            lease_s=self.settings.lease_s,
+        )
+        if not common:
+            return wanted
+        last, spanning = self._sent.get(name), self._book.spanning
+        kept = last.turn if last is not None and last.edge_in_s is None else None
+        if kept is not None and spanning.isdisjoint(self._said.turns.get(name, LOCAL).gangs):
+            # It kept its own cadence until now: what is on there goes on, but for gangs over several servers.
+            own = kept.among([gang for gang in kept.gangs if gang not in spanning])
+            self._said.turns = {**self._said.turns, name: own}
+        assert self._edges.at_s is not None
+        return replace(
+            wanted,
+            turn=self._turn_now(name, jobs),
+            quantum=self._edges.quantum,
+            edge_in_s=max(0.0, self._edges.at_s - now_s),
+            next_turn=planned,
+        )
+
+    def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
+        """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.
+
+        Not where GPUs were named, or are shared, nor those that are kept for who is on its way there.
+        """
+        said, turn = self._said.turns.get(name, LOCAL), self._turn(name, self._said.turns, jobs)
+        if turn.local or said.guests or said.seats or len(turn.gangs) == len(said.gangs):
+            return turn
+        rows = (self._book.live.get(job) for job in said.gangs)
+        comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)
+        return turn if comes else replace(turn, local=True)
+
+    def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
+        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""
+        turn = turns.get(name, LOCAL)
+        if not turn.gangs:
+            return turn
+        parted = {
+            job
+            for job in self._book.spanning.intersection(turn.gangs)
+            if any(job not in turns.get(host, LOCAL).gangs for host in self._book.live[job].hosts)
+        }
+        return orders.turn_among(turn, [job for job in jobs if job.job not in parted])

@@ -1,0 +1,193 @@
+"""Jobs live through the end of their agent, and the next one knows what became of them."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+
+from hs_agent import procs
+from hs_core.reports import WITH_AGENT, Phase
+from hs_daemon import boot_s
+from tests.agent.lending import GENERATION, STEP, write
+from tests.agent.real_jobs import COUNT, FROZEN, UNSUSPENDED, lines, python
+
+
+@pytest.mark.parametrize("daemon", [{"emulated": ["V100:3"]}], indirect=True)
+def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    stays = job(1, *python(COUNT), **UNSUSPENDED)
+    ends = job(2, *python("import time; time.sleep(1.5); raise SystemExit(9)"), **UNSUSPENDED)
+    dies = job(3, *python("import os, time; time.sleep(1.5); os.kill(os.getpid(), 11)"), **UNSUSPENDED)
+    controller.want(stays, ends, dies)
+    for number in (1, 2, 3):
+        controller.wait_report(number, lambda r: r.phase is Phase.RUNNING, "running")
+    wait_for(
+        lambda: len(daemon.folders()) == 3 and all(f.shim_state() for f in daemon.folders()), "all are up"
+    )
+    before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
+    daemon.kill()
+    wait_for(
+        lambda: not procs.alive(before[2].shim) and not procs.alive(before[3].shim), "both ended meanwhile"
+    )
+    counted = lines(daemon, 1)
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.code == 9
+    assert controller.wait_report(3, lambda r: r.exit, "an exit").exit.signal == signal.SIGSEGV
+    assert controller.reports[1].phase is Phase.RUNNING
+    wait_for(lambda: lines(daemon, 1) > counted, "job 1 goes on")
+    (folder,) = [f for f in daemon.folders() if f.key.job == 1]
+    assert folder.shim_state() == before[1]
+    controller.want(replace(stays, cancelled=True), ends, dies)
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
+
+
+def test_the_exit_of_a_job_that_had_written_its_checkpoint_is_heard_of_by_the_next_agent(
+    daemon, controller, job, wait_for
+) -> None:
+    """The agent was killed between the word of the checkpoint and the end of the process."""
+    daemon.start()
+    wanted = job(1, *python("import time; time.sleep(1.0); raise SystemExit(75)"), **UNSUSPENDED)
+    controller.want(wanted)
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
+    before = daemon.folders()[0].shim_state()
+    daemon.kill()
+    memory = daemon.place / "state/host.json"
+    kept = json.loads(memory.read_text())
+    kept["machine"]["jobs"][0] |= {"phase": "checkpointed", "charged_from_s": None, "in_turn": False}
+    memory.write_text(json.dumps(kept))
+    wait_for(lambda: not procs.alive(before.shim), "it ended meanwhile")
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    wait_for(lambda: daemon.folders()[0].shim_state() not in (None, before), "it is started again")
+
+
+@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
+def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
+    controller.want(*both, quantum_s=1.0)
+    for number in (1, 2):
+        controller.wait_report(number, lambda r: r.suspends >= 1, "a turn and its end")
+    frozen = wait_for(
+        lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen"
+    )[0]
+    daemon.kill()
+    away_s = boot_s()
+    wait_for(lambda: boot_s() > away_s + 1.0, "an edge has passed that nobody saw")
+    counted = lines(daemon, frozen)
+    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    assert lines(daemon, frozen) - counted <= 1 or controller.reports[frozen].phase is Phase.RUNNING
+    for number in (1, 2):
+        controller.wait_report(number, lambda r, n=number: r.suspends > suspends[n], "slicing goes on")
+
+
+def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
+    controller.want(job(1, *python(code), **UNSUSPENDED))
+    wait_for(lambda: lines(daemon, 1) == 2, "both are up")
+    (folder,) = daemon.folders()
+    pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
+    procs.send(folder.shim_state().shim, signal.SIGKILL)
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert "shim was killed" in report.exit.why
+    assert not any(procs.alive(who) for who in pids)
+
+
+def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(
+        job(
+            1, *python("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"), **UNSUSPENDED
+        )
+    )
+    wait_for(lambda: lines(daemon, 1) == 1, "it is up")
+    (folder,) = daemon.folders()
+    process = procs.identity(int((folder.path / "log").read_text()))
+    folder.path.rename(daemon.place / "elsewhere")
+    controller.want(job(1, "/bin/true", cancelled=True, **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert not procs.alive(process)
+    assert "how it ended is not known" in report.exit.why
+
+
+def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
+    daemon.start("--end-jobs-on-stop")
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    assert daemon.stop() == 0
+    daemon.start()
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert (report.exit.signal, report.exit.why) == (15, WITH_AGENT)
+
+
+def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(folder.shim_state, "the shim is up")
+    daemon.kill()
+    kept = daemon.place / "state/host.json"
+    assert json.loads(kept.read_text())["machine"]["jobs"][0]["wanted"]["job"] == 1
+    kept.write_text(kept.read_text()[:-20])
+    daemon.start()
+    wait_for(lambda: "host.json is damaged" in daemon.said(), "it says so")
+    wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
+    # The controller still wants it and hears that it is new here: nothing runs twice.
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_exit_that_nobody_had_heard_is_told_though_what_the_agent_knew_is_lost(
+    daemon, controller, job, wait_for, code: int
+) -> None:
+    ends = f"import time; time.sleep(1.0); print('done', flush=True); raise SystemExit({code})"
+    daemon.start()
+    controller.want(job(1, *python(ends), **UNSUSPENDED), job(2, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = [each for each in daemon.folders() if each.key.job == 1]
+    wait_for(folder.shim_state, "the shim is up")
+    daemon.kill()
+    wait_for(folder.ended, "it ended meanwhile")
+    (daemon.place / "state/host.json").write_text("{")
+    controller.want()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    (told,) = controller.hellos[1].last_words
+    assert (told.job_id, told.epoch, told.exit.code, told.exit.signal, told.exit.why) == (1, 1, code, 0, "")
+    wait_for(lambda: not folder.path.exists(), "the folder is removed")
+    assert b"done" in controller.log_of(1)
+    daemon.kill()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 3, "another agent is there")
+    assert list(controller.hellos[2].last_words) == [told]
+
+
+def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the_next(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python("import time; time.sleep(600)"), **UNSUSPENDED))
+    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
+    daemon.kill()
+    write(daemon.place / "state/checkpoints/1", {"rank0.pt": 300, "rank1.pt": 5})
+    memory = daemon.place / "state/host.json"
+    kept = json.loads(memory.read_text())
+    kept["machine"]["jobs"][0] |= {
+        "checkpoint_generation": GENERATION,
+        "checkpoint_step": STEP,
+        "checkpoint_bytes": 7,
+    }
+    memory.write_text(json.dumps(kept))
+    daemon.start()
+    controller.wait_report(1, lambda r: r.checkpoint_bytes == 305, "it has been weighed")
