@@ -77,18 +77,23 @@ def _host_json(state_dir: Path) -> Path:
     return state_dir / "host.json"
 
 
-def _place(state_dir: Path) -> list[int]:
-    """By which a folder is told from a copy of it: its inode, and its lock's (0: it has none). Either may become another by itself."""
-    lock = state_dir / "lock"
-    return [state_dir.stat().st_ino, lock.stat().st_ino if lock.exists() else 0]
+def _place(state_dir: Path) -> dict[str, Any]:
+    """Where it was written, by which it is told from a copy."""
+    return {"path": str(state_dir.resolve()), "inode": state_dir.stat().st_ino}
 
 
-def _is_copy(state_dir: Path) -> bool:
-    """Of one whose jobs may run on this machine. After a reboot none does, and folders may have other numbers."""
-    kept = read_json(_host_json(state_dir))
-    if kept is None or kept.get("boot_id") != procs.boot_id() or not isinstance(kept.get("place"), list):
-        return False
-    return not any(was == now for was, now in zip(kept["place"], _place(state_dir), strict=False))
+def _copied_from(state_dir: Path) -> Path | None:
+    """The folder that this is a copy of, where that is still there, and its jobs may run: after a reboot none does. One that was moved, to another disk as well, is no copy."""
+    kept = read_json(_host_json(state_dir)) or {}
+    place = kept.get("place")
+    if kept.get("boot_id") != procs.boot_id() or not isinstance(place, dict):
+        return None
+    try:
+        there = Path(place["path"])
+        same = there.stat().st_ino == place["inode"] and not there.samefile(state_dir)
+    except (KeyError, TypeError, ValueError, OSError):
+        return None
+    return there if same else None
 
 
 class InUseError(RefusedError):
@@ -115,11 +120,12 @@ def lock(state_dir: Path) -> int:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "?"
         os.close(fd)
         raise InUseError(state_dir, holder) from None
-    if _is_copy(state_dir):
+    original = _copied_from(state_dir)
+    if original is not None:
         os.close(fd)
         raise RefusedError(
-            f"state_dir {state_dir} is a copy of another folder's state, whose jobs are not this agent's: use that folder, or remove"
-            f" {_host_json(state_dir)} and {state_dir}/jobs, and join under a name of its own",
+            f"state_dir {state_dir} is a copy of {original}, whose jobs are not this agent's: use that, or remove it where this is to take its place,"
+            f" or remove {_host_json(state_dir)} and {state_dir}/jobs and join under a name of its own",
             Kind.CONFLICT,
         )
     with contextlib.suppress(OSError):  # a full disk: the number is for people only

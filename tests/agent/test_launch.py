@@ -306,27 +306,32 @@ def test_a_copy_of_a_state_folder_is_refused_until_it_has_no_jobs_of_the_other(p
     os.close(memory.lock(state))
     memory.Memory(state).save({}, (), 100.0)
     shutil.copytree(state, copy)
-    with pytest.raises(RefusedError, match=f"state_dir {copy} is a copy .*remove {copy}/host.json"):
+    with pytest.raises(
+        RefusedError, match=f"state_dir {copy} is a copy of {state}, .*remove {copy}/host.json"
+    ):
         memory.lock(copy)
     os.close(memory.lock(state))
     (copy / "host.json").unlink()
     os.close(memory.lock(copy))
 
 
-@pytest.mark.parametrize("change", ["renamed", "without its lock", "rebooted"])
+@pytest.mark.parametrize("change", ["renamed", "on another disk", "in its copy's place", "rebooted"])
 def test_a_state_folder_of_which_this_is_no_copy_is_taken(place, monkeypatch, change: str) -> None:
-    state = place / "state"
+    state, copy = place / "state", place / "copy"
     os.close(memory.lock(state))
     memory.Memory(state).save({}, (), 100.0)
     if change == "renamed":
         state = state.rename(place / "elsewhere")
-    elif change == "without its lock":
-        (state / "lock").unlink()
-        (place / "another").touch()  # which has its number now, perhaps
+    elif change == "on another disk":  # at the same path
+        shutil.copytree(state, copy)
+        state.rename(place / "old")
+        copy.rename(state)
     else:
-        shutil.copytree(state, place / "copy")
-        state = place / "copy"
-        monkeypatch.setattr(procs, "boot_id", lambda: "another")
+        state = shutil.copytree(state, copy)
+        if change == "rebooted":
+            monkeypatch.setattr(procs, "boot_id", lambda: "another")
+        else:
+            (place / "state").rename(place / "old")
     os.close(memory.lock(state))
 
 
