@@ -221,18 +221,22 @@ def test_a_part_that_ended_well_is_not_the_end_of_a_job_over_several_servers() -
     assert world.machine.job(JobId(2)).gpu_s == 60.0
 
 
+@pytest.mark.parametrize("epoch", [0, 1], ids=["that the backup has", "that began since"])
 @pytest.mark.parametrize("first", ["n1", "n2"])
-def test_parts_that_ended_well_where_the_backup_has_them_are_the_jobs_end(first: str) -> None:
-    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING}"))
-    lines = [f"host n1 V100:4 last 1:0={DONE}", f"host n2 V100:4 last 1:0={DONE}"]
-    heard(world, *(lines if first == "n1" else reversed(lines)))
+def test_parts_that_ended_well_are_the_jobs_end_once_all_have_said_so(first: str, epoch: int) -> None:
+    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING} nodes=2"))
+    lines = [f"host n1 V100:4 last 1:{epoch}={DONE} nodes=2", f"host n2 V100:4 last 1:{epoch}={DONE} nodes=2"]
+    early, late = lines if first == "n1" else reversed(lines)
+    heard(world, early)
+    assert ended(world) == []
+    heard(world, late)
     assert ended(world) == [1]
 
 
-def test_over_how_many_servers_a_job_was_that_may_be_over_any_nobody_knows() -> None:
-    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING}"))
-    heard(world, f"host n1 V100:4 last 1:1={DONE}", f"host n2 V100:4 last 1:1={DONE}")
-    assert ended(world) == []
+def test_a_server_says_over_how_many_a_job_was_that_may_be_over_any() -> None:
+    world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING} nodes=2"))
+    heard(world, f"host n1 V100:4 last 1:1={DONE} nodes=1", "host n2 V100:4")
+    assert ended(world) == [1]
 
 
 def test_who_waits_still_has_no_epoch_from_before_when_the_controller_starts_anew() -> None:

@@ -17,7 +17,7 @@ from hs_core.mechanism.trade import Outcome
 from hs_core.model import Job, OnPartition, Stored
 from hs_core.names import HostName, JobId
 from hs_core.policies import gandiva_fair
-from hs_sim import faults
+from hs_sim import cases, faults
 from hs_sim.cases import case_of
 from hs_sim.cli import main
 from hs_sim.faults import Failure, explore, run_seed
@@ -57,7 +57,7 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
 @pytest.fixture
 def untraded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds stand for what they stood for when this was found: nobody traded."""
-    monkeypatch.setattr(faults, "_trading", lambda case: case)
+    monkeypatch.setattr(cases, "_trading", lambda case: case)
 
 
 @pytest.mark.usefixtures("untraded")
