@@ -66,7 +66,7 @@ class Hosts(Moves):
                 self._job_reported(row, host.name, report, now_s)
             elif self._backup.awaits:
                 why = f"{host.name} has no part in what the backup knows of it"
-                self._lost_at(row, host.name, why, now_s)
+                self._lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
             elif host.name in row.reports:
                 why = "was rebooted" if rebooted else "no longer knows of it"
                 self._lost_at(row, host.name, f"{host.name} {why}", now_s, forgot=True)
@@ -76,6 +76,17 @@ class Hosts(Moves):
         if self._backup.awaits:
             for report in told:
                 self._await_end(host.name, report, now_s)
+
+    def _as_it_was_left(self, row: Job, event: HostJoined) -> Job:
+        """A gang with what this server of it says last of the incarnation that the backup knows: of the checkpoints that it had written by then none may be left."""
+        host = event.host.name
+        words = (word for word in event.last_words if (word.job, word.epoch) == (row.id, row.epoch))
+        word, before = next(words, None), row.reports.get(host)
+        if word is None or before is None or len(row.hosts) == 1 or row.portions:
+            return row
+        left = replace(word, phase=Phase.CHECKPOINTED, exit=before.exit)
+        part = reports.merge(before, left, self._book.gpus.get(host, frozenset()))
+        return replace(row, reports={**row.reports, host: part})
 
     def _at_others(self, was: Job, host: Host, now_s: float) -> None:
         """Its server has GPUs of another model now, which it may not want: who has no process there is placed anew."""
