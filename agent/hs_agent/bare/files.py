@@ -21,7 +21,7 @@ def keep_room(folder: str, name: str, size: int) -> None:
     fd = os.open(
         os.path.join(folder, f".{name}.room"),
         os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-        0o644,
+        0o600,
     )
     try:
         os.posix_fallocate(fd, 0, size)
@@ -34,7 +34,7 @@ def replace_json(folder: str, name: str, value: dict[str, Any]) -> None:
     temporary = os.path.join(folder, f".{name}.tmp")
     with contextlib.suppress(FileNotFoundError):
         os.rename(os.path.join(folder, f".{name}.room"), temporary)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         data = json.dumps(value).encode()
         while data:

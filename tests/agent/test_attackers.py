@@ -1,0 +1,131 @@
+"""A job is hostile code of a known account: what it finds of jobs of another account, and of the agent."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.agent.conftest import PYTHON
+from tests.agent.real_jobs import UNSUSPENDED
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="jobs of two accounts need root"),
+]
+VICTIM, ATTACKER = "daemon", "nobody"
+
+HIDES = """
+import os, sys, time
+from multiprocessing import shared_memory
+memory = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=64)
+memory.buf[:6] = b"secret"
+print("here", os.getpid(), os.getppid(), flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+TRIES = """
+import ctypes, json, os, signal, socket, sys
+state, run, agent, shim, victim, shm, home = sys.argv[1:8]
+agent, shim, victim = int(agent), int(shim), int(victim)
+done, refused = [], []
+def tries(name, what):
+    try:
+        what()
+    except (OSError, ValueError) as error:
+        refused.append(name)
+    else:
+        done.append(name)
+def read(path):
+    with open(path, "rb") as file:
+        file.read(1)
+def write(path):
+    with open(path, "ab") as file:
+        pass
+def create(folder):
+    path = os.path.join(folder, "planted.py")
+    with open(path, "x"):
+        pass
+    os.unlink(path)
+def dial(path, kind=socket.SOCK_STREAM):
+    with socket.socket(socket.AF_UNIX, kind) as link:
+        link.connect(path)
+libc = ctypes.CDLL(None, use_errno=True)
+def attach(pid):
+    if libc.ptrace(16, pid, 0, 0) == -1:
+        raise OSError(ctypes.get_errno(), "ptrace")
+folders = [state, run, *(os.path.join(state, name) for name in ("jobs", "checkpoints", "inject", "ended", "jobs/1-1", "checkpoints/1", "jobs/1-1/torchrun", "jobs/3-1"))]
+for folder in folders:
+    tries(f"create in {folder}", lambda: create(folder))
+    if not folder.endswith("inject"):
+        tries(f"list {folder}", lambda: os.listdir(folder))
+names = ("log", "log.times", "launch.json", "shim.json", "exit.json", "lease", "control", "status", "host.json", "agent.lock", "lock", "boot")
+for folder in folders:
+    for name in names:
+        path = os.path.join(folder, name)
+        tries(f"read {path}", lambda: read(path))
+        if os.path.exists(path):
+            tries(f"write {path}", lambda: write(path))
+for who, pid in (("agent", agent), ("shim", shim), ("victim", victim)):
+    for name in ("environ", "mem", "maps", "fd", "cwd", "exe", "io", "stack", "root", "syscall", "wchan_", "auxv", "personality"):
+        path = f"/proc/{pid}/{name}"
+        tries(f"{who}: {name}", lambda: os.listdir(path) if name == "fd" else os.readlink(path) if name in ("cwd", "exe", "root") else read(path))
+    tries(f"{who}: write oom_score_adj", lambda: open(f"/proc/{pid}/oom_score_adj", "w").write("1000"))
+    for number in (0, signal.SIGCONT, signal.SIGSTOP, signal.SIGTERM):
+        tries(f"{who}: signal {number}", lambda: os.kill(pid, number))
+    tries(f"{who}: killpg", lambda: os.killpg(os.getpgid(pid), 0))
+    tries(f"{who}: ptrace", lambda: attach(pid))
+    tries(f"{who}: nice", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    tries(f"{who}: affinity", lambda: os.sched_setaffinity(pid, {0}))
+    tries(f"{who}: rlimit", lambda: __import__("resource").prlimit(pid, 7, (10, 10)))
+    tries(f"{who}: pidfd", lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0))
+tries("shm read", lambda: read("/dev/shm/" + shm))
+tries("shm write", lambda: write("/dev/shm/" + shm))
+tries("shm unlink", lambda: os.unlink("/dev/shm/" + shm))
+for line in open("/proc/net/unix").read().splitlines()[1:]:
+    words = line.split()
+    if len(words) < 8:
+        continue
+    path, kind = words[7], {"0001": socket.SOCK_STREAM, "0002": socket.SOCK_DGRAM, "0005": socket.SOCK_SEQPACKET}[words[4]]
+    if path.startswith(home):
+        if path != os.environ["HS_AGENT_SOCKET"]:
+            tries(f"dial {path}", lambda: dial(path, kind))
+for line in open(f"/proc/{victim}/cgroup").read().splitlines():
+    _, kinds, path = line.split(":", 2)
+    kinds = kinds.split(",")[0].removeprefix("name=")
+    for name in ("cgroup.procs", "tasks", "freezer.state", "cgroup.freeze", "cgroup.kill", "memory.max"):
+        file = f"/sys/fs/cgroup/{kinds}{path}/{name}"
+        if os.path.exists(file):
+            tries(f"cgroup {file}", lambda: write(file))
+print(json.dumps({"done": done, "refused": refused}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("daemon", [{"min_uid": 1, "emulated": ["V100:2"]}], indirect=True)
+def test_a_job_reads_signals_and_changes_nothing_of_another_accounts_job_nor_of_the_agent(
+    daemon, controller, job, place: Path, wait_for
+) -> None:
+    daemon.start()
+    for name, text in (("hides.py", HIDES), ("tries.py", TRIES)):
+        (place / name).write_text(text)
+    shared = f"hs-test-{os.getpid()}"
+    try:
+        ended = job(3, "true", run_as=VICTIM, workdir="/", **UNSUSPENDED)
+        controller.want(ended)
+        assert controller.wait_report(3, lambda r: r.exit, "an exit").exit.ok
+        victim = job(1, PYTHON, str(place / "hides.py"), shared, run_as=VICTIM, workdir="/", **UNSUSPENDED)
+        controller.want(ended, victim)
+        log = place / "state/jobs/1-1/log"
+        said = wait_for(lambda: log.exists() and log.read_text(), "it is here").split()
+        tried = (place / "state", place / "run", daemon.process.pid, said[2], said[1], shared, place)
+        command = (PYTHON, place / "tries.py", *tried)
+        controller.want(
+            ended, victim, job(2, *map(str, command), run_as=ATTACKER, workdir="/", **UNSUSPENDED)
+        )
+        assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.ok
+    finally:
+        Path("/dev/shm", shared).unlink(missing_ok=True)
+    came = json.loads((place / "state/jobs/2-1/log").read_text())
+    assert len(came["refused"]) > 100
+    assert came["done"] == []
