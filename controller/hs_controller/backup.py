@@ -26,6 +26,7 @@ from hs_controller.sqlite import (
     engine,
     locked,
     mark,
+    unclosed,
     wal,
 )
 from hs_controller.tables import (
@@ -163,6 +164,7 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
             )
         jobs = _prepared(source, fresh)
         aside = _put_aside(journal)
+        unclosed(folder).unlink(missing_ok=True)
         fresh.rename(journal)
         mark(folder / "initialized")
         sync_folder(folder)

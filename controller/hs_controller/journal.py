@@ -4,8 +4,10 @@ Rows are the truth, events the audit. Blocking; the loop calls it from worker th
 everything that reads from another, `checkpoint` from a third (each has a connection of its own).
 """
 
+import contextlib
 import os
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -33,6 +35,7 @@ from hs_controller.sqlite import (
     StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
+    StoreUnreadableError,
     check_ours,
     check_private,
     check_schema,
@@ -42,7 +45,9 @@ from hs_controller.sqlite import (
     locked,
     mark,
     not_opened,
+    settle,
     told,
+    unclosed,
     wal,
     why_no_file,
 )
@@ -105,6 +110,8 @@ class Journal:
         self._writer = writer.connect()
         self._reader = reader.connect()
         self._keeper = reader.connect()
+        # Else, where nobody closes it, SQLite would take the log away with its last connection, and that would be missed.
+        self._closes = weakref.finalize(self, _close, folder, self._writer, self._reader, self._keeper)
         self._deeds_looked_through = 0  # up to which event, when old ones were dropped
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -135,12 +142,20 @@ class Journal:
                 f"{file}: missing or empty, though a controller has kept its state here; put it back from a backup"
                 f" (or, to start empty and forget every job, remove {marker} and {wal(file)})"
             )
+        if unclosed(folder).exists() and not wal(file).exists():
+            raise StoreRefusedError(
+                f"{wal(file)}: missing, though the controller before did not end in good order: what was committed last was in it;"
+                f" put it, or a backup, back (where another program has taken it into the file, or to go on without it, remove {unclosed(folder)})"
+            )
         writer, reader = engine(file, "IMMEDIATE"), engine(file, "DEFERRED")
         try:
             if new:
                 file.touch()
                 file.chmod(0o600)
                 create_schema(writer)
+            elif unclosed(folder).exists():
+                with writer.connect() as db:
+                    settle(db, folder)
             check_schema(writer, file)
             check_private(file)
             journal = cls(folder, lock, writer, reader)
@@ -156,9 +171,7 @@ class Journal:
         return journal
 
     def close(self) -> None:
-        self._writer.close()
-        self._reader.close()
-        self._keeper.close()
+        self._closes()
         self._writing.dispose()
         self._reading.dispose()
         os.close(self._lock)
@@ -178,7 +191,10 @@ class Journal:
         with self._write("taking office") as db:
             term = int(read_meta(db).get("term", 0)) + 1
             put_meta(db, {"term": term})
-            return term
+        mark(
+            unclosed(self.folder)
+        )  # the log is there from now on, and a power cut does not take its name back
+        return term
 
     def commit(self, batch: Batch) -> None:
         """All of it or, with a StoreError, nothing."""
@@ -290,7 +306,7 @@ class Journal:
         """Raises StoreRefusedError where a row is none that this version knows."""
         try:
             return self._load()
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, StoreUnreadableError) as error:
             raise StoreRefusedError(
                 f"{self.folder / 'journal.db'}: holds what cannot be read ({_unread(error)}): it is damaged, or was written by another"
                 " version of the controller; put it back from a backup"
@@ -409,7 +425,17 @@ class Journal:
         return found
 
 
-def _unread(error: ValueError | KeyError) -> str:
+def _close(folder: Path, writer: sa.Connection, *others: sa.Connection) -> None:
+    for other in others:
+        other.close()
+    settle(writer, folder)
+    writer.close()
+    if not wal(folder / "journal.db").exists():
+        with contextlib.suppress(OSError):
+            unclosed(folder).unlink(missing_ok=True)
+
+
+def _unread(error: ValueError | KeyError | StoreUnreadableError) -> str:
     """Without the value: it may be a secret."""
     if not isinstance(error, ValidationError):
         return f"{type(error).__name__}: {error}"

@@ -32,6 +32,10 @@ class StoreBrokenError(StoreError):
     """What is on the disk is not known (a failed fsync, a corrupt page): stop, never retry."""
 
 
+class StoreUnreadableError(StoreBrokenError):
+    """A text in it is none."""
+
+
 class StoreRefusedError(StoreError):
     """It cannot be opened, and starting empty would lose what is in it."""
 
@@ -57,8 +61,14 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 MAKE_ROOM = "the disk is full: make room"
 
 
+_NO_TEXT = "Could not decode to UTF-8"  # the driver says so, and then the whole of it: what users put into their jobs' environment
+
+
 def told(error: BaseException | None, doing: str) -> StoreError:
     """The driver's error as one of ours."""
+    if str(error).startswith(_NO_TEXT):
+        column = str(error).removeprefix(_NO_TEXT).partition(" with text ")[0]
+        return StoreUnreadableError(f"{doing}: not UTF-8:{column}")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     name = getattr(error, "sqlite_errorname", "")
     text = f"{doing}: {error}{f' ({name})' if name else ''}"
@@ -134,6 +144,21 @@ def wal(file: Path) -> Path:
     return file.with_name(file.name + "-wal")
 
 
+def unclosed(folder: Path) -> Path:
+    """Is there while a controller has the journal, and after one that did not end in good order: what was committed last is in the log beside it, and may be nowhere else."""
+    return folder / "unclosed"
+
+
+def settle(db: sa.Connection, folder: Path) -> None:
+    """Where all of the log is in the file, as far as anybody commits no more, nothing is lost with it. Best effort."""
+    driver = db.connection.driver_connection
+    assert driver is not None
+    with contextlib.suppress(sqlite3.Error, OSError):
+        _, there, taken = driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if there == taken:
+            unclosed(folder).unlink(missing_ok=True)
+
+
 BACKUP, RESTORING = "backup.tmp", "journal.restoring"  # names of copies that are being made
 
 
@@ -146,7 +171,7 @@ def clear_unfinished(folder: Path) -> None:
 
 
 def mark(marker: Path) -> None:
-    """Best effort: it only guards against a journal that somebody removes later."""
+    """Best effort: it only guards against what somebody removes later."""
     try:
         marker.touch(mode=0o600)
     except OSError:

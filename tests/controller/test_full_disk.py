@@ -59,8 +59,7 @@ def test_a_really_full_file_system_is_survived(tmp_path: Path) -> None:
         crash(opened)
         again = Journal.open(small / "state")
         assert [row.id for row in again.load().jobs] == [1, 2]
-        opened._writer.close()
-        opened._reader.close()
+        opened._closes()
         again.close()
     finally:
         subprocess.run(["umount", "-l", str(small)], check=False)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from hs_controller import journal as journals
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch, UserToken
 from hs_controller.sqlite import (
     SCHEMA,
     StoreRefusedError,
 )
-from tests.controller.journals import ANN, job
+from tests.controller.journals import ANN, crash, job
 
 
 def test_a_second_controller_on_the_same_state_is_refused(journal: Journal, folder: Path) -> None:
@@ -145,3 +146,58 @@ def test_a_journal_that_is_gone_is_not_started_anew(folder: Path, how: str) -> N
         file.write_bytes(b"")
     with pytest.raises(StoreRefusedError, match="missing or empty"):
         Journal.open(folder)
+
+
+def test_a_log_that_is_gone_after_a_crash_is_not_started_without(folder: Path) -> None:
+    opened = Journal.open(folder)
+    opened.begin_term()
+    opened.commit(Batch(jobs=(job(1),)))
+    crash(opened)
+    log = folder / "journal.db-wal"
+    kept = log.rename(folder / "kept")
+    with pytest.raises(StoreRefusedError, match=r"journal\.db-wal: missing, though"):
+        Journal.open(folder)
+    kept.rename(log)
+    again = Journal.open(folder)
+    assert [row.id for row in again.load().jobs] == [1]
+    crash(again)
+
+
+def test_a_log_that_an_end_in_good_order_took_into_the_file_is_missed_by_nobody(folder: Path) -> None:
+    opened = Journal.open(folder)
+    opened.begin_term()
+    opened.commit(Batch(jobs=(job(1),)))
+    opened.close()
+    assert not (folder / "journal.db-wal").exists()
+    again = Journal.open(folder)
+    assert [row.id for row in again.load().jobs] == [1]
+    again.close()
+
+
+def test_a_log_that_a_start_which_was_cut_off_took_into_the_file_is_missed_by_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    opened = Journal.open(folder)
+    opened.begin_term()
+    opened.commit(Batch(jobs=(job(1),)))
+    opened.close()
+    (folder / "unclosed").touch()
+    (folder / "journal.db-wal").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(journals, "check_private", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            Journal.open(folder)
+    assert not (folder / "journal.db-wal").exists()
+    Journal.open(folder).close()
+
+
+def test_a_text_that_is_none_is_told_without_what_is_in_it(journal: Journal) -> None:
+    journal.commit(Batch(jobs=(job(1),)))
+    with journal._write("changing") as db:
+        db.exec_driver_sql("UPDATE jobs SET doc = CAST(X'736563726574ff' AS TEXT)")
+    with pytest.raises(StoreRefusedError, match="not UTF-8: column 'doc'") as refused:
+        journal.load()
+    assert "secret" not in str(refused.value)
