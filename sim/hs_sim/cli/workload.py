@@ -15,6 +15,7 @@ from hs_sim.cli.options import (
     input_options,
     made,
     seed_of,
+    tell_unnamed,
     tell_unused,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
@@ -72,6 +73,7 @@ def check(ctx: click.Context, /, path: Path, *, fits: bool | None, **given: Any)
 
     sieve = Sieve(skip_bad=given["skip_bad"])
     found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
+    tell_unnamed(found)
     if fits is None:  # else the cluster of the command line would say nothing
         fits = any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in _OF_THE_CLUSTER)
     if fits:
