@@ -1,12 +1,12 @@
 """A table of the configuration's TOML, read value by value; every refusal names file, key, value and what was expected."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from hs_core.errors import RefusedError
+from hs_daemon import config_file
 
 MOST_BYTES = 1 << 50
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -27,8 +27,13 @@ class Table:
 
     def missing(self, key: str, expected: str) -> RefusedError:
         """Looked at before unknown keys are: one of these may be it, mistyped."""
-        near = difflib.get_close_matches(key, self.data.keys() - self.known, n=1)
-        hint = f"; unknown key {self.where + near[0]!r}: did you mean {key!r}?" if near else ""
+        others = sorted(self.data.keys() - self.known)
+        if near := next((other for other in others if config_file.near(other, [key])), ""):
+            hint = f"; unknown key {self.where + near!r}: did you mean {key!r}?"
+        elif section := config_file.section_with(key, self.data):
+            hint = f"; it stands below {section}: expected above every [section]"
+        else:
+            hint = ""
         return RefusedError(f"{self.file}: {self.where}{key} is not set: expected {expected}{hint}")
 
     def raw(self, key: str) -> Any:
@@ -104,13 +109,18 @@ class Table:
     def finish(self) -> None:
         for key in self.data:
             if key not in self.known:
-                near = difflib.get_close_matches(key, self.known, n=1)
-                hint = (
-                    f"; did you mean {near[0]!r}?"
-                    if near
-                    else f"; known keys: {', '.join(sorted(self.known))}"
-                )
-                raise RefusedError(f"{self.file}: unknown key {self.where + key!r}{hint}")
+                if near := config_file.near(key, self.known):
+                    hint = f"did you mean {near!r}?"
+                elif inside := self._known_below(key):
+                    hint = f"there are no sections of that name: expected {inside!r} above every [section]"
+                else:
+                    hint = f"known keys: {', '.join(sorted(self.known))}"
+                raise RefusedError(f"{self.file}: unknown key {self.where + key!r}; {hint}")
+
+    def _known_below(self, key: str) -> str:
+        """A key of this table that stands below a section of its own; empty: none does."""
+        below = self.data[key]
+        return next((name for name in below if name in self.known), "") if isinstance(below, Mapping) else ""
 
 
 def shown(value: object) -> str:

@@ -29,10 +29,12 @@ class Address:
 
 
 def default_state() -> Path:
-    """The embedded cluster's folder."""
-    return (
-        Path(os.environ.get("HS_STATE") or Path.home() / ".local/state/heteroshare").expanduser().absolute()
-    )
+    """The embedded cluster's folder. Raises InvalidError where HS_STATE names something else."""
+    said = os.environ.get("HS_STATE")
+    folder = Path(said or Path.home() / ".local/state/heteroshare").expanduser().absolute()
+    if said and folder.exists() and not folder.is_dir():
+        raise InvalidError(f"HS_STATE={said!r}: expected a folder, as `hsctl up` makes it")
+    return folder
 
 
 def embedded_socket(state: Path) -> str | None:
@@ -71,7 +73,8 @@ def _resolve(controller: str | None, token_file: str | None, ca_file: str | None
     known = login.read()
     if known is not None:
         return _asked(known.controller, f"the login in {login.file()}", token_file, ca_file)
-    return Address(target=f"unix:{SYSTEM_SOCKET}", origin="the default")
+    missed = f", as no cluster is up in HS_STATE={state}" if os.environ.get("HS_STATE") else ""
+    return Address(target=f"unix:{SYSTEM_SOCKET}", origin=f"the default{missed}")
 
 
 def _asked(asked: str, origin: str, token_file: str | None, ca_file: str | None) -> Address:

@@ -35,45 +35,44 @@ REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK, TRY_AGAIN = 1, 2, 70, 74, 75
 FULL_S = 10.0  # before systemd may start it again, which gives up after ten times within a minute
 
 
-class _DefaultToRun(unheard.Group):
-    """`hs-controller --config F` is `hs-controller run --config F`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in {"--version", "--help", "-h"}):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_DefaultToRun, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version(), prog_name="hs-controller")
-def cli() -> None:
-    """The controller: decides where jobs live and how much each weighs."""
-
-
 _config_option = click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    default=config.DEFAULT_FILE,
-    show_default=True,
-    help="Configuration (TOML).",
+    help=f"Configuration, TOML.  [default: {config.DEFAULT_FILE}]",
 )
 
 
+@click.group(
+    cls=unheard.Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(version(), prog_name="hs-controller")
+@_config_option
+@click.pass_context
+def cli(context: click.Context, file: Path | None) -> None:
+    """The controller: decides where jobs live and how much each weighs. Without a command: run."""
+    context.obj = file
+    if context.invoked_subcommand is None:
+        logs.set_up()
+        _leave(_run(file or config.DEFAULT_FILE))
+
+
 @cli.command()
 @_config_option
-def run(file: Path) -> None:
-    """Run in the foreground until SIGTERM."""
+@click.pass_obj
+def run(before: Path | None, file: Path | None) -> None:
+    """Run in the foreground until SIGTERM (the default)."""
     logs.set_up()
-    _leave(_run(file))
+    _leave(_run(file or before or config.DEFAULT_FILE))
 
 
 @cli.command()
 @_config_option
-def init(file: Path) -> None:
+@click.pass_obj
+def init(before: Path | None, file: Path | None) -> None:
     """Make the cluster's certificate authority, once, before the controller listens to other hosts."""
     try:
-        sha256 = pki.init(_settings(file).state_dir)
+        sha256 = pki.init(_settings(file or before or config.DEFAULT_FILE).state_dir)
     except ConfigError as error:
         sys.exit(_complain(error, BAD_CONFIG))
     except PkiError as error:
@@ -91,10 +90,12 @@ def init(file: Path) -> None:
     help="What `hsctl backup` wrote.",
 )
 @click.option("--force", is_flag=True, help="Put a journal that is there aside.")
-def restore(file: Path, source: Path, force: bool) -> None:
+@click.pass_obj
+def restore(before: Path | None, file: Path | None, *, source: Path, force: bool) -> None:
     """Put a backup in the journal's place, while no controller runs."""
     try:
-        jobs, aside = backup.restore(_settings(file).state_dir, source, force=force)
+        settings = _settings(file or before or config.DEFAULT_FILE)
+        jobs, aside = backup.restore(settings.state_dir, source, force=force)
     except ConfigError as error:
         sys.exit(_complain(error, BAD_CONFIG))
     except StoreError as error:

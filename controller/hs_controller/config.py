@@ -1,6 +1,5 @@
 """What the operator wrote, as frozen values: TOML is parsed here, once, and every mistake names file, key and value."""
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -165,12 +164,22 @@ def _table(table: Any, readers: Mapping[str, _Reader], where: _Where) -> dict[st
         where.wrong(table, "a table")
     unknown = sorted(set(table) - set(readers))
     if unknown:
-        close = difflib.get_close_matches(unknown[0], readers, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(readers))}"
+        key, value = unknown[0], table[unknown[0]]
         raise ConfigError(
-            f"{where.file}: {where.at(unknown[0]).key} = {_shown(table[unknown[0]])}: unknown key; {hint}"
+            f"{where.file}: {where.at(key).key} = {_shown(value)}: unknown key; {_hint(key, value, readers, where)}"
         )
     return {key: readers[key](value, where.at(key)) for key, value in table.items()}
+
+
+def _hint(key: str, value: Any, readers: Mapping[str, _Reader], where: _Where) -> str:
+    if near := config_file.near(key, readers):
+        return f"did you mean {near!r}?"
+    if where.key and key in _KEYS:
+        return f"expected above every [section], not below [{where.key}]"
+    below = [name for name in value if name in readers] if isinstance(value, Mapping) else []
+    if below and not where.key:
+        return f"there is no such section: expected {below[0]!r} above every [section]"
+    return f"known keys: {', '.join(sorted(readers))}"
 
 
 def _text(value: Any, where: _Where) -> str:

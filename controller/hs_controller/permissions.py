@@ -67,6 +67,20 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/metrics": _EVERYONE,  # over HTTP
 }
 
+VERBS: Mapping[str, str] = {
+    "SetUser": "user set",
+    "RemoveUser": "user remove",
+    "SetPolicy": "policy set",
+    "DrainNode": "node drain",
+    "UndrainNode": "node undrain",
+    "SetGpuDrain": "gpu drain, gpu undrain",
+    "EnrollNode": "node enroll",
+    "RemoveNode": "node remove",
+    "Support": "support-bundle",
+    "Backup": "backup",
+}
+"""What administrators' calls are called where people meet them, in hsctl."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -97,8 +111,11 @@ def reach(caller: Caller, method: str) -> Reach | None:
 def check(caller: Caller, method: str) -> None:
     if reach(caller, method) is None:
         roles = ", ".join(sorted(caller.roles)) or "none"
+        call = method.rsplit("/", 1)[-1]
+        expected = ": expected an administrator" if call in VERBS else ""
         raise RefusedError(
-            f"{method.rsplit('/', 1)[-1]} is not allowed to {caller.name} (roles: {roles})", Kind.NOT_ALLOWED
+            f"{VERBS.get(call, call)} is not allowed to {caller.name} (roles: {roles}){expected}",
+            Kind.NOT_ALLOWED,
         )
 
 

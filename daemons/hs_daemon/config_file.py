@@ -1,10 +1,12 @@
 """A daemon's configuration as it lies on the disk: one table of TOML."""
 
 import codecs
+import difflib
 import os
 import re
 import stat
 import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,22 @@ def table(path: Path) -> dict[str, Any]:
         raise ConfigFileError(f"is not TOML: {error}{_line(text, str(error))}") from None
     except RecursionError:
         raise ConfigFileError("is not TOML: lists or tables in one another without end") from None
+
+
+def near(key: str, known: Iterable[str]) -> str:
+    """Which of these is meant, most likely; empty: none of them. Case counts in TOML, and not for who writes it."""
+    by_case = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(key.casefold(), by_case, n=1)
+    return by_case[found[0]] if found else ""
+
+
+def section_with(key: str, data: Mapping[str, Any]) -> str:
+    """The first section, as its line says it, below which this key of the top stands; empty: none."""
+    for name, value in data.items():
+        inside = value if isinstance(value, list) else [value]
+        if any(isinstance(table, Mapping) and key in table for table in inside):
+            return f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+    return ""
 
 
 def _line(text: str, error: str) -> str:

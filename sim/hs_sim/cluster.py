@@ -145,6 +145,8 @@ def check_ends(job: SimJob, workload: Workload, cluster: ClusterSpec) -> None:
     ):
         if end_s > LAST_S:
             expected = f"an end within {LAST_S:g} s (not after {end_s:.3g} s), or a time to stop at (--until)"
+            if field == "arrival_s" and workload.jobs[0].arrival_s > LAST_S:
+                expected += "; arrivals are counted from the beginning, not from 1970: take the first off all"
             raise RefusedError(f"{name_of(job, workload)}: {field}: {value:g}; expected {expected}")
 
 

@@ -76,6 +76,9 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         refuse((path, 1), "jobs", "none", f"a header line of {', '.join(NEEDED)} …, then one job a line")
     rows = csv.reader(io.StringIO("\n".join(body)))
     header = [word.strip() for word in next(rows)]
+    for mark, name_of in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and mark in header[0]:
+            refuse((path, lines[0]), "header", header[0], f"commas between the fields, not {name_of}")
     for field in header:
         known((path, lines[0]), field, COLUMNS)
     for field in NEEDED:
@@ -322,4 +325,5 @@ def assemble(
         rates={at: rate for at, rate in rates.items() if at[0] in used},
         source=str(path),
         skipped=tuple(sieve.left_out),
+        unnamed=tuple(sorted(users.keys() - tickets.keys())) if tickets else (),
     )

@@ -197,6 +197,7 @@ class Workload:
     """(class of elastic jobs, GPU model) → what their mini-batches take on other numbers of GPUs and of other sizes; `rates` are as declared."""
     source: str = ""  # where it comes from: generator and seed, or file
     skipped: tuple[str, ...] = ()  # jobs that were left out, and why
+    unnamed: tuple[UserName, ...] = ()  # users with jobs whom a file that names users does not name
     peer: Peer = GAVEL  # in whose world gavel_compat puts it
 
     def rate(self, job_class: str, model: str, nodes: int) -> float:

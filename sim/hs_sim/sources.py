@@ -24,7 +24,8 @@ def read(
     jobs = found.jobs[:first]
     users = {job.user for job in jobs}
     tickets = {user: tickets for user, tickets in found.tickets.items() if user in users}
-    return replace(found, jobs=jobs, tickets=tickets)
+    unnamed = tuple(user for user in found.unnamed if user in users)
+    return replace(found, jobs=jobs, tickets=tickets, unnamed=unnamed)
 
 
 def _read(path: Path, throughputs: Path | None, gpus_per_server: int, sieve: Sieve) -> Workload:

@@ -149,8 +149,20 @@ def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path) -> None:
 def test_a_mistyped_key_is_named_where_the_one_that_was_meant_is_missed() -> None:
     with pytest.raises(RefusedError, match=r"controller is not set.*unknown key 'controler': did you mean"):
         config.parse({"controler": "gpu-head:7443"})
+    with pytest.raises(RefusedError, match=r"controller is not set.*unknown key 'CONTROLLER': did you mean"):
+        config.parse({"CONTROLLER": "gpu-head:7443"})
     with pytest.raises(RefusedError, match=r"controller is not set: [^;]*$"):
         config.parse({"name": "v1"})
+
+
+@pytest.mark.parametrize(("inside", "line"), [({}, r"\[agent\]"), ([], r"\[\[agent\]\]")])
+def test_a_key_below_a_section_is_said_to_belong_above_it(inside, line) -> None:
+    below = {"controller": "gpu-head:7443"}
+    said = {"agent": below if isinstance(inside, dict) else [below]}
+    with pytest.raises(RefusedError, match=rf"controller is not set.*it stands below {line}: expected above"):
+        config.parse(said)
+    with pytest.raises(RefusedError, match=r"unknown key 'agent'; there .*expected 'name' above every"):
+        config.parse(GOOD | {"agent": {"name": "v1"}})
 
 
 def test_paces_go_by_class_and_model_and_the_catch_all_comes_last() -> None:

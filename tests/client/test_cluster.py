@@ -129,6 +129,11 @@ def test_watch_jsonl_prints_what_changed(serving, fake):
         assert json.loads(watching.stdout.readline())["state"] == "queued"
         fake.change(1, state="running")
         assert json.loads(watching.stdout.readline())["state"] == "running"
+        fake.end(1, "failed", code=7)
+        ended = json.loads(watching.stdout.readline())
+        assert (ended["id"], ended["state"], ended["exit_code"]) == (1, "failed", 7)
+        fake.add()
+        assert json.loads(watching.stdout.readline())["id"] == 2, "an end is told once"
         watching.send_signal(2)
         assert watching.wait(10) == 130
 

@@ -344,6 +344,26 @@ def test_a_broken_cluster_file_falls_back_to_the_systems_socket(call, tmp_path, 
     assert "/run/heteroshare/controller.sock" in call("info").err
 
 
+def test_who_names_a_folder_without_a_cluster_is_told_that_another_was_asked(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HS_STATE", str(tmp_path / "mistyped"))
+    assert f"as no cluster is up in HS_STATE={tmp_path}/mistyped" in call("info").err
+
+
+@pytest.mark.parametrize("verb", ["info", "down"])
+def test_a_state_folder_that_is_a_file_is_refused(call, tmp_path, monkeypatch, verb):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HS_STATE", str(tmp_path / "file"))
+    ran = call(verb)
+    assert (ran.code, "expected a folder" in ran.err, "HS_STATE=" in ran.err) == (2, True, True)
+
+
+@pytest.mark.parametrize("said", ["yes", "true", "2"])
+def test_a_word_that_hs_remote_does_not_know_is_refused(hsctl, monkeypatch, said):
+    monkeypatch.setenv("HS_REMOTE", said)
+    ran = hsctl("submit", "true")
+    assert (ran.code, f"HS_REMOTE='{said}': expected 1" in ran.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -41,6 +41,19 @@ def submitted(fake):
     return max(fake.jobs)
 
 
+@pytest.mark.parametrize(("piped", "told"), [("data\n", True), ("", False)])
+def test_run_says_that_what_is_piped_into_it_goes_nowhere(fake, serving, piped, told):
+    read, write = os.pipe()
+    os.write(write, piped.encode())
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "run", "true"]
+    with os.fdopen(read) as stdin:
+        made = subprocess.Popen(command, stdin=stdin, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    fake.end(submitted(fake), "succeeded")
+    _, said = made.communicate(timeout=60)
+    assert (made.returncode, "standard input is not handed on" in said) == (0, told)
+
+
 def test_run_prints_the_output_and_exits_as_the_job_did(hsctl, fake):
     def play():
         job = submitted(fake)

@@ -67,7 +67,7 @@ def test_a_bundle_replaces_nothing_and_leaves_nothing_behind_where_it_fails(hsct
         assert ran.code == 2, ran.err
         assert not told.requests["Support"], "nobody is asked for what cannot be kept"
         path.rmdir() if path.is_dir() else path.unlink()
-    told.refusals["Support"] = ("not-allowed", "Support is not allowed to ann (roles: user)")
+    told.refusals["Support"] = ("not-allowed", "support-bundle is not allowed to ann (roles: user)")
     assert hsctl("support-bundle", "b.tar.gz").code == 5
     told.refusals["Support"] = ("unavailable", "it is stopping")
     assert hsctl("support-bundle", "b.tar.gz").code == 6

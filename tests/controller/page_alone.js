@@ -99,7 +99,7 @@ async function main() {
     begun = true;
     const text = (made) => made.textContent.replace(/\s+/g, " ").trim();
     const line = page.job.elements().find((made) => made.className === "line");
-    shown.push({ ...Object.fromEntries(Object.entries(page).map(([id, made]) => [id, text(made)])), timeline: line?.elements().map((part) => part.className), asked: asked.splice(0) });
+    shown.push({ ...Object.fromEntries(Object.entries(page).map(([id, made]) => [id, text(made)])), timeline: line?.elements().map((part) => part.className), spoken: Object.values(page).flatMap((part) => part.elements()).flatMap((made) => made.attributes["aria-label"] ?? []), asked: asked.splice(0) });
   }
   process.stdout.write(JSON.stringify(shown));
 }

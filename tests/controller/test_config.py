@@ -72,6 +72,9 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
     ("text", "told"),
     [
         ("quantum = 60", ["quantum", "unknown key", "did you mean 'quantum_s'"]),
+        ("QUANTUM_S = 60", ["QUANTUM_S", "unknown key", "did you mean 'quantum_s'"]),
+        ("[controller]\nquantum_s = 60", ["unknown key", "expected 'quantum_s' above every [section]"]),
+        ("[users.bob]\nquantum_s = 60", ["users.bob.quantum_s", "expected above every [section]"]),
         ("quantum_s = -1", ["quantum_s = -1", "a number of seconds from 0.1"]),
         ("quantum_s = nan", ["quantum_s", "a number of seconds"]),
         ("quantum_s = true", ["quantum_s = True", "a number"]),

@@ -322,7 +322,7 @@ def test_an_account_is_known_by_its_connection_and_is_no_admin(open_daemon: Daem
         "print(refusal(lambda: next(iter(agent_pb2_grpc.AgentLinkStub(channel).Connect(iter([]))))))\n",
     ).splitlines()
     assert said[0] == "nobody False"
-    assert said[1].startswith("PERMISSION_DENIED: SetUser is not allowed to nobody")
+    assert said[1].startswith("PERMISSION_DENIED: user set is not allowed to nobody")
     assert said[2].startswith("PERMISSION_DENIED: as_user")
     assert said[3] == "NOT_FOUND: there is no job 99"
     assert said[4] == "[1]"

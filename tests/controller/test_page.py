@@ -130,6 +130,29 @@ def test_a_jobs_timeline_shows_the_states_that_it_had(story: list[str], states: 
     assert page["timeline"] == states
 
 
+def test_a_timeline_is_told_to_who_does_not_see_it() -> None:
+    story = [
+        ("submitted", 100.0),
+        ("running", 103.0),
+        ("suspended", 110.0),
+        ("running", 115.0),
+        ("succeeded", 120.0),
+    ]
+    [page] = looked({"answers": answers() | job_page(7, "j", story, ended_at=120.0), "hash": "#job/7"})
+    assert "queued for 3.0 s, running for 12 s, suspended for 5.0 s" in page["spoken"]
+
+
+@pytest.mark.parametrize("admin", [True, False])
+def test_a_gpu_is_told_to_who_does_not_see_its_square(admin: bool) -> None:
+    nodes = pb.ListNodesReply()
+    node = nodes.nodes.add(name="v1", state="up")
+    node.gpus.add(index=0, id="GPU-0", model="V100", healthy=True)
+    node.uses.add(gpu_id="GPU-0", running_job=7, user="ann")
+    info = pb.InfoReply(version="t", policy="plain", quantum_s=60, uptime_s=5, you="ann", admin=admin)
+    [page] = looked({"answers": answers(Info=info, ListNodes=nodes)})
+    assert [one for one in page["spoken"] if one.startswith("GPU 0 V100, job 7 of ann")]
+
+
 def test_who_goes_on_to_another_job_while_a_log_is_waited_for_is_not_taken_back() -> None:
     told = (
         answers() | job_page(1, "first", [("submitted", 1.0)]) | job_page(2, "second", [("submitted", 1.0)])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hs_controller.permissions import PERMISSIONS, Caller, Reach, Role, check, reach, table
+from hs_client.__main__ import run as run_hsctl
+from hs_controller.permissions import PERMISSIONS, VERBS, Caller, Reach, Role, check, reach, table
 from hs_core.errors import Kind, RefusedError
 from hs_proto.v1 import agent_pb2, controller_pb2
 
@@ -89,6 +90,19 @@ def test_nobody_in_particular_may_nothing(method: str) -> None:
 
 def test_what_is_not_in_the_table_is_refused_to_everybody() -> None:
     assert reach(caller(*Role), "/hs.v1.HeteroShare/Unheard") is None
+
+
+def test_an_administrators_call_is_refused_by_the_verb_that_people_know() -> None:
+    for_admins = {m for m, roles in PERMISSIONS.items() if roles == {ADMIN: Reach.ALL}}
+    assert {m.rsplit("/", 1)[-1] for m in for_admins} == set(VERBS)
+    with pytest.raises(RefusedError) as refused:
+        check(caller(USER), "/hs.v1.HeteroShare/DrainNode")
+    assert str(refused.value) == "node drain is not allowed to ann (roles: user): expected an administrator"
+
+
+@pytest.mark.parametrize("verb", [verb for verbs in VERBS.values() for verb in verbs.split(", ")])
+def test_a_verb_by_which_a_call_is_refused_is_there(verb: str) -> None:
+    assert run_hsctl([*verb.split(), "--help"]) == 0
 
 
 def test_of_several_roles_the_farthest_reach_counts() -> None:

@@ -408,6 +408,39 @@ def test_the_page_makes_text_of_what_it_is_told_never_markup() -> None:
         assert not re.search(r"<script(?![^>]* src=)|\son\w+=|\sstyle=|https?:", text), file.name
 
 
+@pytest.mark.parametrize("name", ["index.html", "login.html"])
+def test_who_has_scripts_off_is_told_what_does_without(name: str) -> None:
+    (told,) = re.findall(r"<noscript>(.*?)</noscript>", (PAGES / name).read_text(encoding="utf-8"))
+    assert "hsctl top" in told
+
+
+def _light(colour: str) -> float:
+    """Relative luminance, as WCAG 2 has it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_light(one), _light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_stands_out_from_what_is_behind_it_by_day_and_by_night() -> None:
+    text = (PAGES / "style.css").read_text(encoding="utf-8")
+    by_day, by_night = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in re.findall(r":root \{([^}]*)\}", text)
+    )
+    for colours in (by_day, by_day | by_night):
+        pairs = [
+            (colours[word], colours[behind])
+            for word in ("text", "dim", "good", "bad", "warn", "accent")
+            for behind in ("back", "card")
+        ]
+        assert all(_contrast(*pair) >= 4.5 for pair in [*pairs, ("#ffffff", colours["alarm"])]), pairs
+    assert ".banner { padding: 10px 20px; background: var(--alarm); color: #ffffff; }" in text
+
+
 def test_the_page_asks_for_what_is_served_and_all_that_is_served_is_asked_for() -> None:
     asked = set(re.findall(r'(?:ask|change)\("(\w+)"', PAGE_JS)) | set(
         re.findall(r'button\("\w+", "(\w+)"\)', PAGE_JS)

@@ -246,3 +246,41 @@ def test_the_line_of_a_bad_job_counts_those_that_fields_in_quotes_go_over(tmp_pa
     path, _ = put(tmp_path, "csv", '"an\nn",60,900,net,2,1\nbob,-60,900,net,2,1\n')
     with pytest.raises(RefusedError, match=r"csv\.csv:6: arrival_s: '-60'"):
         read(path)
+
+
+def test_a_user_whom_the_file_does_not_name_among_its_users_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = "- {{user: {}, arrival_s: 0, steps: 100, job_class: dcgan}}\n"
+    path = tmp_path / "w.yaml"
+    path.write_text("users: {ann: 50}\njobs:\n" + job.format("ann") + job.format("amn"))
+    told = f"hs-sim: {path} names users, but not amn: 100 tickets\n"
+    for words in (
+        ["run", str(path), "--cluster", "v100:4"],
+        ["compare", "--policies", "fifo,las", "--trace", str(path), "--cluster", "v100:4", "--seeds", "2"],
+        ["workload", "check", str(path)],
+    ):
+        assert main(words) == 0
+        assert capsys.readouterr().err == told
+    assert main(["workload", "check", str(path), "--first", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    path.write_text("jobs:\n" + job.format("ann") + job.format("amn"))
+    assert main(["workload", "check", str(path)]) == 0
+    assert capsys.readouterr().err == "", "where nobody is named all have the same"
+
+
+@pytest.mark.parametrize(("mark", "told"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_table_without_commas_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mark: str, told: str
+) -> None:
+    path = tmp_path / "w.csv"
+    path.write_text("user,arrival_s,steps,job_class\nann,0,100,dcgan\n".replace(",", mark))
+    assert main(["workload", "check", str(path)]) == 2
+    assert f"expected commas between the fields, not {told}" in capsys.readouterr().err
+
+
+def test_arrivals_since_1970_are_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "w.csv"
+    path.write_text("user,arrival_s,steps,job_class\nann,1700000000,100,dcgan\n")
+    assert main(["run", str(path), "--cluster", "v100:4"]) == 2
+    assert "not from 1970: take the first off all" in capsys.readouterr().err

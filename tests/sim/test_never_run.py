@@ -102,6 +102,24 @@ def test_gpu_models_on_which_no_job_can_run_are_told_once(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], 0),
+        (["--cluster", "v100:4@1"], 3),
+        (["--fits", "--gpus-per-server", "4"], 0),
+        (["--cluster", "v100:4@1", "--no-fits"], 0),
+    ],
+)
+def test_a_file_is_checked_against_the_cluster_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int
+) -> None:
+    wide = "- {user: ann, arrival_s: 60, steps: 900, job_class: net, gpus: 2}\n"
+    path, _ = put(tmp_path, "yaml", wide)
+    assert main(["workload", "check", str(path), *words]) == code
+    assert ("expected a gang" in capsys.readouterr().err) == (code == 3)
+
+
 @pytest.mark.parametrize("depth", ["quanta", "machines"])
 @pytest.mark.parametrize(("field", "job"), [("steps", "0,1e15,net"), ("arrival_s", "1e18,900,net")])
 def test_a_job_that_would_be_simulated_for_ever_is_refused_unless_it_is_said_when_to_stop(

@@ -129,7 +129,7 @@ def watch_options(function: F) -> F:
         click.option(
             "--jsonl",
             is_flag=True,
-            help="one JSON object a line; with --watch the changed ones, as they change",
+            help="one JSON object a line; with --watch the changed ones, as they change, and ended jobs once",
         ),
         click.option("--watch", is_flag=True, help="again and again until Ctrl-C"),
     ):

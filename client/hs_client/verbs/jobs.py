@@ -1,7 +1,8 @@
 """Verbs about jobs: queue, why, logs, exec, attach, pause, resume, cancel, wait."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import ENDED, LISTED, MOST_JOBS, Client
 from hs_client.completing import one_of
-from hs_client.errors import FAILED, TIMEOUT, InvalidError
+from hs_client.errors import FAILED, TIMEOUT, InvalidError, NotFoundError
 from hs_client.follow import wait_all, write_chunk
 from hs_client.verbs.common import (
     agreed,
@@ -75,6 +76,7 @@ def queue(
     wanted = _states(states)
     with connected(ctx, patient=how["watch"]) as client:
         user = client.whoami() if me else of_user or ""
+        listed = set[int]()
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
             views = client.jobs(
@@ -82,9 +84,22 @@ def queue(
             )
             if limit is None and len(views) >= LISTED and not how["watch"]:
                 warn(f"the newest {LISTED} are listed; -n asks for more of them, up to {MOST_JOBS}")
-            return [forms.job(view) for view in views], lambda: tables.queue(views)
+            rows = [forms.job(view) for view in views]
+            if how["watch"] and how["jsonl"]:
+                here = {view.id for view in views}
+                rows += [forms.job(view) for view in _now(client, listed - here)]
+                listed.clear()
+                listed.update(here)
+            return rows, lambda: tables.queue(views)
 
         present(fetch, **how)
+
+
+def _now(client: Client, gone: Collection[int]) -> Iterator[wire.JobView]:
+    """Those that are not in a list any more, as they are: who follows it is to hear of their end."""
+    for job_id in sorted(gone):
+        with contextlib.suppress(NotFoundError):  # it ended long since
+            yield client.job(job_id).view
 
 
 def _states(words: Sequence[str]) -> list[str]:

@@ -1,7 +1,11 @@
 """`submit` and `run`: flags, job files and scripts, laid over each other and checked once."""
 
+import contextlib
+import fcntl
 import os
+import stat
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -113,6 +117,7 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
     """Submit a job, print its output until it ends, and exit as it did.
 
     After Ctrl-C the job goes on (exit status 130); `hsctl attach JOB` takes it up again.
+    Its standard input is empty: what is piped into `hsctl run` goes nowhere.
     """
     if detach and quiet:
         raise InvalidError("--detach and --quiet: expected one of them")
@@ -127,7 +132,24 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
         job_id = done.job_ids[0]
         if not quiet:
             warn(f"job {job_id} submitted")
+            if flags["file"] != "-" and _something_waits():
+                warn(
+                    "standard input is not handed on: the job's is empty; have it read a file that its server sees"
+                )
         return stay(client, job_id, quiet=quiet)
+
+
+def _something_waits() -> bool:
+    """Whether a pipe or a file at standard input has bytes now; nothing is read."""
+    with contextlib.suppress(OSError, ValueError):  # closed, or no file
+        fd = sys.stdin.fileno()
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size > 0
+        if stat.S_ISFIFO(found.st_mode):
+            waiting = fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4)
+            return int.from_bytes(waiting, sys.byteorder) > 0
+    return False
 
 
 def request(flags: dict[str, Any], client: Client) -> list[Any]:
@@ -148,7 +170,10 @@ def request(flags: dict[str, Any], client: Client) -> list[Any]:
 
 def _files_are_here() -> bool:
     """A forwarded socket leads to another machine, whose folders we cannot see; HS_REMOTE=1 says so."""
-    return os.environ.get("HS_REMOTE", "") in {"", "0"}
+    said = os.environ.get("HS_REMOTE", "")
+    if said not in {"", "0", "1"}:
+        raise InvalidError(f"HS_REMOTE={said!r}: expected 1 (the controller is elsewhere) or 0")
+    return said != "1"
 
 
 def _lay_file(layers: Layers, flags: dict[str, Any]) -> None:

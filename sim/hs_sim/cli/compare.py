@@ -14,6 +14,7 @@ from hs_sim.cli.options import (
     generator,
     input_options,
     run_options,
+    tell_unnamed,
     tell_unused,
     workload_of,
 )
@@ -92,6 +93,7 @@ def compare(
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)
         if not seed:
+            tell_unnamed(load)
             tell_unused(load, cluster_of(given))
         cases += [
             Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names

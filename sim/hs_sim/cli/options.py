@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_SEED = 10**18
+MOST_SHOWN = 5  # users, in a line for people
 SHORTEST_QUANTUM_S, LONGEST_QUANTUM_S = 0.001, 1e6
 
 _INPUT = (
@@ -126,6 +127,16 @@ def tell_unused(workload: Workload, cluster: ClusterSpec) -> None:
         click.echo(
             f"hs-sim: no job can run on {', '.join(found)}, for its rates, GPU types or memory", err=True
         )
+
+
+def tell_unnamed(workload: Workload) -> None:
+    """A name that was mistyped would else be one more user, without a word."""
+    from hs_sim.files import DEFAULT_TICKETS
+
+    if found := workload.unnamed:
+        shown = ", ".join(found[:MOST_SHOWN]) + (" …" if len(found) > MOST_SHOWN else "")
+        each = f"{DEFAULT_TICKETS:g} tickets" + (" each" if len(found) > 1 else "")
+        click.echo(f"hs-sim: {workload.source} names users, but not {shown}: {each}", err=True)
 
 
 def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:

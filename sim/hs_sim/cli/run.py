@@ -14,6 +14,7 @@ from hs_sim.cli.options import (
     input_options,
     run_options,
     seeds_of,
+    tell_unnamed,
     tell_unused,
     workload_of,
 )
@@ -70,6 +71,7 @@ def run(
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))
         if not results:
+            tell_unnamed(load)
             tell_unused(load, cluster_of(given))
         results.append(
             show.simulate(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
@@ -14,9 +15,12 @@ from hs_sim.cli.options import (
     input_options,
     made,
     seed_of,
+    tell_unnamed,
     tell_unused,
 )
 from hs_sim.cli.outputs import FileName, check_outputs
+
+_OF_THE_CLUSTER = ("cluster", "gpu_memory_gib", "dataset_cache_gib", "slowdowns")
 
 
 @click.group()
@@ -52,8 +56,13 @@ def generate(path: Path, seed: int, **given: Any) -> None:
 @click.argument("path", type=FileName())
 @input_options
 @cluster_options
-@click.option("--fits/--no-fits", default=False, help="Check too that every job could run on --cluster.")
-def check(path: Path, *, fits: bool, **given: Any) -> None:
+@click.option(
+    "--fits/--no-fits",
+    default=None,
+    help="Check too that every job could run on --cluster.  [where that is said]",
+)
+@click.pass_context
+def check(ctx: click.Context, /, path: Path, *, fits: bool | None, **given: Any) -> None:
     """Say whether the file at PATH is a workload; every mistake with its line. Exit status 2 if not, 3 if it can never run.
 
     With --skip-bad all mistakes are listed.
@@ -64,6 +73,9 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
 
     sieve = Sieve(skip_bad=given["skip_bad"])
     found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
+    tell_unnamed(found)
+    if fits is None:  # else the cluster of the command line would say nothing
+        fits = any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in _OF_THE_CLUSTER)
     if fits:
         found = runnable(found, cluster_of(given), sieve)
         tell_unused(found, cluster_of(given))

@@ -361,7 +361,7 @@ function square(gpu, use, node) {
     words.push("drained");
   }
   words.push(`${gpu.utilization_percent} % utilized`);
-  if (!seen.info.admin) return el("div", { class: kinds.join(" "), style, title: words.join("\n") });
+  if (!seen.info.admin) return el("div", { class: kinds.join(" "), style, role: "img", title: words.join("\n"), "aria-label": words.join(", ") });
   words.push(`click to ${node.drained_gpus.includes(gpu.index) ? "undrain" : "drain"} it`);
   return el("button", { class: kinds.join(" "), style, "data-key": `${node.name}/${gpu.index}`, title: words.join("\n"), "aria-label": words.join(", "), onclick: () => drainGpu(node, gpu) });
 }
@@ -479,8 +479,11 @@ function timeline(view, story) {
   const end = view.ended_at || Date.now() / 1000;
   const parts = known.map(([e, word], at) => ({ word, from: e.at, to: told[at + 1]?.at ?? end, text: e.text })).filter((p) => p.word && p.to > p.from);
   const total = Math.max(1e-9, end - told[0].at);
-  const bar = el("div", { class: "line" }, parts.map((p) => el("i", { class: p.word, style: { width: `${(100 * (p.to - p.from)) / total}%` }, title: `${clock(p.from)} ${p.word} for ${span(p.to - p.from)}\n${p.text}` })));
-  const words = [...new Set(parts.map((p) => p.word))];
+  const spent = new Map();
+  for (const p of parts) spent.set(p.word, (spent.get(p.word) ?? 0) + p.to - p.from);
+  const summed = [...spent].map(([word, s]) => `${word} for ${span(s)}`).join(", ");
+  const bar = el("div", { class: "line", role: "img", "aria-label": summed }, parts.map((p) => el("i", { class: p.word, style: { width: `${(100 * (p.to - p.from)) / total}%` }, title: `${clock(p.from)} ${p.word} for ${span(p.to - p.from)}\n${p.text}` })));
+  const words = [...spent.keys()];
   return el("div", {}, bar, el("div", { class: "legend" }, `${clock(told[0].at)} to ${view.ended_at ? clock(end) : "now"}`, words.map(state)));
 }
 
@@ -525,7 +528,7 @@ async function drawJob(id) {
   const rates = detail.rates.map((r) => el("tr", {}, td(r.gpu_model), num(r.steps_per_s.toFixed(2)), num(r.speedup ? `${r.speedup.toFixed(2)}×` : "–"), num(`${r.samples}`)));
   const story = detail.story.slice().reverse().map((e) => el("tr", {}, el("td", { class: "at dim" }, clock(e.at)), td(e.text)));
   show("job",
-    el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}${taskOf(view) ? ` (${taskOf(view)})` : ""}: ${view.name}`, state(view.state), named(view.user), ...buttons),
+    el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}${taskOf(view) ? ` (${taskOf(view)})` : ""}:`, el("bdi", {}, view.name), state(view.state), named(view.user), ...buttons),
       el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story)),
     el("div", { class: "two-columns" },
       el("section", {}, el("h2", {}, "What it has and had"), facts([
