@@ -112,7 +112,7 @@ class Hosts(Moves):
         if ended is not None and not self._may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s)
             return
-        row = accounted(row, said)
+        row = accounted(row, said, goes_on=True)
         if ended is not None:
             row = self._retried(row, ended, now_s)
         if said.newer is not None:
@@ -163,7 +163,7 @@ class Hosts(Moves):
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
             row = self._next_epoch(row)
         happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
-        self._end(done(accounted(row, said), said), happening, ended, now_s)
+        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
