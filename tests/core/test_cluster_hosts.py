@@ -81,6 +81,8 @@ def test_work_that_is_done_again_as_a_failed_job_is_tried_again_counts_as_lost()
     at.do("report n1 1:0=exited gpu_s=120 step=240 checkpoint_step=150 checkpoint_generation=1 code=1")
     row = at.machine.job(JobId(1))
     assert (row.epoch, row.retries, row.gpu_s, row.past_lost_gpu_s) == (1, 1, 120.0, 45.0)
+    (told,) = [fact for fact in at.machine.story(JobId(1)) if fact.kind == "retried"]
+    assert told.data["lost_gpu_s"] == 45.0
     at.do("report n1 1:1=exited gpu_s=50 step=250 code=1")
     row = at.machine.job(JobId(1))
     assert (row.state, row.past_lost_gpu_s) == (JobState.FAILED, 45.0), "nobody does it again"

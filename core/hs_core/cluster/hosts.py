@@ -112,9 +112,9 @@ class Hosts(Moves):
         if ended is not None and not self._may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s)
             return
-        row = accounted(row, said, goes_on=True)
+        counted_s, row = row.past_lost_gpu_s, accounted(row, said, goes_on=True)
         if ended is not None:
-            row = self._retried(row, ended, now_s)
+            row = self._retried(row, ended, now_s, row.past_lost_gpu_s - counted_s)
         if said.newer is not None:
             # What may be laid over any number of servers stays on as many as have its checkpoint.
             shape = said.now.shape if isinstance(said.now.shape, Spread) else row.shape

@@ -302,8 +302,9 @@ class Lives(Views):
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
         elif self._may_try_again(row, ended):
-            row, stored = self._retried(row, ended, now_s), self._newest(row) or self._perhaps(row)
+            stored = self._newest(row) or self._perhaps(row)
             lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+            row = self._retried(row, ended, now_s, lost_s)
             self._again(row, stored, ended, now_s, lost_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
@@ -311,10 +312,10 @@ class Lives(Views):
     def _may_try_again(self, row: Job, ended: Exit) -> bool:
         return row.retries < row.spec.retry_max and ended.why not in FINAL
 
-    def _retried(self, row: Job, ended: Exit, now_s: float) -> Job:
+    def _retried(self, row: Job, ended: Exit, now_s: float, lost_s: float) -> Job:
         row = replace(row, retries=row.retries + 1)
         text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
-        self._fact(now_s, "retried", text, job=row.id)
+        self._fact(now_s, "retried", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         return row
 
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
