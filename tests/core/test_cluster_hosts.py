@@ -75,6 +75,35 @@ def test_work_counts_as_lost_with_a_checkpoint_that_was_not_gone_on_from_yet() -
     assert lost[-1] == "it was lost: n1 was removed; no checkpoint of it is left to be had, it starts afresh"
 
 
+def test_work_that_is_done_again_as_a_failed_job_is_tried_again_counts_as_lost() -> None:
+    at = world("submit alice a retry_max=1")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=150 checkpoint_generation=1")
+    at.do("report n1 1:0=exited gpu_s=120 step=240 checkpoint_step=150 checkpoint_generation=1 code=1")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.retries, row.gpu_s, row.past_lost_gpu_s) == (1, 1, 120.0, 45.0)
+    (told,) = [fact for fact in at.machine.story(JobId(1)) if fact.kind == "retried"]
+    assert told.data["lost_gpu_s"] == 45.0
+    at.do("report n1 1:1=exited gpu_s=50 step=250 code=1")
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.past_lost_gpu_s) == (JobState.FAILED, 45.0), "nobody does it again"
+
+
+@pytest.mark.parametrize(("retries", "lost_s"), [(1, 125.0), (0, 25.0)])
+def test_work_of_a_job_that_failed_unheard_counts_as_lost_where_it_is_done_again(
+    retries: int, lost_s: float
+) -> None:
+    at = world(f"submit alice a on_partition=fence retry_max={retries}")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=150 checkpoint_generation=1")
+    at.do("leave n1")
+    at.do("@70")
+    at.do("tick")
+    assert at.machine.job(JobId(1)).past_lost_gpu_s == 25.0
+    told = "1:0=exited gpu_s=200 step=400 checkpoint_step=150 checkpoint_generation=1 code=1"
+    at.do(f"host n1 V100:4 {told}")
+    row = at.machine.job(JobId(1))
+    assert (row.state.ended, row.gpu_s, row.past_lost_gpu_s) == (not retries, 200.0, lost_s)
+
+
 def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
     at = world("submit alice a")
     at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")

@@ -156,8 +156,8 @@ def done(row: Job, said: Unheard) -> Job:
     )
 
 
-def accounted(row: Job, said: Unheard) -> Job:
-    """With what it has received beyond what was heard of, and that heard of. What was counted as lost stays so: it is a counter."""
+def accounted(row: Job, said: Unheard, *, goes_on: bool) -> Job:
+    """With what it has received beyond what was heard of, and that heard of. `goes_on`: it did not end there, so what is not in its checkpoint is done again. What was counted as lost stays so: it is a counter."""
     was, now = said.was, said.now
     if was is None:
         return row
@@ -166,10 +166,10 @@ def accounted(row: Job, said: Unheard) -> Job:
     by_model = dict(row.past_gpu_s_by_model)
     for model, gpu_s in now.now_gpu_s_by_model.items():
         by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
-    goes_on = said.newer or row.stored
-    step = goes_on.step if goes_on is not None else 0
+    stored = said.newer or row.stored
+    step = stored.step if stored is not None else 0
     lost_s = was.past_lost_gpu_s + after.lost_gpu_s
-    if said.ended_well is None and said.ended_badly is None:
+    if goes_on:
         lost_s += reports.lost_work_gpu_s(now, step)
         if row.stored is not None and step < row.stored.step:  # that one is out of reach
             lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))

@@ -123,9 +123,9 @@ class Hosts(Moves):
         if ended is not None and not self._may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s)
             return
-        row = accounted(row, said)
+        counted_s, row = row.past_lost_gpu_s, accounted(row, said, goes_on=True)
         if ended is not None:
-            row = self._retried(row, ended, now_s)
+            row = self._retried(row, ended, now_s, row.past_lost_gpu_s - counted_s)
         if said.newer is not None:
             # What may be laid over any number of servers stays on as many as have its checkpoint.
             shape = said.now.shape if isinstance(said.now.shape, Spread) else row.shape
@@ -174,7 +174,7 @@ class Hosts(Moves):
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
             row = self._next_epoch(row)
         happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
-        self._end(done(accounted(row, said), said), happening, ended, now_s)
+        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""

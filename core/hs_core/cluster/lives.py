@@ -302,18 +302,20 @@ class Lives(Views):
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
         elif self._may_try_again(row, ended):
-            row = self._retried(row, ended, now_s)
-            self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
+            stored = self._newest(row) or self._perhaps(row)
+            lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+            row = self._retried(row, ended, now_s, lost_s)
+            self._again(row, stored, ended, now_s, lost_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
 
     def _may_try_again(self, row: Job, ended: Exit) -> bool:
         return row.retries < row.spec.retry_max and ended.why not in FINAL
 
-    def _retried(self, row: Job, ended: Exit, now_s: float) -> Job:
+    def _retried(self, row: Job, ended: Exit, now_s: float, lost_s: float) -> Job:
         row = replace(row, retries=row.retries + 1)
         text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
-        self._fact(now_s, "retried", text, job=row.id)
+        self._fact(now_s, "retried", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         return row
 
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
@@ -398,11 +400,9 @@ class Lives(Views):
         hosts = self._book.hosts.keys()
         return hosts - self._absent.fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
-    def _again(
-        self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float | None = None
-    ) -> None:
-        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work; None: it failed."""
-        row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + (lost_s or 0.0)), was.report
+    def _again(self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float) -> None:
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work since that."""
+        row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + lost_s), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=TIME_LIMIT), now_s)
@@ -428,7 +428,7 @@ class Lives(Views):
             stored=stored,
             portions=(),
             base_step=0,
-            given_up=() if lost_s is None else as_lost(was),
+            given_up=as_lost(was) if ended.why == LOST else (),
         )
         self._put(new, now_s)
 

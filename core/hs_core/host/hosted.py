@@ -78,6 +78,7 @@ class HostedJob:
     resume_s: float = 0.0
     lost_gpu_s: float = 0.0
     step: int = 0
+    first_step: int = 0  # that its GPU-seconds here begin with: what was done before is of earlier epochs
     steps_per_s: float = 0.0
     device_memory_bytes: int = 0
     noise_scale: float = 0.0

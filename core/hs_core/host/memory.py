@@ -13,7 +13,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 6
+VERSION = 7
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",

@@ -215,9 +215,13 @@ def _checkpoint_failed(board: Board, job: HostedJob, why: str) -> None:
 
 
 def _restored(board: Board, job: HostedJob, event: JobRestored) -> None:
-    if job.step > event.step:
+    if not job.step:
+        job.first_step = event.step
+    elif job.step > event.step:
         spent = job.gpu_s + job.seconds_in_turn(board.now_s) * job.charged_gpus
-        job.lost_gpu_s += spent * (job.step - event.step) / job.step
+        part = (job.step - event.step) / max(1, job.step - job.first_step)
+        job.lost_gpu_s += max(0.0, spent - job.lost_gpu_s) * min(1.0, part)
+        job.first_step = min(job.first_step, event.step)
     if event.generation < job.checkpoint_generation:
         job.fallbacks += 1
         job.fallback_why = event.note
