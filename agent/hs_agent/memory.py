@@ -1,7 +1,5 @@
 """`host.json`: what the agent's mind knows, for the agent after it; and the lock that keeps a second agent out."""
 
-import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -16,6 +14,7 @@ from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Launch
 from hs_core.host.plain import plain, revive
+from hs_daemon.held import HeldError, hold
 from hs_daemon.owned import why_not_ours
 
 SYNC_EVERY_S = 1.0
@@ -113,13 +112,10 @@ def lock(state_dir: Path) -> int:
     why = why_not_ours(state_dir)
     if why:
         raise RefusedError(f"state_dir: {state_dir}: {why}", Kind.CONFLICT)
-    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "?"
-        os.close(fd)
-        raise InUseError(state_dir, holder) from None
+        fd = hold(state_dir)
+    except HeldError as held:
+        raise InUseError(state_dir, held.holder) from None
     original = _copied_from(state_dir)
     if original is not None:
         os.close(fd)
@@ -128,7 +124,4 @@ def lock(state_dir: Path) -> int:
             f" or remove {_host_json(state_dir)} and {state_dir}/jobs and join under a name of its own",
             Kind.CONFLICT,
         )
-    with contextlib.suppress(OSError):  # a full disk: the number is for people only
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

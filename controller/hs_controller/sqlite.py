@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import sqlite3
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from hs_controller.tables import STATEMENTS, TABLES, put_meta
+from hs_daemon.held import NOTE, HeldError, hold
 from hs_daemon.owned import why_not_ours
 
 SCHEMA = 1
@@ -120,24 +120,15 @@ def check_private(file: Path) -> None:
 
 
 def locked(folder: Path) -> int:
-    """The folder's lock, held until the descriptor is closed, which the system does when the process ends however it ends."""
-    file = folder / "lock"
+    """As `hs_daemon.held`. Raises StoreRefusedError, StoreFullError."""
     try:
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return hold(folder)
+    except HeldError as held:
+        raise StoreRefusedError(
+            f"{folder}: another controller (pid {held.holder}) has this state open"
+        ) from None
     except OSError as error:
-        raise not_opened(error, f"{file}: cannot be opened") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise StoreRefusedError(f"{folder}: another controller (pid {holder}) has this state open") from None
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except OSError:
-        pass  # a full disk: the number is for people only
-    return lock
+        raise not_opened(error, f"{folder / NOTE}: cannot be opened") from None
 
 
 def wal(file: Path) -> Path:

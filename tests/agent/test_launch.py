@@ -301,6 +301,14 @@ def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     os.close(memory.lock(place))
 
 
+def test_a_lock_that_somebody_removes_lets_no_second_agent_in(place) -> None:
+    first = memory.lock(place)
+    (place / "lock").unlink()
+    with pytest.raises(RefusedError, match="belongs to another agent"):
+        memory.lock(place)
+    os.close(first)
+
+
 def test_a_copy_of_a_state_folder_is_refused_until_it_has_no_jobs_of_the_other(place) -> None:
     state, copy = place / "state", place / "copy"
     os.close(memory.lock(state))

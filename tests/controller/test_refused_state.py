@@ -22,6 +22,13 @@ def test_a_second_controller_on_the_same_state_is_refused(journal: Journal, fold
     journal.begin_term()
 
 
+def test_a_lock_that_somebody_removes_lets_no_second_controller_in(journal: Journal, folder: Path) -> None:
+    (folder / "lock").unlink()
+    with pytest.raises(StoreRefusedError, match="another controller"):
+        Journal.open(folder)
+    assert journal.begin_term() == 1
+
+
 def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
     Journal.open(folder).close()
     with sqlite3.connect(folder / "journal.db") as db:
