@@ -16,6 +16,7 @@ import structlog
 
 from hs_agent.folder import Key
 from hs_agent.gangwire import event_json, event_of
+from hs_agent.unsent import Unsent
 from hs_core.errors import RefusedError
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
@@ -25,8 +26,6 @@ from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 MAX_JSON = 64 << 10
-MAX_KEPT = 4096  # messages for a link that is down
-MAX_UNSENT = 20_000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
 
 Order = Suspend | Resume | Checkpoint
@@ -42,12 +41,7 @@ class Member:
     def __init__(self, node: int, number: int) -> None:
         self.node, self.number = node, number
         self.connections: set[int] = set()
-        self.down: asyncio.Queue[agent_pb2.GangDown | None] = asyncio.Queue()  # None: the link is to end
-
-    def send(self, down: agent_pb2.GangDown) -> None:
-        self.down.put_nowait(down)
-        if self.down.qsize() > MAX_UNSENT:  # it does not read: let it begin anew
-            self.down.put_nowait(None)
+        self.down = Unsent[agent_pb2.GangDown]()
 
 
 class Gang(Protocol):
@@ -87,7 +81,7 @@ class HeadGang:
 
     async def close(self) -> None:
         for member in self._members.values():
-            member.down.put_nowait(None)
+            member.down.end()
 
     # --- members
 
@@ -95,7 +89,7 @@ class HeadGang:
         """A link from this node; one from before is dead, whatever its socket says."""
         before = self._members.get(node)
         if before is not None:
-            before.down.put_nowait(None)
+            before.down.cut()
             self.left(before)
         self._links += 1
         member = self._members[node] = Member(node, self._links)
@@ -140,13 +134,13 @@ class HeadGang:
         for event in step.events if self._members else ():
             for member in self._members.values():
                 said = self.machine.for_node(event, member.node)
-                member.send(agent_pb2.GangDown(event=event_json(said)))
+                member.down.put(agent_pb2.GangDown(event=event_json(said)))
         for (node, _, connection), message in step.tell:
             if node == 0:
                 self._tell(connection, message)
             elif node in self._members:
                 tell = agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
-                self._members[node].send(agent_pb2.GangDown(tell=tell))
+                self._members[node].down.put(agent_pb2.GangDown(tell=tell))
         for event in step.events:
             self._post(self.machine.for_node(event, 0))
 
@@ -168,8 +162,8 @@ class MemberGang:
         self._hello, self._head, self._dial = hello, head, dial
         self._tell, self._hang_up, self._post = tell, hang_up, post
         self._standing: Suspend | Resume | None = None
-        self._kept: list[agent_pb2.GangUp] = []  # while there is no link
-        self._up: asyncio.Queue[agent_pb2.GangUp] | None = None
+        self._up = Unsent[agent_pb2.GangUp]()
+        self._is_linked = False
         self._task = asyncio.create_task(self._run())
 
     # --- from this host
@@ -177,33 +171,33 @@ class MemberGang:
     def order(self, order: Order) -> None:
         if not isinstance(order, Checkpoint):
             self._standing = order
-        if self._up is not None:
-            self._up.put_nowait(_order_up(order))
+        if self._is_linked:
+            self._up.put(_order_up(order))
 
     def heard(self, connection: int, message: Mapping[str, Any]) -> None:
         up = agent_pb2.GangUp(
             heard=agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
         )
-        if self._up is not None:
-            self._up.put_nowait(up)
+        if self._is_linked:
+            self._up.put(up)
         elif message.get("type") != "progress":
-            self._kept.append(up)
-            if len(self._kept) > MAX_KEPT:
+            self._up.put(up)
+            if self._up.is_cut:
                 self._begin_anew()
 
     def gone(self, connection: int) -> None:
-        if self._up is not None:
-            self._up.put_nowait(agent_pb2.GangUp(gone=connection))
+        if self._is_linked:
+            self._up.put(agent_pb2.GangUp(gone=connection))
         else:
-            self._kept = [up for up in self._kept if up.heard.connection != connection]
+            self._up.drop(lambda up: up.heard.connection == connection)
 
     def meet(self, nodes: Sequence[Peer]) -> None:
         if nodes:
             self._head = nodes[0]
 
     def _begin_anew(self) -> None:
-        self._up = None
-        self._kept.clear()
+        self._is_linked = False
+        self._up = Unsent()
         self._hang_up()
 
     async def close(self) -> None:
@@ -216,7 +210,7 @@ class MemberGang:
         pause_s = FIRST_PAUSE_S
         while True:
             why = await self._once()
-            if self._up is not None:
+            if self._is_linked:
                 self._begin_anew()
                 pause_s = FIRST_PAUSE_S
             wait_s = random.random() * pause_s  # noqa: S311 — jitter
@@ -229,7 +223,7 @@ class MemberGang:
 
     async def _once(self) -> str:
         """One link; why it ended."""
-        writing: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             async with self._dial(self._head) as channel:
                 call = agent_pb2_grpc.AgentPeerStub(channel).Gang()
@@ -238,9 +232,13 @@ class MemberGang:
                     await call.initial_metadata()
                     if call.done():
                         raise await _why(call)
-                    writing = asyncio.create_task(self._linked(call))
-                    async for down in call:
-                        self._take(down)
+                    reading = asyncio.create_task(self._read(call))
+                    sending = asyncio.create_task(self._send(call))
+                    tasks += reading, sending
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    if self._up.is_cut:
+                        return "the first node does not read"
+                    await reading  # that the call has ended it learns as well, and why
                     return str((await _why(call)).details() or "the first node ended it")
                 finally:
                     call.cancel()
@@ -249,22 +247,22 @@ class MemberGang:
         except (RefusedError, OSError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
         finally:
-            if writing is not None:
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _linked(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
-        queue = self._up = asyncio.Queue[agent_pb2.GangUp]()
-        for up in self._kept:
-            queue.put_nowait(up)
-        self._kept.clear()
+    async def _send(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
+        self._is_linked = True
         if self._standing is not None:
-            queue.put_nowait(_order_up(self._standing))
+            self._up.put(_order_up(self._standing))
         log.info(
             "linked to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host
         )
-        while True:
-            await call.write(await queue.get())
+        await self._up.send(call.write)
+
+    async def _read(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
+        async for down in call:
+            self._take(down)
 
     def _take(self, down: agent_pb2.GangDown) -> None:
         match down.WhichOneof("body"):

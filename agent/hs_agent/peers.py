@@ -154,8 +154,7 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         member = gang.join(hello.node_rank)
         reading = asyncio.create_task(_read(request_iterator, gang, member))
         try:
-            while (down := await member.down.get()) is not None:
-                await context.write(down)
+            await member.down.send(context.write)
         finally:
             reading.cancel()
             gang.left(member)
@@ -170,7 +169,7 @@ async def _read(messages: AsyncIterator[agent_pb2.GangUp], gang: HeadGang, membe
     except grpc.aio.UsageError:
         pass  # the call has ended
     finally:
-        member.down.put_nowait(None)
+        member.down.cut()
 
 
 def _told(host: str) -> str:

@@ -28,6 +28,47 @@ def test_a_job_that_does_not_answer_is_frozen():
     assert sim.machine.report(JobId(1)).phase is Phase.FROZEN
 
 
+def test_a_job_that_comes_to_no_step_is_frozen_at_once_the_next_times_and_asked_less_and_less_often():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(deaf=True))
+    sim.job(2)
+    sim.send()
+    sim.quanta(60)
+    waited = orders(sim, "suspend 1 (hold)")
+    frozen = orders(sim, "suspend 1 (freeze)")
+    assert len(frozen) > 20
+    assert 1 < len(waited) < len(frozen) / 3
+
+
+def test_a_job_that_comes_to_a_step_again_is_held_again():
+    sim = HostSim(1)
+    ways = Ways(deaf=True)
+    sim.job(1, ways=ways)
+    sim.job(2)
+    sim.send()
+    sim.quanta(4)
+    ways.deaf = False
+    sim.quanta(20)
+    assert orders(sim, "suspend 1")[-3:] == ["suspend 1 (hold)"] * 3
+
+
+def test_one_that_came_to_no_place_to_be_saved_at_is_frozen_as_soon_as_its_move_is_taken_back():
+    sim = HostSim(1)
+    deaf = sim.job(1, ways=Ways(deaf=True, can_checkpoint=True))
+    sim.send()
+    sim.run(20)
+    sim.change(deaf, leave=True)
+    sim.send()
+    sim.run(120)
+    assert orders(sim, "suspend 1") == ["suspend 1 (checkpoint)"]
+    sim.change(deaf, leave=False)
+    sim.send()
+    sim.run(1)
+    assert orders(sim, "suspend 1") == ["suspend 1 (checkpoint)", "suspend 1 (freeze)"]
+    sim.run(60)
+    assert sim.running() == {1}
+
+
 def test_a_job_that_cannot_even_be_frozen_keeps_its_turn_and_is_told_so():
     sim = HostSim(1)
     deaf = sim.job(1, ways=Ways(deaf=True, freezes=False))

@@ -220,7 +220,8 @@ class Board:
         job.in_turn = False
         job.going_s = None
         job.asked_s = self.now_s
-        self.ask(job, tier if job.ready else Tier.FREEZE)
+        in_vain = tier is Tier.HOLD and self.now_s < job.hold_after_s and self.config.can_freeze
+        self.ask(job, Tier.FREEZE if in_vain or not job.ready else tier)
 
     def ask(self, job: HostedJob, tier: Tier) -> None:
         job.asked = tier

@@ -61,6 +61,8 @@ def expire(board: Board, job: HostedJob) -> None:
     elif job.phase is Phase.STARTING and not job.ready and now_s >= job.start_deadline_s:
         _no_edge(board, job)
     elif job.asked is not None and now_s >= job.deadline_s:
+        if job.asked is Tier.HOLD:
+            _hold_later(board, job)
         unanswered(board, job, f"no answer in {now_s - job.asked_s:.0f} s")
     elif job.going_s is not None and now_s >= job.resend_s:
         job.resend_s = now_s + config.suspend_deadline_s
@@ -130,6 +132,13 @@ def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) ->
     board.tell("failed", job.trouble, job)
 
 
+def _hold_later(board: Board, job: HostedJob) -> None:
+    """Its ranks wait for one another at different steps, maybe: until the freezer takes it its GPUs idle, so it is asked less and less often."""
+    job.hold_fails += 1
+    quanta = min(2 ** min(job.hold_fails, 10), board.config.park_retry_quanta)
+    job.hold_after_s = board.now_s + quanta * board.quantum_s
+
+
 def _checkpoint_later(board: Board, job: HostedJob) -> None:
     """Others wait for its GPUs or its memory: it is asked again soon, then less and less often, for while it is asked it has no turn."""
     job.checkpoint_fails += 1
@@ -142,3 +151,9 @@ def hurry(board: Board, job: HostedJob) -> None:
     """One that is to leave for another host is asked again soon, also where it failed before it was to: others wait for it there, too."""
     if job.wanted.leave:
         job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s + board.quantum_s)
+
+
+def stays_here(board: Board, job: HostedJob) -> None:
+    """Its move was taken back: who has come to no place to be saved at is waited for no longer than for one to stand at."""
+    if job.phase is Phase.SUSPENDING and job.asked is Tier.CHECKPOINT:
+        job.deadline_s = min(job.deadline_s, max(board.now_s, job.asked_s + board.config.suspend_deadline_s))

@@ -51,6 +51,8 @@ class HostedJob:
     can_swap: bool = False
     can_checkpoint: bool = False
     single: bool = False  # as its newest process has said
+    hold_after_s: float = 0.0  # frozen until then instead: it came to no step to stand at
+    hold_fails: int = 0  # in a row
     swap_after_s: float = 0.0  # not tried before: it failed
     checkpoint_after_s: float = 0.0
     checkpoint_fails: int = 0  # in a row

@@ -96,7 +96,9 @@ def _reboot(board: Board, then_s: float) -> None:
         job.launched_s = None if job.launched_s is None else now_s
         job.going_s = None if job.going_s is None else now_s
         job.asked_s = job.deadline_s = job.start_deadline_s = job.resend_s = now_s
-        job.swap_after_s = job.checkpoint_after_s = job.reserve_at_s = job.fetch_at_s = job.came_s = now_s
+        job.hold_after_s = job.swap_after_s = job.checkpoint_after_s = job.reserve_at_s = job.fetch_at_s = (
+            job.came_s
+        ) = now_s
         job.start_at_s = now_s
         job.refused_edge_s = -1.0
     board.edge_s = now_s

@@ -149,6 +149,8 @@ def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
     asked, job.step = job.asked, event.step
     if asked is None and job.phase is PHASE_OF_TIER[event.tier]:
         return  # told again, because another host of its gang asked
+    if asked in (Tier.HOLD, Tier.SWAP):
+        job.hold_fails = 0
     if asked is Tier.SWAP and event.tier is Tier.HOLD:
         deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
     board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)

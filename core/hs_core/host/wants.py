@@ -23,8 +23,11 @@ def want(board: Board, entry: WantedJob) -> None:
     elif entry.epoch < job.wanted.epoch:
         return
     else:
+        taken_back = job.wanted.leave and not entry.leave
         job.wanted, job.dropped, job.next = entry, False, None
         deadlines.hurry(board, job)
+        if taken_back:
+            deadlines.stays_here(board, job)
     if entry.cancelled and not job.ended:
         if job.alive:
             if edgeless.starts_up(job):

@@ -1,0 +1,135 @@
+"""The links between the agents of a gang's servers, where one side does not read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import AsyncMock
+
+import grpc
+import pytest
+
+from hs_agent.config import parse
+from hs_agent.folder import Key
+from hs_agent.gangs import HeadGang, MemberGang
+from hs_agent.peers import Grants, PeerDoor
+from hs_core.gang import GangMachine
+from hs_core.model import JobSpec
+from hs_core.names import HostName, JobId, UserName
+from hs_core.wanted import Peer, Turn, Wanted, WantedJob
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+
+KEY = Key(JobId(7), 1)
+FLOOD = 100_000
+WITHIN_S = 60.0
+
+
+class Deaf(agent_pb2_grpc.AgentPeerServicer):
+    """A first node that answers pings, and reads nothing of the first link after its hello."""
+
+    Fetch: Any = None
+
+    def __init__(self) -> None:
+        self.heard: list[list[agent_pb2.GangUp]] = []
+        self.changed = asyncio.Event()
+
+    async def Gang(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[agent_pb2.GangUp], context: Any
+    ) -> None:
+        await anext(request_iterator)
+        heard: list[agent_pb2.GangUp] = []
+        self.heard.append(heard)
+        self.changed.set()
+        await context.send_initial_metadata(())
+        if len(self.heard) == 1:
+            await asyncio.Event().wait()
+        async for up in request_iterator:
+            heard.append(up)
+            self.changed.set()
+
+
+async def until(condition: Any, changed: asyncio.Event) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():
+            changed.clear()
+            await changed.wait()
+
+
+def test_a_first_node_that_does_not_read_has_its_link_ended_and_hears_the_ranks_anew() -> None:
+    async def run() -> None:
+        server, deaf = grpc.aio.server(), Deaf()
+        agent_pb2_grpc.add_AgentPeerServicer_to_server(deaf, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        dropped = asyncio.Event()
+        member = MemberGang(
+            KEY,
+            agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1),
+            Peer(host=HostName("v1"), address=f"127.0.0.1:{port}"),
+            lambda peer: grpc.aio.insecure_channel(peer.address),
+            lambda *_: None,
+            dropped.set,
+            lambda _: None,
+        )
+        try:
+            await until(lambda: deaf.heard, deaf.changed)
+            for step in range(FLOOD):
+                if dropped.is_set():
+                    break
+                member.heard(1, {"type": "progress", "step": step, "text": "x" * 1000})
+                await asyncio.sleep(0)
+            assert dropped.is_set(), "all was kept for one that does not read"
+            await until(lambda: len(deaf.heard) == 2, deaf.changed)
+            member.heard(2, {"type": "hello"})
+            await until(lambda: deaf.heard[1], deaf.changed)
+            assert [up.heard.connection for up in deaf.heard[1]] == [2]
+        finally:
+            await member.close()
+            await server.stop(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reads_then", [True, False])
+def test_a_node_that_does_not_read_has_its_link_ended(tmp_path: Any, reads_then: bool) -> None:
+    async def run() -> None:
+        nodes = (Peer(host=HostName("v1"), address=""), Peer(host=HostName("v2"), address=""))
+        job = WantedJob(
+            job=KEY.job, epoch=1, user=UserName("u"), run_as="u", job_class="c", spec=JobSpec(name="x", command=("x",), gpus=1), tickets=1.0,
+            nodes=nodes, grant="g",
+        )  # fmt: skip
+        grants = Grants()
+        grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job,)))
+        head = HeadGang(KEY, GangMachine(KEY.job, 1, nodes=2), lambda *_: None, lambda _: None)
+        settings = {
+            "name": "v1",
+            "dev": True,
+            "controller": f"unix:{tmp_path}/c",
+            "peer_listen": "127.0.0.1:0",
+            "state_dir": str(tmp_path),
+        }
+        config = parse(settings)
+        door = PeerDoor(config, grants, AsyncMock(), lambda _: head, None)
+        await door.start()
+        try:
+            async with grpc.aio.insecure_channel(door.address) as channel:
+                call = agent_pb2_grpc.AgentPeerStub(channel).Gang()
+                hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1, grant="g")
+                await call.write(agent_pb2.GangUp(hello=hello))
+                await call.initial_metadata()
+                member = head._members[1]
+                for connection in range(FLOOD):
+                    if 1 not in head._members:
+                        break
+                    text = agent_pb2.RankMessage(connection=connection, json=b"x" * 1000)
+                    member.down.put(agent_pb2.GangDown(tell=text))
+                    await asyncio.sleep(0)
+                assert 1 not in head._members, "all was kept for one that does not read"
+                if reads_then:
+                    async with asyncio.timeout(WITHIN_S):
+                        assert len([down async for down in call]) < FLOOD
+                call.cancel()
+        finally:
+            async with asyncio.timeout(WITHIN_S):
+                await door.stop()
+
+    asyncio.run(run())
