@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from hs_agent import peers
 from hs_controller import config
+from hs_controller.__main__ import cli
 from hs_controller.config import ConfigError
 from hs_daemon import config_file
 
@@ -171,3 +173,19 @@ def test_a_file_as_editors_of_other_systems_write_it_is_read(tmp_path: Path) -> 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
         config.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_configuration_is_named_before_or_after_the_command(tmp_path: Path, before: bool) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{tmp_path}/state"\n')
+    said = ["--config", str(file)]
+    ran = CliRunner().invoke(cli, [*said, "init"] if before else ["init", *said])
+    assert (ran.exit_code, ran.output[:12]) == (0, "CA SHA-256: ")
+    assert (tmp_path / "state" / "pki").is_dir()
+
+
+def test_the_help_names_the_configuration_and_a_mistyped_command_what_was_meant() -> None:
+    assert "--config" in CliRunner().invoke(cli, ["--help"]).output
+    ran = CliRunner().invoke(cli, ["inti"])
+    assert (ran.exit_code, "Did you mean 'init'?" in ran.output) == (2, True)
