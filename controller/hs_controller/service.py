@@ -133,6 +133,13 @@ class Service(AdminCalls, TokenCalls):
         if any(spec.suspend is SuspendMode.NONE for spec in specs):
             notes.append("cannot be suspended: runs unsliced within your share")
         machine = self._loop.mind.machine
+        if machine.hosts():
+            absent = {model for spec in specs for model in spec.gpu_types} - {
+                h.model for h in machine.hosts()
+            }
+            notes += [
+                f"no server has {model} GPUs: it may have others that it names" for model in sorted(absent)
+            ]
         if not machine.connected:
             away = "every server is away just now: it waits until one is back"
             notes.append(

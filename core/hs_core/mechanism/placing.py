@@ -33,6 +33,13 @@ def is_cold(job: JobFacts, host: HostFacts) -> bool:
     return bool(job.dataset) and job.dataset not in host.datasets
 
 
+def asked_gpus(job: JobFacts) -> str:
+    """For people: how many GPUs it asks for, and where."""
+    if job.nodes == 1:
+        return f"{counted(job.gang, 'GPU')} on one server"
+    return f"{counted(job.per_node, 'GPU')} on each of {job.nodes} servers"
+
+
 def takes_new(host: HostFacts) -> bool:
     return host.connected and host.accepts and host.starts
 
