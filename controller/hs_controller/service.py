@@ -133,12 +133,11 @@ class Service(AdminCalls, TokenCalls):
         if any(spec.suspend is SuspendMode.NONE for spec in specs):
             notes.append("cannot be suspended: runs unsliced within your share")
         machine = self._loop.mind.machine
-        if machine.hosts():
-            absent = {model for spec in specs for model in spec.gpu_types} - {
-                h.model for h in machine.hosts()
-            }
+        if hosts := machine.hosts():
+            asked = {model for spec in specs for model in spec.gpu_types}
             notes += [
-                f"no server has {model} GPUs: it may have others that it names" for model in sorted(absent)
+                f"no server has {model} GPUs: it can only run on the others that it names"
+                for model in sorted(asked.difference(host.model for host in hosts))
             ]
         if not machine.connected:
             away = "every server is away just now: it waits until one is back"

@@ -359,3 +359,14 @@ def test_one_that_only_drained_servers_could_hold_is_told_which_and_why_they_are
     assert gang.text.endswith("away or drained: n1 (drained: fans), n2 (away)")
     at.do("undrain n1")
     assert at.machine.why(JobId(1), 0.0).reason is Reason.STARTING
+
+
+def test_under_fifo_the_head_of_the_line_whose_process_is_on_a_server_waits_for_gpus_of_that_one() -> None:
+    at = world(policy=find("gandiva-fair"))
+    at.do("submit alice a gpus=4 count=2")
+    at.do("report n1 1:0=running 2:0=held step=5 gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2,GPU-n1-3")
+    at.do("host n2 V100:4")
+    at.do("policy fifo")
+    first, second = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
+    assert first.reason is Reason.RUNNING
+    assert second.text == "first in line: waits until 4 GPUs of n1 are free"

@@ -33,11 +33,12 @@ def is_cold(job: JobFacts, host: HostFacts) -> bool:
     return bool(job.dataset) and job.dataset not in host.datasets
 
 
-def asked_gpus(job: JobFacts) -> str:
-    """For people: how many GPUs it asks for, and where."""
-    if job.nodes == 1:
-        return f"{counted(job.gang, 'GPU')} on one server"
-    return f"{counted(job.per_node, 'GPU')} on each of {job.nodes} servers"
+def asked_gpus(job: JobFacts, *, at_home: bool = False) -> str:
+    """For people: how many GPUs it asks for, and where; `at_home`: it can have them there only."""
+    gpus = counted(job.per_node, "GPU")
+    if at_home:
+        return f"{gpus} of {'each of ' * (len(job.hosts) > 1)}{', '.join(job.hosts)}"
+    return f"{gpus} on {'one server' if job.nodes == 1 else f'each of {job.nodes} servers'}"
 
 
 def takes_new(host: HostFacts) -> bool:

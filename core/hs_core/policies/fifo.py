@@ -33,11 +33,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         ):
             continue
         if head is not None:
-            why[job.id] = f"job {head.id} is ahead of it and waits for {asked_gpus(head)}"
+            why[job.id] = (
+                f"job {head.id} is ahead of it and waits for {asked_gpus(head, at_home=head.started)}"
+            )
         elif not (slots.offer(job) or slots.rehome(job)):
             head = job
             why[job.id] = (
-                f"first in line: waits until {asked_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
+                f"first in line: waits until {asked_gpus(job, at_home=job.started)} {'is' if job.gang == 1 else 'are'} free"
             )
     return slots.verdict({}, why)
 
