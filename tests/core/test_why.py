@@ -370,3 +370,18 @@ def test_under_fifo_the_head_of_the_line_whose_process_is_on_a_server_waits_for_
     first, second = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
     assert first.reason is Reason.RUNNING
     assert second.text == "first in line: waits until 4 GPUs of n1 are free"
+
+
+def test_one_behind_a_job_that_cannot_be_suspended_is_told_so_and_of_no_next_turn() -> None:
+    at = world()
+    at.do("submit alice a gpus=3 count=2")
+    at.do("submit alice b gpus=1")
+    at.do("report n1 1:0=running sliceable=no gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2 2:0=held 3:0=held")
+    wide, narrow = (at.machine.why(JobId(job), 0.0) for job in (2, 3))
+    assert wide.reason is Reason.WAITING_FOR_TURN
+    assert wide.text == ("it waits for its turn on n1: job 1 has 3 of 4 GPUs there and cannot be suspended")
+    assert wide.expected_wait_s == -1.0
+    assert "when that one ends" in wide.next_step
+    assert "next turn in about" in narrow.text
+    at.do("report n1 1:0=exited code=0")
+    assert "next turn in about" in at.machine.why(JobId(2), 0.0).text

@@ -218,6 +218,20 @@ class Views(Held):
             self._idle[name] = tuple(gpu.id for gpu in host.healthy_gpus if gpu.id not in taken)
         return self._idle.get(name, ())
 
+    def _unsliced_on(self, row: Job) -> dict[JobId, int]:
+        """Others that run on its server and cannot be suspended: GPUs in health that they have."""
+        (name,) = row.hosts
+        if name not in self._unsliced:
+            host = self._book.hosts.get(name)
+            healthy = {gpu.id for gpu in host.healthy_gpus} if host is not None else set()
+            said = ((job, self._book.live[job].reports.get(name)) for job in self._book.at_host.get(name, ()))
+            self._unsliced[name] = {
+                job: len(healthy.intersection(report.gpus))
+                for job, report in said
+                if report is not None and report.occupies and not report.sliceable
+            }
+        return {job: gpus for job, gpus in self._unsliced[name].items() if job != row.id}
+
     def received_gpus(
         self, window_s: float, now_s: float
     ) -> tuple[Mapping[tuple[UserName, str], float], float]:
@@ -267,6 +281,7 @@ class Views(Held):
             policy_says=self._says_of(job, now_s),
             policy_chose=self._said.how.get(job, ""),
             trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
+            unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
             central=any(not turn.local for turn in turns),
             in_turn=in_turn,
             turn_in_s=turn_in_s,

@@ -86,6 +86,9 @@ class Scene:
     policy_chose: str  # why it runs as it does: "as tp=2: …"
     trial: str  # how far its profiling run is; empty: there is none
     idle: tuple[GpuId, ...]  # of its server, where its process cannot go to others than its own
+    unsliced: Mapping[
+        JobId, int
+    ]  # others that run on its server and cannot be suspended, and GPUs that they have
     central: bool  # the controller chooses who runs on its host
     in_turn: bool  # and has chosen it for the quantum that is now …
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
@@ -408,6 +411,8 @@ def _for_turn(scene: Scene) -> Why:
         return _for_gpus(scene)
     if (bound := _bound(scene, scene.idle)) is not None:
         return bound
+    if job.gang > gpus - sum(scene.unsliced.values()):
+        return _behind_unsliced(scene, gpus)
     one_in = 1 / part
     wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
@@ -433,6 +438,19 @@ def _bound(scene: Scene, idle: Collection[GpuId]) -> Why | None:
                 else "it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
             )
     return None
+
+
+def _behind_unsliced(scene: Scene, gpus: int) -> Why:
+    """Whatever its share: these end before it has its turn there, or it leaves."""
+    job, others = scene.job, sorted(scene.unsliced)
+    one = len(others) == 1
+    has = f"{'job' if one else 'jobs'} {listed(others)} {'has' if one else 'have'}"
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it waits for its turn on {_at(job)}: {has} {sum(scene.unsliced.values())} of {counted(gpus, 'GPU')} there"
+        " and cannot be suspended",
+        next_step=f"it goes on when {'that one ends' if one else 'enough of them have ended'}, or on another server if it is moved to one",
+    )
 
 
 def _in_its_turn(scene: Scene) -> Why | None:
