@@ -286,7 +286,7 @@ def test_who_waits_for_a_turn_is_told_of_a_whole_quantum_at_least_and_then_of_th
     at.do("report n1 1:0=running 2:0=held")
     at.do("report n1 1:0=held 2:0=running")
     said = [at.machine.why(JobId(1), now_s) for now_s in (0.0, 4.0, 13.0)]
-    assert "1 quantum of 1.25" in said[0].text
+    assert "not all jobs there fit beside one another it runs 1 quantum of" in said[0].text
     assert [why.expected_wait_s for why in said] == [10.0, 6.0, 7.0]
 
 
@@ -385,3 +385,20 @@ def test_one_behind_a_job_that_cannot_be_suspended_is_told_so_and_of_no_next_tur
     assert "next turn in about" in narrow.text
     at.do("report n1 1:0=exited code=0")
     assert "next turn in about" in at.machine.why(JobId(2), 0.0).text
+
+
+def test_the_part_of_the_time_that_is_stated_counts_gpus_that_idle_beside_a_gang() -> None:
+    """On four GPUs a job of three and one of two never run at once, so what is due to both is twice as much as can be had."""
+    at = world()
+    at.do("submit alice a gpus=3")
+    at.do("submit alice b gpus=2")
+    at.do("report n1 1:0=held 2:0=held")
+    for job in (1, 2):
+        assert (
+            "not all jobs there fit beside one another it runs 1 quantum of 2;"
+            in at.machine.why(JobId(job), 0.0).text
+        )
+    at = world()
+    at.do("submit alice a gpus=2 count=3")
+    at.do("report n1 1:0=running 2:0=running 3:0=held")
+    assert "GPUs, so it runs 1 quantum of 1.5;" in at.machine.why(JobId(3), 0.0).text

@@ -14,6 +14,7 @@ from hs_core.cluster.state import State
 from hs_core.cluster.why import AWAY, Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
+from hs_core.mechanism.time_load import time_load
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Trade
@@ -202,6 +203,31 @@ class Views(Held):
                 share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 
+    def _part_of(self, row: Job) -> float:
+        """The part of all quanta that it runs in by its tickets and by who fits beside whom on its servers; of several the fullest counts."""
+        due = self._due_part(row)
+        loads = [self._load_on(name) for name in row.hosts]
+        return min((min(1.0, due / load) if load > 0 else 1.0 for load in loads), default=0.0)
+
+    def _due_part(self, row: Job) -> float:
+        """The same by its tickets alone, as if GPUs could be handed out one by one."""
+        parts = []
+        for name in row.hosts:
+            host, total = self._book.hosts.get(name), self._tickets_on(name)
+            gpus = len(host.healthy_gpus) if host is not None else 0
+            tickets = self.job_tickets(row.id) / row.nodes
+            parts.append(min(1.0, gpus * tickets / total / row.gpus) if total > 0 else 0.0)
+        return min(parts, default=0.0)
+
+    def _load_on(self, name: HostName) -> float:
+        """Quanta that its jobs need for one of what is due to each (`mechanism.time_load`)."""
+        if name not in self._loads:
+            host = self._book.hosts.get(name)
+            there = [self._book.live[job] for job in sorted(self._book.at_host.get(name, ()))]
+            jobs = tuple((row.gpus, due) for row in there if (due := self._due_part(row)) > 0)
+            self._loads[name] = time_load(len(host.healthy_gpus), jobs) if host is not None else 0.0
+        return self._loads[name]
+
     def _tickets_on(self, name: HostName) -> float:
         """Of all jobs that live there, added up once between two events: a list of many jobs asks for it again and again."""
         if name not in self._weights:
@@ -289,6 +315,7 @@ class Views(Held):
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
             share_gpus=self.job_share_gpus(job),
+            part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
             looks_on=self._looks_on,

@@ -41,6 +41,7 @@ class Reason(StrEnum):
 
 
 AWAY = "away"
+NEARLY = 0.05  # of what its tickets come to: nobody cares for less
 
 CANNOT_WRITE = "the controller cannot write its journal just now: nothing new is decided, running jobs go on"
 
@@ -93,6 +94,7 @@ class Scene:
     in_turn: bool  # and has chosen it for the quantum that is now …
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
     share_gpus: float  # what its tickets come to on its host
+    part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
     waited_s: float  # since it last changed its state
     quantum_s: float
     looks_on: bool  # the controller cannot write its journal: what is known is what was written last
@@ -406,8 +408,8 @@ def _on_its_host(scene: Scene) -> Why:
 def _for_turn(scene: Scene) -> Why:
     job = scene.job
     gpus = sum(len(host.healthy_gpus) for host in scene.hosts)
-    part = min(1.0, scene.share_gpus / job.gang)
-    if part <= 0:
+    due, part = min(1.0, scene.share_gpus / job.gang), scene.part
+    if due <= 0 or part <= 0:
         return _for_gpus(scene)
     if (bound := _bound(scene, scene.idle)) is not None:
         return bound
@@ -416,10 +418,15 @@ def _for_turn(scene: Scene) -> Why:
     one_in = 1 / part
     wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
-    turns = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    runs = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    turns = (
+        f"so {runs}"
+        if part > (1 - NEARLY) * due
+        else f"and as not all jobs there fit beside one another {runs}"
+    )
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
+        text=f"it waits for its turn on {_at(job)}: {share}, {turns}; next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
         next_step="it goes on by itself; `hsctl share` shows who has what",
         expected_wait_s=wait_s,
     )
