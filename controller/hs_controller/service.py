@@ -133,6 +133,12 @@ class Service(AdminCalls, TokenCalls):
         if any(spec.suspend is SuspendMode.NONE for spec in specs):
             notes.append("cannot be suspended: runs unsliced within your share")
         machine = self._loop.mind.machine
+        if hosts := machine.hosts():
+            asked = {model for spec in specs for model in spec.gpu_types}
+            notes += [
+                f"no server has {model} GPUs: it can only run on the others that it names"
+                for model in sorted(asked.difference(host.model for host in hosts))
+            ]
         if not machine.connected:
             away = "every server is away just now: it waits until one is back"
             notes.append(

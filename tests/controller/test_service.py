@@ -131,6 +131,25 @@ def test_a_message_of_more_than_may_be_is_refused_before_it_is_read(
     assert not read
 
 
+def test_a_model_that_no_server_has_is_named_where_a_job_would_take_others_too(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            both = [spec(gpu_types=["V100", "A10"])]
+            for dry_run in (True, False):
+                reply = await here.client.stub.Submit(pb.SubmitRequest(key="k", jobs=both, dry_run=dry_run))
+                assert list(reply.notes) == [
+                    "no server has A10 GPUs: it can only run on the others that it names"
+                ]
+            reply = await here.client.stub.Submit(
+                pb.SubmitRequest(jobs=[spec(gpu_types=["V100"])], dry_run=True)
+            )
+            assert not reply.notes
+            await agent.leave()
+
+    asyncio.run(story())
+
+
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(lasting):
     async def story():
         async with started(lasting) as here:

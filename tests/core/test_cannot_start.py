@@ -139,7 +139,7 @@ def test_why_says_what_is_wrong_of_those_that_were_not_tried_and_of_those_withou
     )
     here.do("submit ann late gpus=1")
     assert here.do("why 3")[0].startswith(
-        "host-trouble: every server that could hold it is away or cannot start it: n1 (No space left)"
+        "host-trouble: every server that could hold it is unable to start it: n1 (No space left)"
     )
 
 

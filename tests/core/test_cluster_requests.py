@@ -199,7 +199,7 @@ def test_requests_about_several_jobs_are_carried_out_whole_or_not_at_all() -> No
         assert at.machine.state == before
     at.do("report n1 1:0=exited code=0")
     before = at.machine.state
-    assert at.do("pause alice 2 1") == ["refused, conflict: job 1 is succeeded and cannot be paused"]
+    assert at.do("pause alice 2 1") == ["refused, conflict: job 1 has ended (succeeded) and cannot be paused"]
     assert at.machine.state == before
 
 

@@ -276,3 +276,129 @@ def test_one_that_begins_again_where_its_checkpoint_is_waits_for_its_turn_there(
     why = at.machine.why(JobId(2), 0.0)
     assert why.reason is Reason.WAITING_FOR_TURN
     assert why.text.startswith("it waits for its turn on n1")
+
+
+def test_who_waits_for_a_turn_is_told_of_a_whole_quantum_at_least_and_then_of_the_next_edge() -> None:
+    """Turns change at edges only, so the part of the time that it is not to run comes in whole quanta."""
+    at = world()
+    at.do("submit alice a gpus=3")
+    at.do("submit alice b gpus=2")
+    at.do("report n1 1:0=running 2:0=held")
+    at.do("report n1 1:0=held 2:0=running")
+    said = [at.machine.why(JobId(1), now_s) for now_s in (0.0, 4.0, 13.0)]
+    assert "not all jobs there fit beside one another it runs 1 quantum of" in said[0].text
+    assert [why.expected_wait_s for why in said] == [10.0, 6.0, 7.0]
+
+
+def _gang_of_two(policy: str) -> World:
+    at = world(policy=find(policy))
+    at.do("host n2 V100:4")
+    at.do("submit alice a gpus=2 nodes=2")
+    return at
+
+
+@pytest.mark.parametrize("policy", ["gandiva-fair", "fifo", "las"])
+def test_a_gang_that_is_chosen_for_the_next_quantum_is_told_when_that_begins(policy: str) -> None:
+    at = _gang_of_two(policy)
+    at.do("@3")
+    at.do("report n1 1:0=held gpus=GPU-n1-0,GPU-n1-1")
+    at.do("report n2 1:0=held gpus=GPU-n2-0,GPU-n2-1")
+    why = at.machine.why(JobId(1), 3.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert why.text == "it has its turn on n1, n2 in the next quantum: in about 7 s"
+    assert why.expected_wait_s == 7.0
+    at.do("@10")
+    at.do("tick")
+    why = at.machine.why(JobId(1), 10.0)
+    assert why.text == "it has its turn on n1, n2 now, and is about to go on"
+    assert why.expected_wait_s == 0.0
+
+
+def test_a_gang_over_several_servers_is_told_of_a_gpu_that_its_process_stays_on_and_that_is_out_of_use() -> (
+    None
+):
+    at = _gang_of_two("gandiva-fair")
+    at.do("report n1 1:0=held gpus=GPU-n1-0,GPU-n1-1 can_checkpoint=no run_s=9 suspends=1")
+    at.do("report n2 1:0=held gpus=GPU-n2-0,GPU-n2-1 can_checkpoint=no run_s=9 suspends=1")
+    at.do("gpus n2 sick=1")
+    why = at.machine.why(JobId(1), 0.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert why.text == (
+        "it waits for its turn on n1, n2: its process on n2 stays on GPUs 0, 1, of which GPU 0 is unhealthy;"
+        " it cannot go to others as it hands over no state"
+    )
+    assert "does not go on there" in why.next_step
+
+
+@pytest.mark.parametrize("policy", ["las", "fifo", "gavel-max-min"])
+def test_under_every_policy_a_gpu_that_its_process_stays_on_and_that_is_out_of_use_is_named(
+    policy: str,
+) -> None:
+    at = world(policy=find(policy))
+    at.do("submit alice a gpus=2")
+    at.do("report n1 1:0=held gpus=GPU-n1-0,GPU-n1-1 can_checkpoint=no run_s=9 suspends=1")
+    at.do("gpus n1 sick=1")
+    why = at.machine.why(JobId(1), 0.0)
+    assert "stays on GPUs 0, 1, of which GPU 0 is unhealthy" in why.text
+
+
+def test_one_that_only_drained_servers_could_hold_is_told_which_and_why_they_are() -> None:
+    at = world()
+    at.do("host n2 V100:2")
+    at.do("drain n1 reason=fans")
+    for line in ("submit alice a gpus=4", "submit alice b gpus=2 nodes=2"):
+        at.do(line)
+    wide, gang = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
+    assert wide.reason is gang.reason is Reason.HOST_DRAINED
+    assert wide.text == "every server that could hold it is drained: n1 (drained: fans)"
+    assert wide.next_step.startswith("it is placed when one of them is drained no longer")
+    assert gang.text.startswith("it needs 2 servers at once, and too many of those that could hold it are")
+    at.do("leave n2")
+    gang = at.machine.why(JobId(2), 0.0)
+    assert gang.reason is Reason.HOST_AWAY
+    assert gang.text.endswith("away or drained: n1 (drained: fans), n2 (away)")
+    at.do("undrain n1")
+    assert at.machine.why(JobId(1), 0.0).reason is Reason.STARTING
+
+
+def test_under_fifo_the_head_of_the_line_whose_process_is_on_a_server_waits_for_gpus_of_that_one() -> None:
+    at = world(policy=find("gandiva-fair"))
+    at.do("submit alice a gpus=4 count=2")
+    at.do("report n1 1:0=running 2:0=held step=5 gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2,GPU-n1-3")
+    at.do("host n2 V100:4")
+    at.do("policy fifo")
+    first, second = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
+    assert first.reason is Reason.RUNNING
+    assert second.text == "first in line: waits until 4 GPUs of n1 are free"
+
+
+def test_one_behind_a_job_that_cannot_be_suspended_is_told_so_and_of_no_next_turn() -> None:
+    at = world()
+    at.do("submit alice a gpus=3 count=2")
+    at.do("submit alice b gpus=1")
+    at.do("report n1 1:0=running sliceable=no gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2 2:0=held 3:0=held")
+    wide, narrow = (at.machine.why(JobId(job), 0.0) for job in (2, 3))
+    assert wide.reason is Reason.WAITING_FOR_TURN
+    assert wide.text == ("it waits for its turn on n1: job 1 has 3 of 4 GPUs there and cannot be suspended")
+    assert wide.expected_wait_s == -1.0
+    assert "when that one ends" in wide.next_step
+    assert "next turn in about" in narrow.text
+    at.do("report n1 1:0=exited code=0")
+    assert "next turn in about" in at.machine.why(JobId(2), 0.0).text
+
+
+def test_the_part_of_the_time_that_is_stated_counts_gpus_that_idle_beside_a_gang() -> None:
+    """On four GPUs a job of three and one of two never run at once, so what is due to both is twice as much as can be had."""
+    at = world()
+    at.do("submit alice a gpus=3")
+    at.do("submit alice b gpus=2")
+    at.do("report n1 1:0=held 2:0=held")
+    for job in (1, 2):
+        assert (
+            "not all jobs there fit beside one another it runs 1 quantum of 2;"
+            in at.machine.why(JobId(job), 0.0).text
+        )
+    at = world()
+    at.do("submit alice a gpus=2 count=3")
+    at.do("report n1 1:0=running 2:0=running 3:0=held")
+    assert "GPUs, so it runs 1 quantum of 1.5;" in at.machine.why(JobId(3), 0.0).text

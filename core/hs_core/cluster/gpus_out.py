@@ -53,7 +53,8 @@ def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
     whose = f"of which {states}" if states else "which others have their turns on, too"
     others = f"{gpus_text(host, free)}, idle now," if enough else "others"
     why = "before its first turn there" if _unused(job, host) else "as it hands over no state"
-    return f"its process stays on {gpus_text(host, bound)}, {whose}; it cannot go to {others} {why}"
+    its = "its process" if job.nodes == 1 else f"its process on {host.name}"
+    return f"{its} stays on {gpus_text(host, bound)}, {whose}; it cannot go to {others} {why}"
 
 
 def sick_of(job: Job, host: Host) -> list[GpuId]:

@@ -48,6 +48,11 @@ class Held:
         self._tickets: dict[JobId, float] = {}  # as hosts are told
         self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
         self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
+        self._loads: dict[HostName, float] = {}  # quanta that its jobs need for what is due to them, likewise
+        self._unsliced: dict[HostName, dict[JobId, int]] = {}  # who cannot be suspended, likewise
+        self._closed: dict[
+            tuple[object, ...], tuple[HostName, ...]
+        ] = {}  # to such wishes of a user, likewise
         self._said = LastSaid(trades=self.policy.trades(state.memory))
         # Moves past their point of no return, and since when.
         self._flights: dict[JobId, tuple[Move, float]] = {}

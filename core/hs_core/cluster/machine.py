@@ -111,6 +111,9 @@ class ClusterMachine(Directs):
         self._check_event(outcome, edge=edge)
         self._weights.clear()
         self._idle.clear()
+        self._loads.clear()
+        self._unsliced.clear()
+        self._closed.clear()
         return outcome
 
     def _happened(self, event: ClusterEvent) -> tuple[tuple[JobId, ...], bool]:

@@ -175,8 +175,11 @@ class Requests(Admin):
     def _changeable(self, jobs: Iterable[JobId], what: str) -> list[Job]:
         rows = self._rows(jobs)
         for row in rows:
-            if row.state.ended or row.state is JobState.CANCELLING:
-                raise RefusedError(f"job {row.id} is {row.state} and cannot be {what}", Kind.CONFLICT)
+            if row.state.ended:
+                how = f"has ended ({row.state}) and cannot be {what}"
+                raise RefusedError(f"job {row.id} {how}", Kind.CONFLICT)
+            if row.state is JobState.CANCELLING:
+                raise RefusedError(f"job {row.id} is being ended and cannot be {what}", Kind.CONFLICT)
         return rows
 
     def _user_set(self, event: UserSet) -> None:

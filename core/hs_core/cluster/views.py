@@ -2,16 +2,19 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from hs_core.cluster import admission, copies, reports
 from hs_core.cluster.fits import could_hold
 from hs_core.cluster.held import Held, ledger_of
+from hs_core.cluster.last_said import LOCAL
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
-from hs_core.cluster.why import Scene, Why, explain
+from hs_core.cluster.why import AWAY, Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
+from hs_core.mechanism.time_load import time_load
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Trade
@@ -147,11 +150,18 @@ class Views(Held):
         return tuple(self._stories.get(job, ()))
 
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
-        return {key: float(gpus) for key, gpus in sorted(self._said.entitled.items())}
+        """By (user, model), as decided last; who wants nothing any more is entitled to nothing."""
+        return self._of_wanting(self._said.entitled)
 
     def base(self) -> Mapping[tuple[UserName, str], float]:
         """Entitlements before trades."""
-        return {key: float(gpus) for key, gpus in sorted((self._said.base or self._said.entitled).items())}
+        return self._of_wanting(self._said.base or self._said.entitled)
+
+    def _of_wanting(
+        self, shares: Mapping[tuple[UserName, str], Fraction]
+    ) -> dict[tuple[UserName, str], float]:
+        wanting = self._sight.wanting() if shares else ()
+        return {key: float(gpus) for key, gpus in sorted(shares.items()) if key[0] in wanting}
 
     def trades(self) -> tuple[Trade, ...]:
         """Those that stand, oldest first."""
@@ -193,6 +203,31 @@ class Views(Held):
                 share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 
+    def _part_of(self, row: Job) -> float:
+        """The part of all quanta that it runs in by its tickets and by who fits beside whom on its servers; of several the fullest counts."""
+        due = self._due_part(row)
+        loads = [self._load_on(name) for name in row.hosts]
+        return min((min(1.0, due / load) if load > 0 else 1.0 for load in loads), default=0.0)
+
+    def _due_part(self, row: Job) -> float:
+        """The same by its tickets alone, as if GPUs could be handed out one by one."""
+        parts = []
+        for name in row.hosts:
+            host, total = self._book.hosts.get(name), self._tickets_on(name)
+            gpus = len(host.healthy_gpus) if host is not None else 0
+            tickets = self.job_tickets(row.id) / row.nodes
+            parts.append(min(1.0, gpus * tickets / total / row.gpus) if total > 0 else 0.0)
+        return min(parts, default=0.0)
+
+    def _load_on(self, name: HostName) -> float:
+        """Quanta that its jobs need for one of what is due to each (`mechanism.time_load`)."""
+        if name not in self._loads:
+            host = self._book.hosts.get(name)
+            there = [self._book.live[job] for job in sorted(self._book.at_host.get(name, ()))]
+            jobs = tuple((row.gpus, due) for row in there if (due := self._due_part(row)) > 0)
+            self._loads[name] = time_load(len(host.healthy_gpus), jobs) if host is not None else 0.0
+        return self._loads[name]
+
     def _tickets_on(self, name: HostName) -> float:
         """Of all jobs that live there, added up once between two events: a list of many jobs asks for it again and again."""
         if name not in self._weights:
@@ -208,6 +243,20 @@ class Views(Held):
             taken = {gpu for report in said if report is not None and report.occupies for gpu in report.gpus}
             self._idle[name] = tuple(gpu.id for gpu in host.healthy_gpus if gpu.id not in taken)
         return self._idle.get(name, ())
+
+    def _unsliced_on(self, row: Job) -> dict[JobId, int]:
+        """Others that run on its server and cannot be suspended: GPUs in health that they have."""
+        (name,) = row.hosts
+        if name not in self._unsliced:
+            host = self._book.hosts.get(name)
+            healthy = {gpu.id for gpu in host.healthy_gpus} if host is not None else set()
+            said = ((job, self._book.live[job].reports.get(name)) for job in self._book.at_host.get(name, ()))
+            self._unsliced[name] = {
+                job: len(healthy.intersection(report.gpus))
+                for job, report in said
+                if report is not None and report.occupies and not report.sliceable
+            }
+        return {job: gpus for job, gpus in self._unsliced[name].items() if job != row.id}
 
     def received_gpus(
         self, window_s: float, now_s: float
@@ -229,6 +278,7 @@ class Views(Held):
         book = self._book
         unplaced = row.host is None and not row.state.ended
         turns = [turn for name in row.hosts if (turn := self._said.planned_turns.get(name)) is not None]
+        in_turn, turn_in_s = self._turn_of(row, now_s)
         misfit = healthy_misfit = None
         if unplaced:
             fits, version = self._sight.fits, book.hosts_version
@@ -249,7 +299,7 @@ class Views(Held):
             array_first=book.first_of_array(row.id) if unplaced else (),
             misfit=misfit,
             healthy_misfit=healthy_misfit,
-            hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
+            closed=self._closed_to(row) if unplaced and healthy_misfit is None else {},
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
@@ -257,16 +307,31 @@ class Views(Held):
             policy_says=self._says_of(job, now_s),
             policy_chose=self._said.how.get(job, ""),
             trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
+            unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
             central=any(not turn.local for turn in turns),
+            in_turn=in_turn,
+            turn_in_s=turn_in_s,
             idle=self._idle_on(row.hosts[0])
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
             share_gpus=self.job_share_gpus(job),
+            part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
             looks_on=self._looks_on,
         )
         return explain(scene)
+
+    def _turn_of(self, row: Job, now_s: float) -> tuple[bool, float]:
+        """Whether the controller has it run in the quantum that is now, and in how many seconds one begins that it is chosen for; -1: it is not."""
+        chosen = [
+            bool(row.hosts) and all(row.id in turns.get(name, LOCAL).gangs for name in row.hosts)
+            for turns in (self._said.turns, self._said.planned_turns)
+        ]
+        edge_s = self._edges.at_s
+        if edge_s is None or not any(self._book.spanned.get(name, 0) for name in row.hosts):
+            return chosen[1], -1.0  # servers without a gang over several are told at once
+        return chosen[0], max(0.0, edge_s - now_s) if chosen[1] else -1.0
 
     def _unsaved(self, row: Job) -> str:
         """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""
@@ -296,17 +361,27 @@ class Views(Held):
                 return after
         return None
 
-    def _all_away(self, row: Job) -> tuple[HostName, ...]:
-        """Servers that could hold it, where not enough of them are here."""
-        able = self._connected.difference(self._unable.of_all, self._unable.barring(row.user))
-        if len(able) == len(self._book.hosts):
-            return ()
-        here = [self._book.hosts[name] for name in able]
-        if could_hold(row.spec, here, mixed=self.policy.needs.mixed):
-            return ()
-        gone = [host for host in self._book.hosts_sorted() if host.name not in able]
-        single = replace(row.spec, nodes=1)
-        return tuple(host.name for host in gone if could_hold(single, [host]))
+    def _closed_to(self, row: Job) -> dict[HostName, str]:
+        """Servers that could hold it and take nobody now, and why, where not enough others could; found once between two events, as lists ask for many jobs."""
+        spec, book = row.spec, self._book
+        wish = row.user, spec.gpu_types, spec.gpu_memory_bytes, spec.memory_bytes, spec.gpus, spec.nodes
+        if wish not in self._closed:
+            shut = {*self._unable.of_all, *self._unable.barring(row.user)}
+            hosts = book.hosts_sorted()
+            here = [h for h in hosts if h.name in self._connected and h.schedulable and h.name not in shut]
+            gone = {host.name for host in hosts}.difference(host.name for host in here)
+            if not gone or could_hold(spec, here, mixed=self.policy.needs.mixed):
+                gone = set()
+            single = replace(spec, nodes=1)
+            self._closed[wish] = tuple(h.name for h in hosts if h.name in gone and could_hold(single, [h]))
+        unable = self._unable.why(row.user, self._closed[wish])
+        return {name: unable.get(name) or self._why_closed(name) for name in self._closed[wish]}
+
+    def _why_closed(self, name: HostName) -> str:
+        drain = self._book.hosts[name].drain
+        if name not in self._connected:
+            return AWAY
+        return f"drained: {drain.reason}" if drain is not None and drain.reason else "drained"
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since; else nothing."""

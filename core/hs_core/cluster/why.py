@@ -1,6 +1,6 @@
 """The one dominant reason why a job is where it is, with the evidence and what comes next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -26,6 +26,7 @@ class Reason(StrEnum):
     NO_HOST = "no-host"  # no server has ever joined
     READ_ONLY = "read-only"  # the controller cannot write its journal, and gives nobody anything new
     HOST_AWAY = "host-away"
+    HOST_DRAINED = "host-drained"  # all servers that could hold it are to take nobody new
     HOST_TROUBLE = "host-trouble"  # its server cannot start it: its disk is full, say
     SOURCE_AWAY = "source-away"  # it goes on from a checkpoint, and the server that has it is not connected
     MOVING = "moving"  # to another server, or on to another number of GPUs, and stopped for that
@@ -38,6 +39,9 @@ class Reason(StrEnum):
     FAILED = "ended:failed"
     CANCELLED = "ended:cancelled"
 
+
+AWAY = "away"
+NEARLY = 0.05  # of what its tickets come to: nobody cares for less
 
 CANNOT_WRITE = "the controller cannot write its journal just now: nothing new is decided, running jobs go on"
 
@@ -72,9 +76,7 @@ class Scene:
     array_first: Sequence[JobId]  # for whom what is left of its room is kept: they wait as well
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
-    hosts_away: tuple[
-        HostName, ...
-    ]  # all that could hold it, where not enough of these are connected and can start jobs
+    closed: Mapping[HostName, str]  # all that could hold it, and why they take nobody, where not enough do
     unable: Mapping[
         HostName, str
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
@@ -85,8 +87,14 @@ class Scene:
     policy_chose: str  # why it runs as it does: "as tp=2: …"
     trial: str  # how far its profiling run is; empty: there is none
     idle: tuple[GpuId, ...]  # of its server, where its process cannot go to others than its own
+    unsliced: Mapping[
+        JobId, int
+    ]  # others that run on its server and cannot be suspended, and GPUs that they have
     central: bool  # the controller chooses who runs on its host
+    in_turn: bool  # and has chosen it for the quantum that is now …
+    turn_in_s: float  # … or for the next one, which begins then; -1: it has not
     share_gpus: float  # what its tickets come to on its host
+    part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
     waited_s: float  # since it last changed its state
     quantum_s: float
     looks_on: bool  # the controller cannot write its journal: what is known is what was written last
@@ -235,22 +243,34 @@ def _without_home(scene: Scene) -> Why:
         return _unhealthy(f"it {scene.healthy_misfit.text}")
     if scene.source_away:
         return _source_away(scene)
-    if scene.hosts_away and not scene.unable.keys().isdisjoint(scene.hosts_away):
-        states = (f"{name} ({scene.unable.get(name, 'away')})" for name in scene.hosts_away)
+    return _closed(scene) if scene.closed else _for_gpus(scene)
+
+
+def _closed(scene: Scene) -> Why:
+    """Too few of the servers that could hold it take anybody now."""
+    job, closed = scene.job, scene.closed
+    away = [name for name, why in closed.items() if why == AWAY]
+    unable = [name for name in closed if name in scene.unable]
+    drained = len(closed) > len(away) + len(unable)
+    kinds = ["away"] * bool(away) + ["drained"] * drained + ["unable to start it"] * bool(unable)
+    states = ", ".join(away if kinds == ["away"] else (f"{name} ({why})" for name, why in closed.items()))
+    text = f"{_short_of_servers(job)} {', '.join(kinds[:-1])}{' or ' * (len(kinds) > 1)}{kinds[-1]}: {states}"
+    if unable:
         return Why(
             reason=Reason.HOST_TROUBLE,
-            text=f"{_short_of_servers(job)} away or cannot start it: {', '.join(states)}",
+            text=text,
             next_step="they are tried again by themselves; tell an administrator: `hsctl nodes` says it too",
         )
-    if scene.hosts_away:
-        names = ", ".join(scene.hosts_away)
-        back = "one of them is" if job.nodes == 1 else "enough of them are"
-        return Why(
-            reason=Reason.HOST_AWAY,
-            text=f"{_short_of_servers(job)} away: {names}",
-            next_step=f"it is placed when {back} back; tell an administrator if that takes long",
-        )
-    return _for_gpus(scene)
+    when = f"it is placed when {'one of them is' if job.nodes == 1 else 'enough of them are'}"
+    if away:
+        or_not = ", or drained no longer" if drained else ""
+        step = f"{when} back{or_not}; tell an administrator if that takes long"
+        return Why(reason=Reason.HOST_AWAY, text=text, next_step=step)
+    return Why(
+        reason=Reason.HOST_DRAINED,
+        text=text,
+        next_step=f"{when} drained no longer (`hsctl node undrain`), or when another joins that could hold it",
+    )
 
 
 def _short_of_servers(job: Job) -> str:
@@ -388,28 +408,80 @@ def _on_its_host(scene: Scene) -> Why:
 def _for_turn(scene: Scene) -> Why:
     job = scene.job
     gpus = sum(len(host.healthy_gpus) for host in scene.hosts)
-    part = min(1.0, scene.share_gpus / job.gang)
-    if part <= 0:
+    due, part = min(1.0, scene.share_gpus / job.gang), scene.part
+    if due <= 0 or part <= 0:
         return _for_gpus(scene)
-    if bound := gpus_out.bound_beside(job, scene.hosts[0], scene.idle):
-        return Why(
-            reason=Reason.WAITING_FOR_TURN,
-            text=f"it waits for its turn on {_at(job)}: {bound}",
-            next_step="it does not go on there before the GPU is mended; `hsctl node drain` with a deadline takes it to another server, from its newest checkpoint"
-            if gpus_out.sick_of(job, scene.hosts[0])
-            else "it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
-        )
+    if (bound := _bound(scene, scene.idle)) is not None:
+        return bound
+    if job.gang > gpus - sum(scene.unsliced.values()):
+        return _behind_unsliced(scene, gpus)
     one_in = 1 / part
-    wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)
+    wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
-    turns = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
-    soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
+    runs = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    turns = (
+        f"so {runs}"
+        if part > (1 - NEARLY) * due
+        else f"and as not all jobs there fit beside one another {runs}"
+    )
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}{_for_memory(job, ', or later: it ')}",
+        text=f"it waits for its turn on {_at(job)}: {share}, {turns}; next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
         next_step="it goes on by itself; `hsctl share` shows who has what",
         expected_wait_s=wait_s,
     )
+
+
+def _bound(scene: Scene, idle: Collection[GpuId]) -> Why | None:
+    """Its process cannot leave GPUs of which one is out of use, or which others have while as many of these are idle; None: it is not so."""
+    job = scene.job
+    for host in scene.hosts:
+        if bound := gpus_out.bound_beside(job, host, idle):
+            return Why(
+                reason=Reason.WAITING_FOR_TURN,
+                text=f"it waits for its turn on {_at(job)}: {bound}",
+                next_step="it does not go on there before the GPU is mended; `hsctl node drain` with a deadline takes it to another server, from its newest checkpoint"
+                if gpus_out.sick_of(job, host)
+                else "it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
+            )
+    return None
+
+
+def _behind_unsliced(scene: Scene, gpus: int) -> Why:
+    """Whatever its share: these end before it has its turn there, or it leaves."""
+    job, others = scene.job, sorted(scene.unsliced)
+    one = len(others) == 1
+    has = f"{'job' if one else 'jobs'} {listed(others)} {'has' if one else 'have'}"
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it waits for its turn on {_at(job)}: {has} {sum(scene.unsliced.values())} of {counted(gpus, 'GPU')} there"
+        " and cannot be suspended",
+        next_step=f"it goes on when {'that one ends' if one else 'enough of them have ended'}, or on another server if it is moved to one",
+    )
+
+
+def _in_its_turn(scene: Scene) -> Why | None:
+    """The controller has given it GPUs, and it does not run yet."""
+    job = scene.job
+    if not scene.in_turn and scene.turn_in_s < 0:
+        return None
+    if held_up := _for_gpu_memory(job):
+        return Why(reason=Reason.WAITING_FOR_GPUS, text=held_up, next_step=_BY_ITSELF)
+    if scene.in_turn:
+        text = f"it has its turn on {_at(job)} now, and is about to go on"
+        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do", expected_wait_s=0.0)
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it has its turn on {_at(job)} in the next quantum: {_in(_soon(scene.turn_in_s))}",
+        next_step="it goes on by itself",
+        expected_wait_s=scene.turn_in_s,
+    )
+
+
+def _until_turn(one_in: float, waited_s: float, quantum_s: float) -> float:
+    """Turns begin at edges: who waits does so for a whole quantum at least, and where its time has passed until the next edge."""
+    wait_s = max(1, round(one_in - 1)) * quantum_s - waited_s
+    return wait_s if wait_s > 0 else quantum_s - waited_s % quantum_s
 
 
 def _for_memory(job: Job, before: str = "") -> str:
@@ -429,19 +501,31 @@ def _told(job: Job, beginning: str) -> str:
     return next((part.note for part in job.reports.values() if part.note.startswith(beginning)), "")
 
 
+def _soon(wait_s: float) -> str:
+    return f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
+
+
 def _in(soon: str) -> str:
     return soon if soon == "very soon" else f"in {soon}"
 
 
+_BY_ITSELF = "it starts by itself; `hsctl share` shows who has what"
+
+
 def _for_gpus(scene: Scene) -> Why:
     job = scene.job
+    if (bound := _bound(scene, scene.idle if scene.in_turn else ())) is not None:
+        return bound
+    memory = _for_memory(job, "it ")
+    if not memory and (why := _in_its_turn(scene)) is not None:
+        return why
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
-        text=_for_memory(job, "it ")
+        text=memory
         or scene.policy_says
         or _for_gpu_memory(job)
         or f"it waits for {counted(job.gang, 'GPU')} to be free",
-        next_step="it starts by itself; `hsctl share` shows who has what",
+        next_step=_BY_ITSELF,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival, fits, models_of, takes_new
+from hs_core.mechanism.placing import asked_gpus, by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
 from hs_core.names import HostName, JobId
@@ -90,7 +90,8 @@ class Round:
                 self._opens(job)
             elif not self._has_gpus(job):
                 self._share(job, choose)
-        why = {job.id: self._why(job, alone) for job in waiting}
+        left = (job for job in waiting if not self._slots.runs(job))
+        why = {job.id: self._why(job, ahead, alone) for ahead, job in enumerate(left)}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
@@ -230,14 +231,19 @@ class Round:
         }
         return {"guests": kept} if kept else {}
 
-    def _why(self, job: JobFacts, alone: Alone) -> str:
+    def _why(self, job: JobFacts, ahead: int, alone: Alone) -> str:
+        """`ahead`: so many wait that are looked at before it."""
         if self._has_gpus(job):  # it was paused, say: it goes nowhere else, and shares with nobody
             are = "is" if job.per_node == 1 else "are"
             return (
                 f"its process waits until {counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
             )
         missing = self.lengths.why(job)
-        waits = f"waits for free GPUs; {missing}" if missing else "shorter jobs start first"
+        waits = f"it waits until {asked_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
+        if missing:
+            waits += f"; {missing}"
+        elif ahead:
+            waits += f", and {counted(ahead, 'shorter job')} {'is' if ahead == 1 else 'are'} ahead of it"
         return f"{waits}, and {alone(self, job)}"
 
 

@@ -33,6 +33,14 @@ def is_cold(job: JobFacts, host: HostFacts) -> bool:
     return bool(job.dataset) and job.dataset not in host.datasets
 
 
+def asked_gpus(job: JobFacts, *, at_home: bool = False) -> str:
+    """For people: how many GPUs it asks for, and where; `at_home`: it can have them there only."""
+    gpus = counted(job.per_node, "GPU")
+    if at_home:
+        return f"{gpus} of {'each of ' * (len(job.hosts) > 1)}{', '.join(job.hosts)}"
+    return f"{gpus} on {'one server' if job.nodes == 1 else f'each of {job.nodes} servers'}"
+
+
 def takes_new(host: HostFacts) -> bool:
     return host.connected and host.accepts and host.starts
 

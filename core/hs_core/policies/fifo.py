@@ -4,11 +4,10 @@ A job that could never run here does not block: the head is the earliest that co
 in office before keep their servers and queue up there.
 """
 
-from hs_core.mechanism.placing import by_arrival, why_nowhere
+from hs_core.mechanism.placing import asked_gpus, by_arrival, why_nowhere
 from hs_core.mechanism.slots import Slots
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
-from hs_core.words import counted
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -34,17 +33,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         ):
             continue
         if head is not None:
-            why[job.id] = f"job {head.id} is ahead of it and waits for {_gpus(head)}"
+            why[job.id] = (
+                f"job {head.id} is ahead of it and waits for {asked_gpus(head, at_home=head.started)}"
+            )
         elif not (slots.offer(job) or slots.rehome(job)):
             head = job
-            why[job.id] = f"first in line: waits until {_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
+            why[job.id] = (
+                f"first in line: waits until {asked_gpus(job, at_home=job.started)} {'is' if job.gang == 1 else 'are'} free"
+            )
     return slots.verdict({}, why)
-
-
-def _gpus(job: JobFacts) -> str:
-    if job.nodes == 1:
-        return f"{counted(job.gang, 'GPU')} on one server"
-    return f"{counted(job.per_node, 'GPU')} on each of {job.nodes} servers"
 
 
 FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

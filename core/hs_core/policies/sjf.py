@@ -3,10 +3,11 @@
 A class that was not measured on any model that its job may have goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
 """
 
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.lengths import Lengths
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import asked_gpus, by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -15,11 +16,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     kept = seats.kept(order)
     waiting = [job for job in order if job.id not in kept]
     seats.serve(waiting)
-    why = {
-        job.id: lengths.why(job) or "shorter jobs start first, and nobody is put aside for it"
-        for job in order
-    }
+    why = Later(lambda: {job.id: lengths.why(job) or _why(job) for job in waiting})
     return seats.verdict({}, why, waiting)
+
+
+def _why(job: JobFacts) -> str:
+    are = "is" if job.gang == 1 else "are"
+    return f"it starts when {asked_gpus(job)} {are} free and no shorter job waits for them: nobody is put aside for it"
 
 
 SJF = Policy(name="sjf", needs=Needs(preemptive=False, lengths=True), decide=decide)
