@@ -53,7 +53,11 @@ def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     at.now_s = 11.0  # too early to decide again
     assert at.wanted[N1].turn == turn
     at.do("report n1 1:0=held")
-    assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS
+    why = at.machine.why(JobId(1), 0.0)
+    assert (why.reason, why.text) == (
+        Reason.WAITING_FOR_TURN,
+        "it has its turn on n1 now, and is about to go on",
+    )
     at.do("pause alice 1")
     assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
 

@@ -16,7 +16,6 @@ from hs_core.errors import BrokenError
 from hs_core.forms import Elastic, Shape
 from hs_core.model import JobSpec, MoveReason, Topology
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
 from hs_core.profile import Profile, RateSample
 from hs_core.reports import JobReport, Phase
@@ -168,7 +167,7 @@ def trading(trade: Trade, *, undone: bool = False, entitled: int = 1) -> Policy:
 
 def test_a_trade_is_told_with_everything_about_it_and_shown() -> None:
     at = World(trading(a_trade()), Settings(settle_s=0.0))
-    for line in ("user alice", "user bob", "host n1 V100:1", "submit bob b", "submit alice a"):
+    for line in ("user alice", "host n1 V100:1", "submit alice a"):
         at.do(line)
     fact = next(fact for fact in at.outcome.facts if fact.kind == "trade")
     assert fact.data == {
@@ -296,13 +295,3 @@ def test_of_a_job_it_is_known_how_fast_its_class_is_in_every_way_in_which_it_may
     as_declared = WayRate(model="V100", steps_per_s=5.0, nodes=1, shape=Shape(gpus=1, per_gpu=64))
     found = ways(job_class="elastic", elastic=limits)
     assert found == [as_declared, replace(as_declared, steps_per_s=4.0, shape=large)]
-
-
-def test_who_wants_nothing_any_more_is_entitled_to_nothing_before_the_policy_is_asked_again() -> None:
-    at = World(find("gandiva-fair"), Settings(quantum_s=10.0, settle_s=0.0))
-    for line in ("user alice", "user bob", "host n1 V100:4", "submit alice a gpus=4", "submit bob b gpus=4"):
-        at.do(line)
-    at.do("report n1 1:0=held step=3 2:0=running")
-    assert set(at.machine.entitled()) == {(ALICE, "V100"), (BOB, "V100")}
-    at.do("report n1 2:0=exited code=0")
-    assert {*at.machine.entitled(), *at.machine.base()} == {(ALICE, "V100")}

@@ -394,10 +394,6 @@ class Sight:
                 demand[job.user, model] = demand.get((job.user, model), 0.0) + gpus
         return dict(sorted(demand.items()))
 
-    def wanting(self) -> set[UserName]:
-        """Who has jobs that could run now."""
-        return {job.user for job in self.jobs(self._doomed)}
-
     def hosts(self) -> tuple[HostFacts, ...]:
         if len(self._hosts) > 2 * len(self._book.hosts):
             self._hosts.clear()  # most of them were removed

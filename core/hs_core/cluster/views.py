@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from hs_core.cluster import admission, copies, reports
@@ -150,18 +149,12 @@ class Views(Held):
         return tuple(self._stories.get(job, ()))
 
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
-        """By (user, model), as decided last; who wants nothing any more is entitled to nothing."""
-        return self._of_wanting(self._said.entitled)
+        """By (user, model), as decided last."""
+        return {key: float(gpus) for key, gpus in sorted(self._said.entitled.items())}
 
     def base(self) -> Mapping[tuple[UserName, str], float]:
         """Entitlements before trades."""
-        return self._of_wanting(self._said.base or self._said.entitled)
-
-    def _of_wanting(
-        self, shares: Mapping[tuple[UserName, str], Fraction]
-    ) -> dict[tuple[UserName, str], float]:
-        wanting = self._sight.wanting() if shares else ()
-        return {key: float(gpus) for key, gpus in sorted(shares.items()) if key[0] in wanting}
+        return {key: float(gpus) for key, gpus in sorted((self._said.base or self._said.entitled).items())}
 
     def trades(self) -> tuple[Trade, ...]:
         """Those that stand, oldest first."""
