@@ -153,7 +153,9 @@ def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
 
     config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)
     logs.set_up()
-    return asyncio.run(serve(config))
+    status = asyncio.run(serve(config))
+    unheard.forget_unsaid()
+    return status
 
 
 def main() -> None:

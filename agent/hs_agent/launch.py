@@ -1,6 +1,7 @@
 """Starting a job as its user, and finding it again: launch.json, its folders, the shim process."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -284,7 +285,10 @@ class Launcher:
 
 
 def _make_folder(path: Path, *, parents: bool = True) -> None:
-    path.mkdir(mode=0o711, parents=parents, exist_ok=True)
+    try:
+        path.mkdir(mode=0o711, parents=parents, exist_ok=True)
+    except FileExistsError:  # as the system says it of whatever else is in the way
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     with contextlib.suppress(PermissionError):
         path.chmod(0o711)
 

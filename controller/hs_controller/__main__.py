@@ -151,6 +151,7 @@ def _leave(status: int) -> NoReturn:
     """All is written by now. Where a thread is still at a decision nothing is taken apart any more: a solver's library would be under its feet."""
     if still_at_it():
         os._exit(status)
+    unheard.forget_unsaid()
     sys.exit(status)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -38,7 +38,15 @@ def _unheard() -> click.exceptions.Exit:
     return click.exceptions.Exit(BROKEN_PIPE)
 
 
-def silence() -> None:
-    """What could not be written is not tried again at exit, which would make its own status of it (120)."""
+def silence(stream: TextIO | None = None) -> None:
+    """What could not be written, to standard output unless said, is not tried again at exit, which would make its own status of it (120)."""
     with contextlib.suppress(OSError, ValueError):  # it may be no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+
+
+def forget_unsaid() -> None:
+    """The same of what a library could not say on standard error, a log on a full disk, say: a daemon's status tells how it ended."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        silence(sys.stderr)

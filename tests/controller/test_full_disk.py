@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,19 @@ def test_a_start_on_a_full_disk_ends_so_that_systemd_tries_again_and_does_not_gi
     assert (program._run(file), slept) == (75, [])
     monkeypatch.setenv("NOTIFY_SOCKET", "@nobody")
     assert (program._run(file), slept) == (75, [program.FULL_S])
+
+
+def test_how_a_daemon_ended_is_its_status_though_a_library_cannot_say_all_on_standard_error() -> None:
+    ends = (
+        "import sys; from hs_daemon import unheard; sys.stderr.write('half a line'); {}; raise SystemExit(3)"
+    )
+
+    buffered = {name: said for name, said in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+    def status(before: str) -> int:
+        with Path("/dev/full").open("w") as full:
+            argv = [sys.executable, "-c", ends.format(before)]
+            return subprocess.run(argv, stderr=full, env=buffered, timeout=120, check=False).returncode
+
+    assert status("unheard.forget_unsaid()") == 3
+    assert status("pass") == 120, "Python's own"
