@@ -264,9 +264,9 @@ def test_slowdowns_of_more_or_fewer_gpus_than_there_are_are_refused() -> None:
     ("taken", "field", "why"),
     [
         ("state", "state_dir", "File exists"),
-        ("state/jobs", "state_dir", "File exists"),
+        ("state/jobs", "state_dir", "Not a directory"),
         ("state/lock/", "state_dir", "Is a directory"),
-        ("run", "run_dir", "File exists"),
+        ("run", "run_dir", "Not a directory"),
     ],
 )
 def test_folders_that_cannot_be_made_are_named_by_run_and_doctor(place, taken, field, why) -> None:
