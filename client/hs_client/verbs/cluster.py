@@ -1,7 +1,7 @@
 """Verbs about the cluster: share, usage, gpus, nodes, trades, events, info, doctor."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -222,71 +222,39 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
 
 def _checks(client: Client) -> list[dict[str, str]]:
     reply = client.info()
-    found = [
-        _check(
-            "ok",
-            "controller",
-            f"answers at {client.address.target}, up {quantities.span_text(reply.uptime_s)}",
-        )
+    you = _check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}")
+    nodes = client.nodes()
+    none = _check("fail", "nodes", "none has joined", "start hs-agent on a GPU host")
+    return [
+        *_checks_of_controller(client, reply),
+        *_checks_of_policy(client.policy()),
+        you,
+        *([] if nodes else [none]),
+        *(check for node in nodes for check in _checks_of(node, reply.version)),
     ]
+
+
+def _checks_of_controller(client: Client, reply: wire.InfoReply) -> Iterator[dict[str, str]]:
+    up = quantities.span_text(reply.uptime_s)
+    yield _check("ok", "controller", f"answers at {client.address.target}, up {up}")
     same = _alike(reply.version, VERSION)
     fix = "" if same else "install the same version of heteroshare here and there"
-    found.append(
-        _check("ok" if same else "warn", "version", f"controller {reply.version}, hsctl {VERSION}", fix)
-    )
+    yield _check("ok" if same else "warn", "version", f"controller {reply.version}, hsctl {VERSION}", fix)
     if reply.read_only:
-        found.append(
-            _check(
-                "fail",
-                "store",
-                "cannot be written just now",
-                "free space on the controller's disk; its log says more",
-            )
-        )
-    policy = client.policy()
+        fix = "free space on the controller's disk; its log says more"
+        yield _check("fail", "store", "cannot be written just now", fix)
+
+
+def _checks_of_policy(policy: wire.PolicyView) -> Iterator[dict[str, str]]:
+    another = "put another one in office: hsctl policy set NAME"
     if policy.failure:
-        found.append(
-            _check(
-                "fail",
-                "policy",
-                f"it fails: {policy.failure}",
-                "put another one in office: hsctl policy set NAME",
-            )
-        )
+        yield _check("fail", "policy", f"it fails: {policy.failure}", another)
     if policy.deciding_s > policy.quantum_s:
-        found.append(
-            _check(
-                "fail",
-                "policy",
-                f"it has been deciding for {policy.deciding_s:.0f} s",
-                "put another one in office: hsctl policy set NAME (the same one is asked anew)",
-            )
-        )
+        text = f"it has been deciding for {policy.deciding_s:.0f} s"
+        yield _check("fail", "policy", text, f"{another} (the same one is asked anew)")
     if policy.given_up:
-        found.append(
-            _check(
-                "warn",
-                "policy",
-                f"{policy.given_up} of the decisions that were given up have not come to their end",
-                "they end with the controller: restart it when it suits you",
-            )
-        )
-    found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))
-    nodes = client.nodes()
-    if not nodes:
-        found.append(_check("fail", "nodes", "none has joined", "start hs-agent on a GPU host"))
-    for node in nodes:
-        found += _checks_of(node)
-        if node.version and not _alike(node.version, reply.version):
-            found.append(
-                _check(
-                    "warn",
-                    f"node {node.name}",
-                    f"its agent is of version {node.version}, the controller of {reply.version}",
-                    "install the same version of heteroshare here and there: the controller first, then the agents (docs/controller.md)",
-                )
-            )
-    return found
+        text = f"{policy.given_up} of the decisions that were given up have not come to their end"
+        yield _check("warn", "policy", text, "they end with the controller: restart it when it suits you")
 
 
 def _alike(one: str, other: str) -> bool:
@@ -294,7 +262,8 @@ def _alike(one: str, other: str) -> bool:
     return one.split(".")[:2] == other.split(".")[:2]
 
 
-def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
+def _checks_of(node: wire.NodeView, version: str) -> list[dict[str, str]]:
+    """`version`: the controller's."""
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
     fix = ""
@@ -327,6 +296,10 @@ def _checks_of(node: wire.NodeView) -> list[dict[str, str]]:
                 "see its agent's log; `hsctl node enroll` makes a new one",
             )
         )
+    if node.version and not _alike(node.version, version):
+        text = f"its agent is of version {node.version}, the controller of {version}"
+        fix = "install the same version of heteroshare here and there: the controller first, then the agents (docs/controller.md)"
+        found.append(_check("warn", f"node {node.name}", text, fix))
     return found
 
 
