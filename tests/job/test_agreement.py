@@ -77,27 +77,39 @@ def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_befo
     assert not training.is_alive()
 
 
+class Seen(threading.Condition):
+    """Says who waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[int] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.add(threading.get_ident())
+        try:
+            return super().wait(timeout)
+        finally:
+            self.waiting.discard(threading.get_ident())
+
+
+def until(look: Callable[[], bool], what: str) -> None:
+    never = threading.Event()
+    for _ in range(1000):
+        if look():
+            return
+        never.wait(0.01)
+    pytest.fail(what)
+
+
 @pytest.mark.parametrize("phase", [Phase.NEW, Phase.RUNNING])
 def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase: Phase) -> None:
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
     wire = Wire()
     rank._link = wire  # type: ignore[assignment]
     rank._phase = phase
-    never, enough = threading.Event(), threading.Event()
+    enough = threading.Event()
     steps = [0, 0]
-    waiting: set[int] = set()
-
-    class Seen(threading.Condition):
-        """Says who waits."""
-
-        def wait(self, timeout: float | None = None) -> bool:
-            waiting.add(threading.get_ident())
-            try:
-                return super().wait(timeout)
-            finally:
-                waiting.discard(threading.get_ident())
-
-    rank._lock = Seen()
+    rank._lock = lock = Seen()
 
     def train(which: int) -> None:
         while not enough.is_set():
@@ -109,14 +121,7 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
 
     def both_stand() -> bool:
         with rank._lock:
-            return len(waiting) == 2
-
-    def until(look: Callable[[], bool], what: str) -> None:
-        for _ in range(1000):
-            if look():
-                return
-            never.wait(0.01)
-        pytest.fail(what)
+            return len(lock.waiting) == 2
 
     try:
         if phase is Phase.RUNNING:
