@@ -142,8 +142,9 @@ def test_others_find_no_such_job_and_an_administrators_command_is_a_deed(lasting
 def test_a_command_is_refused_where_its_job_has_no_server_that_is_here(lasting):
     async def story():
         async with a_job_that_runs(lasting) as here:
+            after = [common_pb2.After(job_id=here.job, condition="any")]
             [waits] = await here.client.submit(
-                common_pb2.JobSpec(name="w", command=["x"], gpus=4, workdir="/")
+                common_pb2.JobSpec(name="w", command=["x"], gpus=4, workdir="/", after=after)
             )
             for job, rank, how in (
                 (here.job, 1, (*INVALID, "rank = 1: job 1 is on h1; expected 0")),
