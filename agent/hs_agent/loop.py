@@ -12,6 +12,7 @@ from hs_agent.adoption import Adoption
 from hs_agent.config import Config
 from hs_agent.devices import Devices, Reading
 from hs_agent.errands import Errands
+from hs_agent.fetches import Fetches
 from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
 from hs_agent.launch import Launcher
@@ -20,8 +21,8 @@ from hs_agent.leases import Leases
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
 from hs_agent.secure import Secure
+from hs_agent.sending import Sender
 from hs_agent.sizes import Sizes
-from hs_agent.transfer import Fetches, Sender
 from hs_agent.watch import Watch
 from hs_core.errors import RefusedError
 from hs_core.events import (

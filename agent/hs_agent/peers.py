@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
+from hs_agent.carried import TornError
 from hs_agent.config import Config, split_address
 from hs_agent.folder import Key
 from hs_agent.gangs import HeadGang, Member
 from hs_agent.secure import Secure
-from hs_agent.transfer import Sender, TornError
+from hs_agent.sending import Sender
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.names import JobId
 from hs_core.wanted import Lend, Peer, Wanted, WantedJob

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import structlog
 
+from hs_agent.carried import Carrier, TornError, manifest_name
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
-from hs_agent.transfer import Carrier, TornError, manifest_name
 from hs_core.errors import RefusedError
 from hs_core.events import CheckpointWeighed, HostEvent
 from hs_daemon import boot_s

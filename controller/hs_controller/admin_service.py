@@ -9,7 +9,7 @@ from hs_controller.accounts import check_account
 from hs_controller.callers import administrators
 from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, revocation, seconds
 from hs_controller.gate import CALLER
-from hs_controller.loop import Make
+from hs_controller.intake import Make
 from hs_controller.permissions import Caller
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Kept

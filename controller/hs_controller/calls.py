@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from hs_controller import permissions
+from hs_controller.intake import Key
 from hs_controller.links import Hub
-from hs_controller.loop import Key, Loop
+from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.errors import RefusedError

@@ -1,9 +1,5 @@
 """The single writer: takes what has happened into one batch, commits it, and only then answers and gives orders.
 
-Somebody waits for the answer to a request, and nobody for what an agent or a timer tells: a batch has the requests first, all of them, and then of
-what was told, in its order, as much as can be handled in a moment; little, where a long batch (a decision) has kept the requests waiting. The
-rest is of the next batch, behind the requests that came meanwhile.
-
 When a commit fails nothing of it may survive: what is in memory is built again from the journal, in a new term, and the agents'
 reports are taken in again, as after a restart. Until the journal can be written, mutating calls are refused.
 """
@@ -11,9 +7,7 @@ reports are taken in again, as after a restart. Until the journal can be written
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -22,20 +16,22 @@ import structlog
 from hs_controller import garbage
 from hs_controller.clock import Clock
 from hs_controller.config import Config
+from hs_controller.intake import Intake, Item, Key, Make, Render
 from hs_controller.journal import Journal
 from hs_controller.meters import Meters
 from hs_controller.mind import FLUSH_S, Draft, Mind, refuse_other_body
+from hs_controller.onlookers import Onlookers
 from hs_controller.pruning import Pruning
-from hs_controller.rows import Account, Answered, Event, Kept
+from hs_controller.rows import Account, Answered, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_controller.thinker import Thinker
-from hs_core.cluster import ClusterMachine, Outcome
+from hs_core.cluster import ClusterMachine
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, PolicyAnswered, QuantumEnded, UserSet
 from hs_core.failures import Failure
 from hs_core.model import Job
-from hs_core.names import HostName, JobId, UserName
+from hs_core.names import HostName, UserName
 from hs_core.policy import Policy, Verdict
 from hs_core.question import Question
 from hs_core.wanted import Wanted
@@ -44,14 +40,7 @@ log = structlog.get_logger("hs_controller.loop")
 
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 CLOCK_BEHIND_S = 60.0  # the journal: a person has to hear of it
-LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
-BATCH = 1024  # items, so that one transaction stays short
 PACE_S = 0.01  # from one batch's beginning to the next: what comes meanwhile shares a commit
-LONG_S = 0.03  # of a batch: who asked meanwhile has waited for long enough
-TURN_S = 0.01  # from a batch's beginning what was told may be taken in, or as long as the last commit: on a slow disk it must not pile up between commits
-
-Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
-Render = Callable[[Sequence[Outcome]], bytes]
 
 
 class Hosts(Protocol):
@@ -63,43 +52,6 @@ class Hosts(Protocol):
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
         """Everything it has said, as if it had just said it; nothing, if it is gone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """What makes a request the same when it is sent again."""
-
-    caller: str
-    key: str
-    digest: bytes
-
-
-def _future() -> asyncio.Future[bytes]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    make: Make
-    render: Render | None = None  # None: nobody is answered
-    key: Key | None = None
-    recalled: Sequence[Job] = ()
-    done: asyncio.Future[bytes] = field(default_factory=_future)
-
-
-class Watch:
-    """Rings when a job changed."""
-
-    def __init__(self) -> None:
-        self._rung = asyncio.Event()
-
-    def ring(self) -> None:
-        self._rung.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), timeout_s)
-        self._rung.clear()
 
 
 class Loop:
@@ -121,17 +73,12 @@ class Loop:
         self.meters = meters
         self.hosts: Hosts | None = None
         self.read_only = ""  # why, while the store cannot be written
-        self.events: deque[Event] = deque(maxlen=LIVE_EVENTS)
-        self.committed_seq = mind.last_seq
+        self.onlookers = Onlookers(mind.last_seq)
         self._policy = policy
         self._grant_key = grant_key
-        self._asked: deque[_Item] = deque()
-        self._told: deque[_Item] = deque()
-        self._something = asyncio.Event()
+        self._intake = Intake()
         self._settled = asyncio.Event()
         self._settled.set()
-        self._watches: dict[JobId, set[Watch]] = {}
-        self._event_bell = asyncio.Event()
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._flush_due = False
@@ -143,8 +90,7 @@ class Loop:
         self._young = garbage.Young()
         self._thinker = Thinker()
         self._closing = False
-        self._handling: list[_Item] = []
-        self._broken: Exception | None = None
+        self._handling: list[Item] = []
         self._config_users: dict[str, dict[str, float | str | None]] | None = None
 
     # --- starting ---------------------------------------------------------------------------------------------------
@@ -196,7 +142,7 @@ class Loop:
             ]
 
         self._config_users = said
-        self._put(self._asked, _Item(make))  # before any request of theirs
+        self._intake.ask(Item(make))  # before any request of theirs
 
     def _put_config_policy(self) -> None:
         """Another one than before, by what the configuration says, is a deed like any other."""
@@ -206,32 +152,24 @@ class Loop:
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             return [Kept(now_s=now_s, facts=tuple(self.mind.put_in_office(now_s)))]
 
-        self._put(self._asked, _Item(make))
+        self._intake.ask(Item(make))
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def tell(self, make: Make) -> asyncio.Future[bytes]:
         """Something happened. The future is done when it is durable (or, a counter, will be); nobody needs to wait for it."""
-        return self._put(self._told, _Item(make))
+        return self._intake.tell(Item(make))
 
     async def ask(self, make: Make, render: Render, key: Key | None, recalled: Sequence[Job] = ()) -> bytes:
         """A request: its answer once it is durable. Raises RefusedError."""
         if self.read_only:
             raise self._refuse_write()
-        if len(self._asked) >= self.config.limits.queued_requests:
+        if self._intake.requests >= self.config.limits.queued_requests:
             raise RefusedError(
                 "the controller has too many requests waiting; try again in a second", Kind.UNAVAILABLE
             )
         # Shielded: a caller that goes away must not take away the answer of one that sent the same key.
-        return await asyncio.shield(self._put(self._asked, _Item(make, render, key, recalled)))
-
-    def _put(self, queue: deque[_Item], item: _Item) -> asyncio.Future[bytes]:
-        if self._broken is not None:
-            _settle(item.done, self._broken)
-            return item.done
-        queue.append(item)
-        self._something.set()
-        return item.done
+        return await asyncio.shield(self._intake.ask(Item(make, render, key, recalled)))
 
     async def settled(self) -> ClusterMachine:
         """The machine as it is in the journal (but for counters): what is being committed is not shown before it is."""
@@ -245,27 +183,27 @@ class Loop:
         try:
             await self._run()
         except Exception as error:
-            self._broken = error
-            for item in (*self._handling, *self._asked, *self._told):
-                _settle(item.done, error)  # nobody waits for an answer that cannot come
+            for item in self._handling:
+                item.settle(error)  # nobody waits for an answer that cannot come
+            self._intake.shut(error)
             raise
 
     async def _run(self) -> None:
         self._quantum_ended()  # whatever waits, is decided about
         while True:
-            await self._something.wait()
+            await self._intake.something.wait()
             if self.read_only:
                 await self._recover()
                 continue
             if not self._closing and (early_s := self._begun_s + PACE_S - time.perf_counter()) > 0:
                 await asyncio.sleep(early_s)
-            self._something.clear()
-            if self._waiting or self._flush_due:
+            self._intake.something.clear()
+            if self._intake.waiting or self._flush_due:
                 self._begun_s = time.perf_counter()
                 await self._step()
                 self._step_s = time.perf_counter() - self._begun_s
-            if self._waiting:
-                self._something.set()
+            if self._intake.waiting:
+                self._intake.something.set()
             elif self._closing:
                 return
             await self.pruning.look(self.mind.machine)
@@ -277,31 +215,15 @@ class Loop:
         self._thinker.close()
         self._closing = True
         self._flush_due = True
-        self._something.set()
-
-    @property
-    def _waiting(self) -> bool:
-        return bool(self._asked or self._told)
-
-    def _batch(self) -> Iterator[_Item]:
-        """Requests first; of what was told at least one, so that requests without end don't keep it waiting for ever."""
-        late = bool(self._asked) and self._step_s > LONG_S
-        until_s = time.perf_counter() + (0.0 if late else max(TURN_S, self._commit_s))
-        for _ in range(min(BATCH, len(self._asked))):
-            yield self._asked.popleft()
-        for _ in range(BATCH):
-            if self._told:
-                yield self._told.popleft()
-            if not self._told or time.perf_counter() >= until_s:
-                return
+        self._intake.something.set()
 
     async def _step(self) -> None:
         self._settled.clear()
-        items = self._handling = list[_Item]()
+        items = self._handling = list[Item]()
         try:
             draft = Draft()
             answers = []
-            for item in self._batch():
+            for item in self._intake.batch(self._step_s, self._commit_s):
                 items.append(item)
                 answers.append(await self._item(item, draft))
             if self._config_users is not None:
@@ -319,9 +241,9 @@ class Loop:
             self._settled.set()
         self._publish(draft)
         for item, answer in zip(items, answers, strict=True):
-            _settle(item.done, answer)
+            item.settle(answer)
 
-    async def _item(self, item: _Item, draft: Draft) -> bytes | Exception:
+    async def _item(self, item: Item, draft: Draft) -> bytes | Exception:
         """The item's answer, to be given once the batch is durable."""
         now_s = self.clock.now_s()
         try:
@@ -383,7 +305,7 @@ class Loop:
     def _flush_now(self) -> None:
         self._flush = None
         self._flush_due = True
-        self._something.set()
+        self._intake.something.set()
 
     def _publish(self, draft: Draft) -> None:
         assert self.hosts is not None
@@ -397,23 +319,12 @@ class Loop:
             self._thinker.give_up()
         if draft.question is not None:
             self._consult(draft.question)
-        if draft.events:
-            self.events.extend(draft.events)
-            self.meters.published(draft.events)
-            self.committed_seq = draft.events[-1].seq
-            self._event_bell.set()
-            self._event_bell = asyncio.Event()
-            for event in draft.events:
-                fact = event.fact
-                told = {
-                    k: v
-                    for k, v in (("job", fact.job), ("user", fact.user), ("host", fact.host))
-                    if v is not None
-                }
-                log.info(fact.kind, text=fact.text, **told)
-        for job in draft.touched:
-            for watch in self._watches.get(job, ()):
-                watch.ring()
+        self.onlookers.tell(draft.events, draft.touched)
+        self.meters.published(draft.events)
+        for event in draft.events:
+            fact = event.fact
+            of = (("job", fact.job), ("user", fact.user), ("host", fact.host))
+            log.info(fact.kind, text=fact.text, **{which: name for which, name in of if name is not None})
 
     def _quantum_ended(self) -> None:
         self._wake = None
@@ -451,7 +362,7 @@ class Loop:
             Kind.UNAVAILABLE,
         )
 
-    async def _lose(self, error: StoreUnavailableError, items: Sequence[_Item]) -> None:
+    async def _lose(self, error: StoreUnavailableError, items: Sequence[Item]) -> None:
         """Nothing of the batch is durable, so nothing of it has happened."""
         self.read_only = str(error)
         log.error("read-only", why=self.read_only)
@@ -461,8 +372,8 @@ class Loop:
         await self._rebuild()
         self._look_on()
         for item in items:
-            _settle(item.done, self._refuse_write())
-        self._something.set()
+            item.settle(self._refuse_write())
+        self._intake.something.set()
 
     def _look_on(self) -> None:
         """What agents say cannot be taken in, but people are told who is there."""
@@ -489,7 +400,7 @@ class Loop:
     async def _recover(self) -> None:
         """Refuse what is queued, wait a little, try to take office again."""
         await self._pause(self._retry_s)
-        self._refuse_queued()
+        self._intake.refuse(self._refuse_write())
         if self._closing:
             self.read_only = ""
             return
@@ -511,46 +422,13 @@ class Loop:
     async def _pause(self, seconds: float) -> None:
         end_s = asyncio.get_running_loop().time() + seconds
         while not self._closing and (left_s := end_s - asyncio.get_running_loop().time()) > 0:
-            self._refuse_queued()
+            self._intake.refuse(self._refuse_write())
             self._look_on()  # one of them may have come or gone
-            self._something.clear()
+            self._intake.something.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something.wait(), left_s)
-        self._something.set()
-
-    def _refuse_queued(self) -> None:
-        for queue in (self._asked, self._told):
-            while queue:
-                _settle(queue.popleft().done, self._refuse_write())
-
-    # --- who looks on -------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def watching(self, job: JobId) -> Iterator[Watch]:
-        watch = Watch()
-        self._watches.setdefault(job, set()).add(watch)
-        try:
-            yield watch
-        finally:
-            self._watches[job].discard(watch)
-            if not self._watches[job]:
-                del self._watches[job]
-
-    async def event_after(self, seq: int) -> None:
-        """Returns when there is an event after `seq`."""
-        while self.committed_seq <= seq:
-            await self._event_bell.wait()
+                await asyncio.wait_for(self._intake.something.wait(), left_s)
+        self._intake.something.set()
 
 
 def _joined(hosts: Hosts, host: HostName, now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
     return hosts.joined(host, now_s)
-
-
-def _settle(done: asyncio.Future[bytes], answer: bytes | Exception) -> None:
-    if done.done():
-        return
-    if isinstance(answer, bytes):
-        done.set_result(answer)
-    else:
-        done.set_exception(answer)
-        done.exception()  # seen: an answer that nobody waits for any more is no error of the loop

@@ -114,7 +114,7 @@ class Output:
 
     async def _started(self, job: Job, epoch: int) -> Job:
         """Once an incarnation beyond that one has a process, or it ended without one."""
-        with self._loop.watching(job.id) as watch:
+        with self._loop.onlookers.watching(job.id) as watch:
             while not (job.state.ended or (job.epoch > epoch and _has_log(job))):
                 await watch.wait(REFRESH_S)
                 job = await self._look(job.id)
@@ -212,7 +212,7 @@ class Output:
 
     async def _with_link(self, job: Job, rank: int = 0) -> Job:
         """As soon as its agent is here, or it is known not to come soon: after a controller's restart it takes agents a moment."""
-        with contextlib.suppress(TimeoutError), self._loop.watching(job.id) as watch:
+        with contextlib.suppress(TimeoutError), self._loop.onlookers.watching(job.id) as watch:
             async with asyncio.timeout(AWAY_S):
                 epoch = job.epoch
                 while not job.state.ended and job.epoch == epoch and not self._is_here(job, rank):

@@ -283,7 +283,7 @@ class Service(AdminCalls, TokenCalls):
 
     async def WatchJob(self, request: pb.JobRequest, context: Context) -> AsyncIterator[pb.JobView]:
         caller = CALLER.get()
-        with self._watcher(), self._loop.watching(JobId(request.job_id)) as watch:
+        with self._watcher(), self._loop.onlookers.watching(JobId(request.job_id)) as watch:
             shown = None
             while True:
                 machine, job = await self._job(request.job_id)
@@ -398,7 +398,7 @@ class Service(AdminCalls, TokenCalls):
     async def _backlog(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
         """From the journal, a page at a time, until there is no more: a watcher that takes nothing has no more than that in memory."""
         while True:
-            upto = self._loop.committed_seq
+            upto = self._loop.onlookers.last_seq
             page = await self._loop.store.read(
                 lambda journal: journal.events(
                     after_seq=cursor.seen,
@@ -417,19 +417,16 @@ class Service(AdminCalls, TokenCalls):
 
     async def _live(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
         """From the ring that all watchers share: one that falls out of it is dropped, so nobody's slowness costs memory."""
-        loop = self._loop
+        ring = self._loop.onlookers
         while True:
-            await loop.event_after(cursor.seen)
-            if (
-                loop.events[0].seq > cursor.seen + 1
-            ):  # one batch larger than the ring: no fault of the watcher
+            await ring.event_after(cursor.seen)
+            if ring.event(cursor.seen + 1) is None:  # one batch larger than the ring: no fault of the watcher
                 async for view in self._backlog(request, cursor):
                     yield view
-            while cursor.seen < loop.committed_seq:
-                oldest = loop.events[0].seq
-                if oldest > cursor.seen + 1:
+            while cursor.seen < ring.last_seq:
+                event = ring.event(cursor.seen + 1)
+                if event is None:
                     raise ResyncError(f"events after {cursor.seen} have gone by; ask again from there")
-                event = loop.events[cursor.seen + 1 - oldest]
                 cursor.seen = event.seq
                 fact = event.fact
                 asked = request.job_id in {0, fact.job} and (not request.user or fact.concerns(request.user))

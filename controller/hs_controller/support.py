@@ -73,7 +73,7 @@ async def _office(loop: Loop, hub: Hub, started_s: float) -> dict[str, Any]:
         "up_s": time.clock_gettime(time.CLOCK_BOOTTIME) - started_s,
         "term": machine.term,
         "read_only": loop.read_only,
-        "committed_seq": loop.committed_seq,
+        "committed_seq": loop.onlookers.last_seq,
         "policy": machine.policy.name,
         "policy_fails": machine.failure,
         "decided_at_s": watched.decided_s,

@@ -21,8 +21,9 @@ from hs_controller.calls import (
 )
 from hs_controller.config import USER_NAME
 from hs_controller.gate import CALLER
+from hs_controller.intake import Key
 from hs_controller.links import Hub
-from hs_controller.loop import Key, Loop
+from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
 from hs_controller.pki import Authority, Issued
 from hs_controller.registry import digest_of

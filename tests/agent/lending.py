@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hs_agent import accounts, cgroup, launch, peers, transfer
+from hs_agent import accounts, cgroup, launch, peers
 from hs_agent.config import Config
+from hs_agent.fetches import Fetches
+from hs_agent.sending import Sender
 from hs_core.events import Fetch
 from hs_core.names import HostName, JobId
 from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, Wanted, WantedJob
@@ -60,7 +62,7 @@ class Two:
         self.cut_after: int | None = None
         self.carried: list[int] = []
         self.give_up_s = 20.0
-        self.sender: transfer.Sender | None = None
+        self.sender: Sender | None = None
         self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
         self.written_by = (0, 1)  # node, of so many
         self.lost = False  # the host that has it: nobody can be asked
@@ -126,7 +128,7 @@ class Two:
         return replace(self.job, epoch=2, source=source, grant=grant, **changes)
 
     async def fetch(self, grant: str = "sesame", **changes: Any) -> Any:
-        sender = self.sender or transfer.Sender(self.launchers[0])
+        sender = self.sender or Sender(self.launchers[0])
         door = peers.PeerDoor(self.configs[0], self.grants, sender, lambda _: None, None)
         await door.start()
         heard = asyncio.Event()
@@ -136,7 +138,7 @@ class Two:
             heard.set()
 
         dial = peers.PeerDialer(self.configs[self.onto], None)
-        fetches = transfer.Fetches(self.launchers[self.onto], dial, post, give_up_s=self.give_up_s)
+        fetches = Fetches(self.launchers[self.onto], dial, post, give_up_s=self.give_up_s)
         try:
             async with self.proxy(int(door.address.rpartition(":")[2])) as port:
                 fetches.start(Fetch(wanted=self.wanted(f"127.0.0.1:{port}", grant, **changes)))

@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from hs_agent import accounts, peers, transfer
+from hs_agent import accounts, carrier, peers, trip
+from hs_agent.carried import Carrier, manifest_name
+from hs_agent.fetches import Fetches
 from hs_agent.folder import Key
+from hs_agent.sending import SENT_AT_ONCE, Sender
+from hs_agent.trip import Got, Trip
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
 from hs_core.names import HostName, JobId
 from hs_core.reports import NO_ACCOUNT
-from hs_core.wanted import Peer, Source, SourcePart
+from hs_core.wanted import Peer, SourcePart
 from tests.agent.lending import GENERATION, MIB, STEP, Two, contents, run, write
 
 
@@ -85,9 +89,9 @@ carrier.main()
 def slow_disks(place: Path, monkeypatch: pytest.MonkeyPatch, fsync_s: float) -> None:
     """Which take longer than a peer may be silent."""
     script = place / "slow.py"
-    script.write_text(SLOW.format(package=str(Path(transfer.__file__).parents[1]), fsync_s=fsync_s))
-    monkeypatch.setattr(transfer.carrier, "__file__", str(script))
-    monkeypatch.setattr(transfer, "STALLED_S", 1.0)
+    script.write_text(SLOW.format(package=str(Path(carrier.__file__).parents[1]), fsync_s=fsync_s))
+    monkeypatch.setattr(carrier, "__file__", str(script))
+    monkeypatch.setattr(trip, "STALLED_S", 1.0)
 
 
 def test_a_large_file_is_gone_on_with_though_it_takes_long_to_read_what_is_there_already(
@@ -121,13 +125,13 @@ def test_who_waits_until_others_have_been_sent_theirs_does_not_give_up(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(two.folders[0], {"rank0.pt": 10})
-    monkeypatch.setattr(transfer, "STALLED_S", 1.0)
-    monkeypatch.setattr(transfer.carrier, "SIGN_EVERY_S", 0.1)
+    monkeypatch.setattr(trip, "STALLED_S", 1.0)
+    monkeypatch.setattr(carrier, "SIGN_EVERY_S", 0.1)
     two.lend()
 
     async def waits() -> Any:
-        two.sender = transfer.Sender(two.launchers[0])
-        others = [two.sender._room.acquire() for _ in range(transfer.SENT_AT_ONCE)]
+        two.sender = Sender(two.launchers[0])
+        others = [two.sender._room.acquire() for _ in range(SENT_AT_ONCE)]
         await asyncio.gather(*others)
         asyncio.get_running_loop().call_later(3.0, two.sender._room.release)
         return await two.fetch()
@@ -294,7 +298,7 @@ def test_what_another_node_wrote_is_kept_as_the_part_of_the_node_that_goes_on_fr
     nodes = tuple(Peer(host=HostName(f"host-{name}"), address="127.0.0.1:1") for name in "cdb")
     two.job = replace(two.job, nodes=nodes, node_rank=2)
     two.written_by = written_by
-    write(two.folders[0], {"rank2.pt": 20}, manifest=transfer.manifest_name(written_by[1], written_by[0]))
+    write(two.folders[0], {"rank2.pt": 20}, manifest=manifest_name(written_by[1], written_by[0]))
     two.lend()
     assert isinstance(run(two.fetch()), CheckpointFetched)
     assert set(contents(two.folders[1])) == {"rank2.pt", "manifest-2.json"}
@@ -379,8 +383,8 @@ def test_where_a_disk_has_no_room_for_an_average_the_host_is_to_blame_and_no_pro
     two.parts = lambda _peer: (SourcePart(peer=own, epoch=1, generation=GENERATION, copy=0, steps=80),)
     assert isinstance(run(two.fetch()), CheckpointFetched)
     script = place / "full.py"
-    script.write_text(FULL.format(package=str(Path(transfer.__file__).parents[1])))
-    monkeypatch.setattr(transfer.carrier, "__file__", str(script))
+    script.write_text(FULL.format(package=str(Path(carrier.__file__).parents[1])))
+    monkeypatch.setattr(carrier, "__file__", str(script))
     event = run(two.fetch())
     assert isinstance(event, FetchFailed), event
     assert (event.why, event.host_fault) == ("it takes 100 bytes; 99 are free here", True)
@@ -439,7 +443,7 @@ def test_a_carrier_that_ended_before_anybody_waited_for_it_is_seen_off_without_a
 
     async def outlived() -> None:
         order = {"what": "ask", "folder": str(two.folders[0]), "generation": GENERATION}
-        async with transfer.Carrier(order, accounts.account(two.job.run_as, two.configs[0])) as carried:
+        async with Carrier(order, accounts.account(two.job.run_as, two.configs[0])) as carried:
             assert carried._process is not None
             assert carried._process.stdin is not None
             carried._process.kill()
@@ -457,7 +461,7 @@ def test_a_fetch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
     async def breaks(*_: object) -> None:
         raise ZeroDivisionError("of its own")
 
-    monkeypatch.setattr(transfer.Fetches, "_try", breaks)
+    monkeypatch.setattr(Trip, "one", breaks)
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
     assert (event.why, event.hopeless) == ("ZeroDivisionError: of its own", False)
@@ -474,14 +478,15 @@ class Ordered:
         self.told = asyncio.Queue[int]()
         self.order: Fetch | None = None
 
-        async def tries(_it: transfer.Fetches, _order: Fetch, source: Source, *_: object) -> transfer.Got:
+        async def tries(one: Trip) -> Got:
+            source = one.source
             self.began.append(source.generation)
             self.begins[source.generation].set()
             await self.ends[source.generation].wait()
-            return transfer.Got(source.generation, source.step, 0)
+            return Got(source.generation, source.step, 0)
 
-        monkeypatch.setattr(transfer.Fetches, "_try", tries)
-        self.fetches = transfer.Fetches(two.launchers[1], peers.PeerDialer(two.configs[1], None), self.post)
+        monkeypatch.setattr(Trip, "one", tries)
+        self.fetches = Fetches(two.launchers[1], peers.PeerDialer(two.configs[1], None), self.post)
 
     def post(self, event: Any) -> None:
         self.told.put_nowait(event.generation)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from hs_client import Client, ImpossibleError, UnavailableError
-from hs_client import api as api_module
+from hs_client import line as line_module
 from hs_client.errors import BY_KIND
+from hs_client.line import Line
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -94,7 +95,7 @@ def test_a_folder_or_a_path_of_another_encoding_is_named(hsctl, fake, tmp_path, 
 
 
 def test_no_socket_is_told_at_once_with_what_to_do(call, short, monkeypatch):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (3600.0,))  # that is not waited for
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (3600.0,))  # that is not waited for
     ran = call("--controller", f"unix:{short}/none.sock", "queue")
     assert ran.code == 6
     assert "no such socket" in ran.err
@@ -103,7 +104,7 @@ def test_no_socket_is_told_at_once_with_what_to_do(call, short, monkeypatch):
 
 
 def test_a_dead_socket_is_unreachable(call, serving, monkeypatch):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01,))
     serving.stop()
     serving.socket.unlink(missing_ok=True)
     import socket
@@ -124,7 +125,7 @@ def test_what_would_follow_a_controller_does_not_wait_for_one_that_was_never_the
     def awaited(*_):
         raise AssertionError("it waits for a controller to come back")
 
-    monkeypatch.setattr(Client, "_await_controller", awaited)
+    monkeypatch.setattr(Line, "await_back", awaited)
     ran = call("--controller", f"unix:{short / 'none.sock'}", *words)
     assert ran.code == 6
     assert "there is no such socket" in ran.err
@@ -178,7 +179,7 @@ def _unimplemented(context):
 
 @pytest.mark.parametrize("stops", [False, True], ids=["lost", "stopped"])
 def test_a_lost_answer_is_asked_again_with_the_same_key_and_gives_one_job(hsctl, fake, monkeypatch, stops):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
     fake.stops = stops
     fake.losses["Submit"] = 2
     ran = hsctl("submit", "--parsable", "true")
@@ -196,7 +197,7 @@ def test_two_invocations_have_two_keys(hsctl, fake):
 
 
 def test_a_controller_that_went_away_while_it_was_asked_is_waited_for(hsctl, fake, monkeypatch):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01, 0.01))
     fake.losses["DrainNode"] = 10
     fake.nodes = [wire.NodeView(name="v1", state="up")]
     assert hsctl("node", "drain", "v1").code == 0
@@ -204,17 +205,18 @@ def test_a_controller_that_went_away_while_it_was_asked_is_waited_for(hsctl, fak
 
 
 def test_who_watches_waits_for_a_controller_that_went_away_in_between(serving, fake, monkeypatch):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
-    with Client(f"unix:{serving.socket}") as client:
-        assert client.jobs() == []
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    where = f"unix:{serving.socket}"
+    with Client(where) as asks_once, Client(where, patient=True) as watches:
+        assert asks_once.jobs() == []
+        assert watches.jobs() == []
         serving.stop()
         with pytest.raises(UnavailableError):
-            client.jobs()
-        client.patient = True
+            asks_once.jobs()
         fake.add()
         back = threading.Timer(0.5, serving.start)
         back.start()
-        assert [job.id for job in client.jobs()] == [1]
+        assert [job.id for job in watches.jobs()] == [1]
         back.join()
 
 
@@ -233,7 +235,7 @@ def test_verbs_that_stay_are_patient(hsctl, fake, monkeypatch, words):
     seen = []
 
     def looked(client, *_, **__):
-        seen.append(client.patient)
+        seen.append(client._line.patient)
         raise KeyboardInterrupt
 
     for method in ("jobs", "newest_jobs", "shares", "nodes", "drain_node"):
@@ -244,16 +246,15 @@ def test_verbs_that_stay_are_patient(hsctl, fake, monkeypatch, words):
 
 
 def test_who_asks_once_is_told_soon_that_nobody_answers(serving):
-    with Client(f"unix:{serving.socket}.not") as client:
-        client.patient = True
-        with pytest.raises(UnavailableError, match="no such socket"):
-            client.info()
+    where = f"unix:{serving.socket}.not"
+    with Client(where, patient=True) as client, pytest.raises(UnavailableError, match="no such socket"):
+        client.info()
 
 
 def test_waiting_for_it_ends_some_time_and_says_that_the_change_may_have_been_made(
     serving, fake, monkeypatch
 ):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01, 0.01))
     fake.losses |= {"Info": 10**9, "DrainNode": 10**9}
     with Client(f"unix:{serving.socket}", timeout_s=0.2) as client:
         with pytest.raises(UnavailableError, match="a change that was asked for may have been made"):
@@ -264,7 +265,7 @@ def test_waiting_for_it_ends_some_time_and_says_that_the_change_may_have_been_ma
 
 
 def test_where_no_controller_answers_that_is_given_up_soon_and_nothing_was_asked(serving, monkeypatch):
-    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr(line_module, "RETRY_DELAYS_S", (0.01, 0.01))
     serving.stop()
     serving.socket.touch()  # as after kill -9
     with Client(f"unix:{serving.socket}", timeout_s=1e9) as client:

@@ -524,9 +524,9 @@ def test_a_backup_is_whole_though_one_before_it_was_cancelled_while_it_was_made(
             first.cancel()
             await asyncio.wait({first})
             await until(lambda: not here.controller._service._copies.sending.locked())
-            asked = here.loop.committed_seq
+            asked = here.loop.onlookers.last_seq
             second = stub.Backup(pb.BackupRequest())
-            await until(lambda: here.loop.committed_seq > asked)
+            await until(lambda: here.loop.onlookers.last_seq > asked)
             gate.set()
             chunks = [chunk async for chunk in second]
             assert hashlib.sha256(b"".join(chunk.data for chunk in chunks)).hexdigest() == chunks[-1].sha256

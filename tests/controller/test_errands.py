@@ -89,7 +89,7 @@ def test_who_ran_which_program_is_told_before_it_begins_and_never_with_what(last
             before = []
 
             def answer(request):
-                before.extend(here.loop.events)
+                before.extend(here.loop.onlookers.events)
                 return [said(request, end=common_pb2.ExecEnd())]
 
             here.fake.on_exec = answer
@@ -100,7 +100,7 @@ def test_who_ran_which_program_is_told_before_it_begins_and_never_with_what(last
             assert fact.text == f"{you} asks h1 to run curl beside it", "h1 may refuse it"
             assert (fact.job, fact.host, fact.data) == (here.job, "h1", {"by": you, "program": "curl"})
             assert not fact.deed, "it is their own job"
-            assert not any(SECRET in str(event) for event in here.loop.events)
+            assert not any(SECRET in str(event) for event in here.loop.onlookers.events)
 
     asyncio.run(story())
 
@@ -133,7 +133,7 @@ def test_others_find_no_such_job_and_an_administrators_command_is_a_deed(lasting
             async for _ in here.stub.Exec(ask(theirs)):
                 pass
             you = (await here.stub.Info(pb.InfoRequest())).you
-            facts = [event.fact for event in here.loop.events if event.fact.kind == "exec"]
+            facts = [event.fact for event in here.loop.onlookers.events if event.fact.kind == "exec"]
             assert [(fact.data["by"], fact.deed) for fact in facts] == [("ann", False), (you, True)]
 
     asyncio.run(story())
@@ -142,8 +142,9 @@ def test_others_find_no_such_job_and_an_administrators_command_is_a_deed(lasting
 def test_a_command_is_refused_where_its_job_has_no_server_that_is_here(lasting):
     async def story():
         async with a_job_that_runs(lasting) as here:
+            after = [common_pb2.After(job_id=here.job, condition="any")]
             [waits] = await here.client.submit(
-                common_pb2.JobSpec(name="w", command=["x"], gpus=4, workdir="/")
+                common_pb2.JobSpec(name="w", command=["x"], gpus=4, workdir="/", after=after)
             )
             for job, rank, how in (
                 (here.job, 1, (*INVALID, "rank = 1: job 1 is on h1; expected 0")),

@@ -11,9 +11,10 @@ import pytest
 
 from hs_controller import journal
 from hs_controller.config import Config, ConfigUser
+from hs_controller.intake import Key
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
-from hs_controller.loop import Key, Loop
+from hs_controller.loop import Loop
 from hs_controller.mind import FLUSH_S
 from hs_controller.rows import Batch
 from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told

@@ -153,7 +153,7 @@ def test_events_come_from_the_backlog_and_then_live_without_a_gap(lasting):
             following.cancel()
             tail = [event async for event in stub.Events(pb.EventsRequest(tail=3))]
             assert [event.seq for event in tail] == list(
-                range(here.loop.committed_seq - 2, here.loop.committed_seq + 1)
+                range(here.loop.onlookers.last_seq - 2, here.loop.onlookers.last_seq + 1)
             )
             of_job = [event.kind async for event in stub.Events(pb.EventsRequest(job_id=2))]
             assert of_job == ["submitted"]
@@ -175,7 +175,7 @@ def test_however_many_events_are_asked_for_a_watcher_has_one_page_of_them_in_mem
             await here.client.submit(*(spec(f"j{n}") for n in range(30)))
             await here.client.stub.Cancel(pb.JobsRequest(key="c", job_ids=range(1, 11)))
             monkeypatch.setattr(Journal, "events", counted)
-            last = here.loop.committed_seq
+            last = here.loop.onlookers.last_seq
             for tail in (23, last, last + 1, 100_000):
                 told = [e.seq async for e in here.client.stub.Events(pb.EventsRequest(tail=tail))]
                 assert told == list(range(max(1, last - tail + 1), last + 1))
@@ -203,7 +203,7 @@ def test_a_watcher_of_one_job_sees_its_events_only(lasting):
 
 
 def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch):
-    monkeypatch.setattr("hs_controller.loop.LIVE_EVENTS", 64)
+    monkeypatch.setattr("hs_controller.onlookers.LIVE_EVENTS", 64)
 
     async def story():
         async with started(lasting) as here:
@@ -218,7 +218,7 @@ def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch
             ):
                 while await following.read() is not grpc.aio.EOF:
                     pass
-            last = here.loop.committed_seq
+            last = here.loop.onlookers.last_seq
             again = here.client.stub.Events(pb.EventsRequest(after_seq=last - 10))
             assert [event.seq async for event in again] == list(range(last - 9, last + 1))
 

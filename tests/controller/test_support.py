@@ -63,7 +63,9 @@ def test_configuration_decisions_metrics_and_what_each_agents_doctor_says_are_in
                 "servers/h2/doctor.txt": (b"", "h2 did not answer within 0.2 s"),
                 "servers/h3/doctor.txt": (b"", "h3 is not connected"),
             }
-            (deed,) = [event.fact for event in here.loop.events if event.fact.kind == "support-bundle"]
+            (deed,) = [
+                event.fact for event in here.loop.onlookers.events if event.fact.kind == "support-bundle"
+            ]
             assert deed.deed
             for agent in (well, silent):
                 await agent.leave()

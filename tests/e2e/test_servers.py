@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from hs_client.api import Had
+from hs_client.output import Had
 from tests.e2e.harness import Cluster, Step, incarnations, learn, learned, uninterrupted, until
 from tests.e2e.test_faults import count_words, steps
 

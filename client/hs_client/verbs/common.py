@@ -48,15 +48,15 @@ def out(text: str = "") -> None:
 
 @contextmanager
 def connected(ctx: click.Context, *, patient: bool = False) -> Iterator[Client]:
-    """`patient`: as `Client.patient`."""
+    """`patient`: as `Client` has it."""
     given = ctx.find_root().obj or {}
     with Client(
         given.get("controller"),
         token_file=given.get("token_file"),
         ca_file=given.get("ca_file"),
         user=given.get("user", ""),
+        patient=patient,
     ) as client:
-        client.patient = patient
         if client.address.warning:
             warn(client.address.warning)
         yield client

@@ -1,0 +1,74 @@
+"""Checkpoints that are lent to other servers, sent to whoever was given leave to have them."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from hs_agent import carrier
+from hs_agent.carried import Carrier, TornError, manifest_name
+from hs_agent.launch import Launcher
+from hs_core.errors import Kind, RefusedError
+from hs_core.wanted import Lend
+from hs_proto.v1 import agent_pb2
+
+SENT_AT_ONCE = 4
+
+Write = Callable[[agent_pb2.FetchChunk], Awaitable[None]]
+
+
+class Sender:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._room = asyncio.Semaphore(SENT_AT_ONCE)
+
+    async def close(self) -> None:
+        """When the server has stopped."""
+        await asyncio.sleep(0)  # handlers that were cancelled get to their ends
+        await Carrier.all_ended()
+
+    async def send(self, lend: Lend, request: agent_pb2.FetchRequest, write: Write) -> None:
+        kept = self._launcher.kept(lend.job)
+        if kept is None:
+            raise RefusedError(f"job {lend.job} has no checkpoints here", Kind.NOT_FOUND)
+        order = {
+            "what": "send",
+            "folder": str(kept.of(lend.epoch, lend.copy)),
+            "generation": lend.generation,
+            "manifest": manifest_name(request.nodes, request.node_rank),
+            "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
+        }
+        async with self._turn(write), Carrier(order, kept.who) as source:
+            name, size, at = "", 0, 0
+            while True:
+                kind, data = await source.read()
+                if kind == b"D":
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, data=data, size=size))
+                    at += len(data)
+                    continue
+                word = json.loads(data)
+                if "error" in word:
+                    raise TornError(word["error"]) if word["torn"] else OSError(0, word["error"])
+                if "done" in word:
+                    return
+                if "name" in word:
+                    name, size, at = word["name"], word["size"], word["offset"]
+                elif "sign" in word:
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, size=size))
+                else:
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"]))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, write: Write) -> AsyncIterator[None]:
+        """So many at once; who waits for it is given a sign now and then, for it does not wait for who is silent."""
+        while True:
+            try:
+                async with asyncio.timeout(carrier.SIGN_EVERY_S):
+                    await self._room.acquire()
+                break
+            except TimeoutError:
+                await write(agent_pb2.FetchChunk())
+        try:
+            yield
+        finally:
+            self._room.release()
