@@ -253,7 +253,12 @@ def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_d
 def test_one_that_has_not_left_in_time_is_asked_again_later_and_each_time_after_longer() -> None:
     at = world()
     deadline_s, quantum_s = at.machine.settings.move_deadline_s, at.machine.settings.quantum_s
-    for line in ("host n2 V100:4", "submit alice a", "report n1 1:0=running step=5 can_checkpoint=yes", "drain n1"):
+    for line in (
+        "host n2 V100:4",
+        "submit alice a",
+        "report n1 1:0=running step=5 can_checkpoint=yes",
+        "drain n1",
+    ):
         at.do(line)
     for quanta in (1, 2, 4):
         assert at.machine.job(JobId(1)).move is not None
