@@ -161,7 +161,9 @@ def test_that_a_job_ended_well_is_not_pushed_out_by_others_nor_anything_by_earli
 
     def keep(job: int, epoch: int, *, code: int = 1) -> None:
         ended = Exit(code=code)
-        words.keep(wanted, JobReport(job=JobId(job), epoch=epoch, phase=Phase.EXITED, run_s=1.0, exit=ended), 0.0)
+        words.keep(
+            wanted, JobReport(job=JobId(job), epoch=epoch, phase=Phase.EXITED, run_s=1.0, exit=ended), 0.0
+        )
 
     keep(1, 1, code=0)
     keep(2, 1)
