@@ -87,6 +87,7 @@ class JobReport:
     start_fails: int = 0  # the same of starts that its host had no room for
     nodes: int = 1  # servers that this incarnation is over …
     rank: int = 0  # … and which of these this one is, by node rank
+    in_touch: bool = False  # it has ended, and its agent heard those of its other parts by then: these were not cut off from one another
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 

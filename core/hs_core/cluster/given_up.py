@@ -22,7 +22,6 @@ _ITS_OWN = (
     TIME_LIMIT,
     WITH_AGENT,
 )  # how reasons begin that it would have failed for, had it been heard
-_SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
 
@@ -66,7 +65,7 @@ class Unheard:
         if report is None or report.exit is None or report.exit.ok:
             return None
         ended = report.exit
-        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in _SENT
+        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in reports.SENT
         return ended if own else None
 
 

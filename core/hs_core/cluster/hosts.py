@@ -63,7 +63,8 @@ class Hosts(Moves):
             if report is None and row.cancelled_by:  # nobody looks for what became of it any more
                 report = ended.get((row.id, row.epoch))
             if report is not None:
-                self._job_reported(row, host.name, report, now_s)
+                back = replace(report, in_touch=report.in_touch and not rebooted)
+                self._job_reported(row, host.name, back, now_s)
             elif self._backup.awaits:
                 why = f"{host.name} has no part in what the backup knows of it"
                 self._lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
@@ -223,7 +224,8 @@ class Hosts(Moves):
                     report.phase is Phase.RUNNING
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
-                self._job_reported(row, event.host, report, event.now_s)
+                heard = replace(report, in_touch=False) if report.in_touch else report
+                self._job_reported(row, event.host, heard, event.now_s)
                 continue
             self._written_since(event.host, report, event.now_s)
             if self._told.add(event.host, report.job, report.epoch):

@@ -287,6 +287,7 @@ class Lives(Views):
 
     def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
         evicted = self._doomed(now_s) & set(row.hosts)
+        ended = reports.own_end(row) or ended
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
         elif ended.why.startswith(LOST):
