@@ -27,6 +27,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 MAX_JSON = 64 << 10
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
+HEARD_S = 5.0  # ranks that train say so each second
 
 Order = Suspend | Resume | Checkpoint
 Tell = Callable[[int, Mapping[str, Any]], None]
@@ -41,6 +42,7 @@ class Member:
     def __init__(self, node: int, number: int) -> None:
         self.node, self.number = node, number
         self.connections: set[int] = set()
+        self.heard_s = boot_s()
         self.down = Unsent[agent_pb2.GangDown]()
 
 
@@ -55,6 +57,11 @@ class Gang(Protocol):
         """Where its nodes are now: an agent may come back at another address."""
         ...
 
+    @property
+    def in_touch(self) -> bool:
+        """With all of its other nodes that it is linked with, or was until its ranks there had ended: they are not cut off."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -65,6 +72,9 @@ class HeadGang:
         self.key, self.machine = key, machine
         self._tell, self._post = tell, post
         self._members: dict[int, Member] = {}
+        self._apart = set(
+            range(1, machine.nodes)
+        )  # nodes that never came, or had ranks when their link ended
         self._links = 0
 
     def order(self, order: Order) -> None:
@@ -78,6 +88,12 @@ class HeadGang:
 
     def meet(self, nodes: Sequence[Peer]) -> None:
         """They come to it."""
+
+    @property
+    def in_touch(self) -> bool:
+        now_s = boot_s()
+        heard = (not m.connections or now_s - m.heard_s < HEARD_S for m in self._members.values())
+        return self.machine.nodes > 1 and not self._apart and all(heard)
 
     async def close(self) -> None:
         for member in self._members.values():
@@ -93,6 +109,7 @@ class HeadGang:
             self.left(before)
         self._links += 1
         member = self._members[node] = Member(node, self._links)
+        self._apart.discard(node)
         log.info("a node of the gang is linked", job=self.key.job, epoch=self.key.epoch, node=node)
         return member
 
@@ -100,6 +117,8 @@ class HeadGang:
         if self._members.get(member.node) is not member:
             return
         del self._members[member.node]
+        if member.connections:
+            self._apart.add(member.node)
         log.info("a node of the gang is gone", job=self.key.job, epoch=self.key.epoch, node=member.node)
         for connection in sorted(member.connections):
             self._do(self.machine.gone((member.node, member.number, connection), boot_s()))
@@ -108,7 +127,7 @@ class HeadGang:
         """False: it makes no sense."""
         if self._members.get(member.node) is not member:
             return False
-        now_s = boot_s()
+        now_s = member.heard_s = boot_s()
         match message.WhichOneof("body"):
             case "heard":
                 value = _message(message.heard.json)
@@ -164,6 +183,7 @@ class MemberGang:
         self._standing: Suspend | Resume | None = None
         self._up = Unsent[agent_pb2.GangUp]()
         self._is_linked = False
+        self._in_touch = False
         self._task = asyncio.create_task(self._run())
 
     # --- from this host
@@ -194,6 +214,10 @@ class MemberGang:
     def meet(self, nodes: Sequence[Peer]) -> None:
         if nodes:
             self._head = nodes[0]
+
+    @property
+    def in_touch(self) -> bool:
+        return self._in_touch
 
     def _begin_anew(self) -> None:
         self._is_linked = False
@@ -239,10 +263,14 @@ class MemberGang:
                     if self._up.is_cut:
                         return "the first node does not read"
                     await reading  # that the call has ended it learns as well, and why
+                    self._in_touch = (
+                        await call.code() is grpc.StatusCode.OK
+                    )  # its first node's ranks had ended
                     return str((await _why(call)).details() or "the first node ended it")
                 finally:
                     call.cancel()
         except grpc.aio.AioRpcError as error:
+            self._in_touch = self._in_touch and not self._is_linked
             return f"{error.code().name}: {error.details()}"
         except (RefusedError, OSError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
@@ -252,7 +280,7 @@ class MemberGang:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
-        self._is_linked = True
+        self._is_linked = self._in_touch = True
         if self._standing is not None:
             self._up.put(_order_up(self._standing))
         log.info(

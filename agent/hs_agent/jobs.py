@@ -175,6 +175,7 @@ class Jobs:
         key = folder.key
         while (ended := await self._how_it_ended(folder)) is None:  # noqa: ASYNC110 — nobody tells when it can be known
             await asyncio.sleep(LOOK_AGAIN_S)
+        in_touch = running is not None and running.gang.in_touch
         if running is not None:
             self.running.pop(key, None)
             await running.sock.close()
@@ -186,7 +187,7 @@ class Jobs:
         if not (ended.exit.ok or ended.exit.why or (running is not None and running.killing)):
             ended = replace(ended, exit=replace(ended.exit, why=group.ran_out()))
         group.remove()
-        self.post_end(key, ended)
+        self.post_end(key, ended, in_touch=in_touch)
 
     async def _how_it_ended(self, folder: Folder) -> Ended | None:
         """None: that cannot be found out yet."""
@@ -203,7 +204,7 @@ class Jobs:
         log.warning("how a job ended is not known yet", job=key.job, epoch=key.epoch, why=why)
         return None
 
-    def post_end(self, key: Key, ended: Ended) -> None:
+    def post_end(self, key: Key, ended: Ended, *, in_touch: bool = False) -> None:
         now_s = boot_s()
         if ended.launch_failed:
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=ended.exit.why)
@@ -211,7 +212,7 @@ class Jobs:
             return
         exit_ = ended.exit
         log.info("exited", job=key.job, epoch=key.epoch, code=exit_.code, signal=exit_.signal, why=exit_.why)
-        self._post(JobExited(now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_))
+        self._post(JobExited(now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_, in_touch=in_touch))
 
     # --- orders -----------------------------------------------------------------------------------------------------
 

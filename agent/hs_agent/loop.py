@@ -127,7 +127,12 @@ class Agent:
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
         self.machine = HostMachine(
-            self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted
+            self.gpus,
+            settings,
+            now_s=boot_s(),
+            saved=found.machine,
+            rebooted=found.rebooted,
+            elsewhere=found.elsewhere,
         )
         await self._adopt(found)
         await asyncio.to_thread(self.launcher.sweep_groups)

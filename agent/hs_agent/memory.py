@@ -28,6 +28,7 @@ class Found:
     machine: Mapping[str, Any] | None = None
     launching: tuple[Launch, ...] = ()
     rebooted: bool = False  # since then
+    elsewhere: bool = False  # it was another machine's, which may run these jobs: this has a copy of its disk, or the disk itself
 
 
 class Memory:
@@ -43,7 +44,15 @@ class Memory:
         value = read_json(self.path) or {}
         try:
             launching = tuple(revive(Launch, launch) for launch in value["launching"])
-            return Found(value["machine"], launching, rebooted=value["boot_id"] != procs.boot_id())
+            rebooted = value["boot_id"] != procs.boot_id()
+            elsewhere = rebooted and value["machine_id"] != procs.machine_id()
+            if elsewhere:
+                log.warning(
+                    "what is remembered is another machine's: nothing of it is started before the controller says so"
+                )
+            return Found(
+                value["machine"], () if elsewhere else launching, rebooted=rebooted, elsewhere=elsewhere
+            )
         except (KeyError, TypeError, ValueError) as error:
             damaged = self.path.with_suffix(".damaged")
             self.path.rename(damaged)
@@ -60,6 +69,7 @@ class Memory:
             "machine": machine,
             "launching": [plain(launch) for launch in launching],
             "boot_id": procs.boot_id(),
+            "machine_id": procs.machine_id(),
             "place": self._place,
         }
         data = json.dumps(value, separators=(",", ":")).encode()

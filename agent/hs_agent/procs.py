@@ -1,5 +1,6 @@
 """Processes by (pid, start time, boot id): a pid alone names whoever has it now."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,11 @@ from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
+_MACHINE = (
+    Path("/sys/class/dmi/id/product_uuid"),
+    Path("/sys/firmware/devicetree/base/serial-number"),
+    Path("/etc/machine-id"),
+)  # what firmware, or a virtual machine's host, says goes before what lies on the disk, and is copied with it
 MAX_WORDS = 8 << 20  # the kernel starts nothing with more than 6 MiB of words and environment
 
 
@@ -30,6 +36,16 @@ class Stat:
 @cache
 def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+@cache
+def machine_id() -> str:
+    """Of the machine that this is, over reboots; "": nothing says."""
+    for path in _MACHINE:
+        with contextlib.suppress(OSError):
+            if said := path.read_text(encoding="utf-8", errors="replace").strip(" \t\r\n\0"):
+                return said
+    return ""
 
 
 def stat(pid: int) -> Stat | None:

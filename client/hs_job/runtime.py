@@ -17,7 +17,7 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING, Dict, Iterator, List, NoReturn, Optional, Tuple
 
-from hs_job import place, said
+from hs_job import blocked, place, said
 from hs_job.batch import Batch
 from hs_job.inject import say
 from hs_job.keeper import Keeper
@@ -90,6 +90,8 @@ class Runtime:
         self._pace = Pace()
         self._last_id = 0
         self._told_can: List[str] = []
+        self._blocked_at: blocked.At = None  # in a call to other ranks, when that was looked at last
+        self._told_blocked = False
         self._link: Optional[Link] = None
 
     @property
@@ -109,7 +111,7 @@ class Runtime:
             greet=self._greet,
             hear=self._heard,
             lost=self._lost,
-            tick=self._tick,
+            tick=self._tend,
         )
         self._link.start()
         atexit.register(self._end)
@@ -400,7 +402,7 @@ class Runtime:
     def _greet(self) -> List[Message]:
         phase = self._phase
         state = {Phase.NEW: "new", Phase.WAITING: "new", Phase.HELD: "held"}.get(phase, "running")
-        self._told_can = self.can()
+        self._told_can, self._told_blocked = self.can(), False
         bound = self._written or (None if self._abandoned else self._doing) or self._stop
         hello = said.hello(
             (self.rank, self.world),
@@ -513,6 +515,24 @@ class Runtime:
             if self._stop is not None and not self._stop.committed and not self._is_bound_by(self._stop):
                 self._stop = None
             self._lock.notify_all()
+
+    def _tend(self) -> None:
+        self._tick()
+        with self._lock:
+            if self._phase is Phase.NEW:
+                self._tell_blocked()
+
+    def _tell_blocked(self) -> None:
+        """Before its first suspend point: those to whom it is in a call may stand at theirs, until all have got to one."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return
+        before, self._blocked_at = self._blocked_at, blocked.at(self.trainer)
+        on = before is not None and before == self._blocked_at
+        if on != self._told_blocked:
+            self.find_place()
+            self._told_blocked = on
+            self._send(said.blocked(self.rank, self.world, on=on))
 
     def _tick(self, *, stands: bool = False) -> None:
         """Progress since the last time, measured from step to step, time held left out. `stands`: where no other step was told of since it went on, the first one is, as steps may take longer than turns."""

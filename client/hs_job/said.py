@@ -52,6 +52,10 @@ def arrived(step: int, can: List[str], rank: int, world: int) -> Message:
     return {"type": "arrived", "step": step, "can": can, "rank": rank, "world": world}
 
 
+def blocked(rank: int, world: int, *, on: bool) -> Message:
+    return {"type": "blocked", "on": on, "rank": rank, "world": world}
+
+
 def answer(stop: Stop, step: int) -> Message:
     kind = "accept" if stop.accepted else "reject"
     return {"type": kind, "id": stop.id, "at_step": stop.at_step, "step": step}

@@ -366,6 +366,7 @@ class JobExited(_JobAt):
     """Its last process is gone and its GPUs are free."""
 
     exit: Exit
+    in_touch: bool = False  # as in `JobReport`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,9 @@ class JobReport:
     began_step: int = -1  # where its newest process began; -1: it has not said so yet
     checkpoint_fails: int = 0  # in a row, the newest ones
     start_fails: int = 0  # the same of starts that its host had no room for
-    nodes: int = 1  # servers that this incarnation is over
+    nodes: int = 1  # servers that this incarnation is over …
+    rank: int = 0  # … and which of these this one is, by node rank
+    in_touch: bool = False  # it has ended, and its agent heard those of its other parts by then: these were not cut off from one another
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 

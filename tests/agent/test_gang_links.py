@@ -1,4 +1,4 @@
-"""The links between the agents of a gang's servers, where one side does not read."""
+"""The links between the agents of a gang's servers: where one side does not read, and how they ended."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 
 from hs_agent.config import parse
 from hs_agent.folder import Key
-from hs_agent.gangs import HeadGang, MemberGang
+from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
 from hs_agent.peers import Grants, PeerDoor
 from hs_core.gang import GangMachine
 from hs_core.model import JobSpec
@@ -131,5 +131,69 @@ def test_a_node_that_does_not_read_has_its_link_ended(tmp_path: Any, reads_then:
         finally:
             async with asyncio.timeout(WITHIN_S):
                 await door.stop()
+
+    asyncio.run(run())
+
+
+def test_a_first_node_is_in_touch_with_those_whose_ranks_it_heard_of_until_they_ended() -> None:
+    head = HeadGang(KEY, GangMachine(KEY.job, 1, nodes=2), lambda *_: None, lambda _: None)
+    up = agent_pb2.GangUp(heard=agent_pb2.RankMessage(connection=4, json=b'{"type": "progress"}'))
+    seen = {"it never came": head.in_touch}
+    member = head.join(1)
+    assert head.take(member, up)
+    seen["its rank was heard"] = head.in_touch
+    member.heard_s -= HEARD_S
+    seen["for long nothing was heard of its rank"] = head.in_touch
+    head.left(member)
+    seen["the link was lost"] = head.in_touch
+    member = head.join(1)
+    assert head.take(member, up)
+    assert head.take(member, agent_pb2.GangUp(gone=4))
+    head.left(member)
+    seen["its rank had ended before"] = head.in_touch
+    assert [what for what, so in seen.items() if so] == ["its rank was heard", "its rank had ended before"]
+
+
+class First(agent_pb2_grpc.AgentPeerServicer):
+    """Ends the link so."""
+
+    Fetch: Any = None
+
+    def __init__(self, status: grpc.StatusCode) -> None:
+        self.status = status
+
+    async def Gang(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+        await anext(request_iterator)
+        await context.send_initial_metadata(())
+        if self.status is not grpc.StatusCode.OK:
+            await context.abort(self.status, "")
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE])
+def test_a_node_is_in_touch_with_a_first_one_that_has_ended_the_link_and_not_where_that_was_lost(
+    status: grpc.StatusCode,
+) -> None:
+    async def run() -> None:
+        server, dropped = grpc.aio.server(), asyncio.Event()
+        agent_pb2_grpc.add_AgentPeerServicer_to_server(First(status), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        member = MemberGang(
+            KEY,
+            agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1),
+            Peer(host=HostName("v1"), address=f"127.0.0.1:{port}"),
+            lambda peer: grpc.aio.insecure_channel(peer.address),
+            lambda *_: None,
+            dropped.set,
+            lambda _: None,
+        )
+        try:
+            assert not member.in_touch
+            async with asyncio.timeout(WITHIN_S):
+                await dropped.wait()
+            assert member.in_touch == (status is grpc.StatusCode.OK)
+        finally:
+            await member.close()
+            await server.stop(None)
 
     asyncio.run(run())

@@ -293,6 +293,14 @@ def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_u
     assert memory.Memory(place).load().rebooted
 
 
+def test_what_another_machine_kept_is_known_to_be_however_it_came_here(place, monkeypatch) -> None:
+    memory.Memory(place).save({}, (), 100.0)
+    monkeypatch.setattr(procs, "boot_id", lambda: "another")
+    assert not memory.Memory(place).load().elsewhere, "rebooted"
+    monkeypatch.setattr(procs, "machine_id", lambda: "another")
+    assert memory.Memory(place).load().elsewhere
+
+
 def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     first = memory.lock(place)
     with pytest.raises(RefusedError, match=f"running \\(pid {os.getpid()}\\)"):

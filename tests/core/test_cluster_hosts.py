@@ -1,6 +1,7 @@
 """ClusterMachine and its servers: they come, are told, report, are drained, are lost."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from clusters import ALICE, N1, SETTINGS, submit, world
@@ -291,3 +292,41 @@ def test_one_that_ends_before_anybody_heard_that_it_runs_began_as_long_ago_as_it
     assert row.state is JobState.SUCCEEDED
     assert row.ended_s is not None
     assert row.first_run_s == row.ended_s - 0.5
+
+
+def back_with(*ends: str, one_was_here: bool = False, boot: str = "b") -> World:
+    """A gang on n1 and n2, which were away as it ended, and are back one after the other; n2 with that boot id."""
+    at = world("host n1 V100:4 boot=b", "host n2 V100:4 boot=b", "submit alice a nodes=2")
+    for name, rank in (("n1", 0), ("n2", 1)):
+        at.do(f"report {name} 1:0=running step=5 nodes=2 rank={rank}")
+    at.do("leave n2")
+    if not one_was_here:
+        at.do("leave n1")
+    first, second = (f"1:0=exited step=9 nodes=2 {end}" for end in ends)
+    at.do(f"report n1 {first}" if one_was_here else f"host n1 V100:4 boot=b {first}")
+    at.do(f"host n2 V100:4 boot={boot} {second}")
+    return at
+
+
+def test_a_gang_that_failed_by_itself_while_its_servers_were_cut_off_has_failed_with_its_exit_code() -> None:
+    at = back_with("code=3 in_touch=yes", "code=1 in_touch=yes")
+    row = at.machine.job(JobId(1))
+    assert (row.state, row.exit) == (JobState.FAILED, Exit(code=3))
+    assert at.wanted[N1].jobs == ()
+
+
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        (("code=3 in_touch=no", "code=1 in_touch=yes"), {}),
+        (("code=3 in_touch=yes", "signal=15 in_touch=yes"), {}),
+        (("code=3 in_touch=yes", "code=1 in_touch=yes"), {"boot": "c"}),
+        (("code=3 in_touch=yes", "code=1 in_touch=yes"), {"one_was_here": True}),
+    ],
+    ids=["cut off from one another", "ended by somebody", "rebooted", "one was here"],
+)
+def test_a_gang_whose_servers_may_be_to_blame_for_its_end_begins_once_more(
+    ends: tuple[str, str], how: dict[str, Any]
+) -> None:
+    row = back_with(*ends, **how).machine.job(JobId(1))
+    assert (row.state.ended, row.epoch) == (False, 1)

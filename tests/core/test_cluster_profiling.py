@@ -90,3 +90,22 @@ def test_another_controller_goes_on_with_the_run(world: World) -> None:
 def test_no_runs_where_they_are_switched_off() -> None:
     world = World(find("fft"), Settings(quantum_s=300.0, settle_s=0.0, profiling=Profiling(batches=0)))
     assert not any("profiling" in line for line in submitted(world))
+
+
+def on_its_way(world: World) -> list[int]:
+    return [row.id for row in world.machine.jobs() if row.move is not None]
+
+
+def test_who_does_not_leave_to_be_profiled_elsewhere_is_not_asked_again_before_another_of_its_class() -> None:
+    world = World(find("fft"), Settings(quantum_s=300.0, settle_s=0.0))
+    told(world, "@0", "user alice", "host v V100:2 peer=v:1", "host k K80:1 peer=k:1")
+    told(world, "submit alice train steps=100000", "submit alice train steps=100000")
+    for second in range(1, 13):
+        of = f"gpu_s={second} run_s={second} resumes=1 step={2 * second} steps_per_s=2 can_checkpoint=yes"
+        told(world, f"@{second}", f"report v 1:0=running {of}", f"report v 2:0=running {of}")
+    [first] = on_its_way(world)
+    told(world, "@140", "tick")
+    [second_one] = on_its_way(world)
+    assert second_one != first
+    told(world, "@280", "tick")
+    assert on_its_way(world) == [], "neither left in time"

@@ -214,9 +214,9 @@ def test_a_server_that_comes_late_is_heard_as_long_as_the_job_has_not_begun() ->
 
 def test_a_part_that_ended_well_is_not_the_end_of_a_job_over_several_servers() -> None:
     world = put_back(backup("submit ann one nodes=2", "submit ann other nodes=2"))
-    heard(world, f"host n1 V100:4 last 1:1={DONE} 2:1={DONE}", f"host n2 V100:4 last 1:2={DONE}")
+    heard(world, f"host n1 V100:4 last 1:1={DONE} 2:1={DONE}", f"host n2 V100:4 last 1:2={DONE} rank=1")
     assert ended(world) == []
-    world.do(f"host n2 V100:4 last 2:1={DONE}")
+    world.do(f"host n2 V100:4 last 2:1={DONE} rank=1")
     assert ended(world) == [2]
     assert world.machine.job(JobId(2)).gpu_s == 60.0
 
@@ -225,7 +225,10 @@ def test_a_part_that_ended_well_is_not_the_end_of_a_job_over_several_servers() -
 @pytest.mark.parametrize("first", ["n1", "n2"])
 def test_parts_that_ended_well_are_the_jobs_end_once_all_have_said_so(first: str, epoch: int) -> None:
     world = put_back(backup("submit ann one nodes=2 topology=any", f"report n1 1:0={RUNNING} nodes=2"))
-    lines = [f"host n1 V100:4 last 1:{epoch}={DONE} nodes=2", f"host n2 V100:4 last 1:{epoch}={DONE} nodes=2"]
+    lines = [
+        f"host n1 V100:4 last 1:{epoch}={DONE} nodes=2",
+        f"host n2 V100:4 last 1:{epoch}={DONE} nodes=2 rank=1",
+    ]
     early, late = lines if first == "n1" else reversed(lines)
     heard(world, early)
     assert ended(world) == []
@@ -249,3 +252,76 @@ def test_who_waits_still_has_no_epoch_from_before_when_the_controller_starts_ane
     unwritten = {**journal.jobs, JobId(3): replace(waits, epoch=0)}  # nothing came of it, so it was not
     world.start(replace(journal, jobs=unwritten))
     assert world.machine.job(JobId(3)).epoch == FIRST
+
+
+def gang(epoch: int, rank: int, *, generation: int, step: int, how: str = "exited signal=15") -> str:
+    """What a server says of its part of job 1, which was over two by then."""
+    wrote = f"checkpoint_step={step} checkpoint_generation={generation} can_checkpoint=yes"
+    return f"1:{epoch}={how} step=40 gpu_s=30 run_s=30 {wrote} nodes=2 rank={rank}"
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_a_gang_goes_on_from_the_newest_that_all_of_its_parts_have_whatever_wrote_that(first: str) -> None:
+    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
+    lines = [
+        f"host n1 V100:4 last {gang(2, 1, generation=6, step=38)}",
+        f"host n2 V100:4 last {gang(2, 0, generation=5, step=35)}",
+    ]
+    early, late = lines if first == "n1" else reversed(lines)
+    heard(world, early)
+    told = heard(world, late)
+    assert "written-since" in told
+    row = world.machine.job(JobId(1))
+    assert row.stored is not None
+    assert (row.stored.hosts, row.stored.epoch) == ((N2, N1), 2), "by node rank"
+    assert (row.stored.generation, row.stored.step) == (5, 35), "which the other part has as well"
+    assert row.gpu_s == 70.0
+    sources = {job.node_rank: job.source for name in (N1, N2) for job in world.wanted[name].jobs}
+    assert {rank: source and source.peer.host for rank, source in sources.items()} == {0: N2, 1: N1}
+
+
+def test_what_a_part_has_written_is_kept_until_the_others_are_heard() -> None:
+    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
+    world.do(f"host n1 V100:4 last {gang(2, 0, generation=5, step=35)}")
+    assert [(lend.epoch, lend.generation) for lend in world.wanted[N1].lends] == [(2, 5)]
+    world.do("host n2 V100:4")
+    world.do(f"report n1 1:{FIRST}={RUNNING} nodes=2 rank=0")
+    world.do(f"report n2 1:{FIRST}={RUNNING} nodes=2 rank=1")
+    assert world.wanted[N1].lends == ()
+
+
+def test_a_gang_that_still_runs_is_ended_and_goes_on_from_what_it_wrote_last() -> None:
+    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
+    world.do(f"host n1 V100:4 {gang(2, 0, generation=5, step=35, how='running')}")
+    world.do(f"host n2 V100:4 {gang(2, 1, generation=5, step=35, how='running')}")
+    row = world.machine.job(JobId(1))
+    assert (row.stored and row.stored.step, row.unconfirmed) == (35, (N1, N2))
+    for rank, name in enumerate((N1, N2)):
+        assert [job.hold for job in world.wanted[name].jobs] == [True]
+        world.do(f"report {name} {gang(2, rank, generation=6, step=38)}")
+    row = world.machine.job(JobId(1))
+    assert (row.stored and row.stored.step, row.unconfirmed) == (38, ())
+    assert [job.hold for name in (N1, N2) for job in world.wanted[name].jobs] == [False, False]
+    assert row.gpu_s == 70.0
+
+
+def test_a_part_of_a_gang_whose_other_part_is_gone_is_not_gone_on_from() -> None:
+    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
+    told = heard(
+        world,
+        f"host n1 V100:4 last {gang(2, 0, generation=5, step=35)}",
+        f"host n2 V100:4 last {gang(2, 1, generation=-1, step=-1)}",
+    )
+    assert "written-since" not in told
+    row = world.machine.job(JobId(1))
+    assert row.stored is None or row.stored.epoch == 0
+
+
+def test_two_servers_that_say_they_are_the_same_part_are_no_gang() -> None:
+    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
+    told = heard(
+        world,
+        f"host n1 V100:4 last {gang(2, 0, generation=5, step=35)}",
+        f"host n2 V100:4 last {gang(2, 0, generation=5, step=35)}",
+    )
+    assert "written-since" not in told

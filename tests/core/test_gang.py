@@ -117,6 +117,56 @@ def test_ranks_that_wait_for_one_without_steps_are_let_go_when_the_host_waits_no
     assert JobReady not in kinds(gang.events), "the hook cannot stop all of it"
 
 
+def pipeline() -> Gang:
+    """Rank 0 has the loader; 1 and 2 wait for what it sends them."""
+    gang = Gang(3, arrived=False)
+    gang.say(0, type="arrived", step=0, can=["hold", "checkpoint"], rank=0, world=3)
+    gang.say(1, type="blocked", on=True, rank=1, world=3)
+    return gang
+
+
+def test_a_job_is_ready_where_all_who_have_not_come_are_in_calls_to_those_who_wait() -> None:
+    gang = pipeline()
+    assert JobReady not in kinds(gang.events)
+    gang.say(2, type="blocked", on=True, rank=2, world=3)
+    ready = gang.events[-1]
+    assert isinstance(ready, JobReady)
+    assert not ready.can_checkpoint
+    gang.order(Resume(job=JOB, epoch=1))
+    assert gang.newest("go").keys() == {0}
+    gang.say(0, type="going", step=0, seconds=0.0)
+    for rank in (1, 2):
+        gang.say(rank, type="arrived", step=1, can=["hold", "checkpoint"], rank=rank, world=3)
+    answered = 1
+    while len(gos := [told for told, message in gang.told if message["type"] == "go"]) > answered:
+        gang.say_on(gos[answered], type="going", step=1, seconds=0.0)
+        answered += 1
+    assert {JobWentOn, JobCapable} <= set(kinds(gang.events))
+    gang.forget()
+    gang.suspend()
+    gang.agree()
+
+
+def test_one_that_comes_out_of_its_call_is_waited_for() -> None:
+    gang = pipeline()
+    gang.say(1, type="blocked", on=False, rank=1, world=3)
+    gang.say(2, type="blocked", on=True, rank=2, world=3)
+    assert JobReady not in kinds(gang.events)
+
+
+def test_a_gang_that_stands_in_part_is_held_and_one_that_trains_in_part_cannot_be_stopped_by_the_hook() -> (
+    None
+):
+    gang = pipeline()
+    gang.say(2, type="blocked", on=True, rank=2, world=3)
+    gang.suspend()
+    assert kinds(gang.events)[-2:] == [JobReady, JobHeld]
+    gang.order(Resume(job=JOB, epoch=1))
+    gang.say(0, type="going", step=0, seconds=0.0)
+    gang.suspend()
+    assert isinstance(gang.events[-1], SuspendFailed)
+
+
 def test_a_step_counts_though_nobody_has_measured_how_long_it_took() -> None:
     gang = Gang(1)
     gang.say(0, type="progress", step=1, seconds=0.0, steps=0, device_bytes=0)

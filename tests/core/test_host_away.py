@@ -6,11 +6,11 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import CastOut, ControllerHeard, Woke
-from hs_core.host import HostConfig
+from hs_core.events import CastOut, ControllerHeard, Launch, Woke
+from hs_core.host import HostConfig, HostMachine
 from hs_core.model import OnPartition
 from hs_core.names import JobId
-from hs_core.reports import LOST
+from hs_core.reports import LOST, Phase
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -80,6 +80,25 @@ def test_a_host_that_rebooted_starts_nothing_that_wants_to_be_fenced_before_it_h
     machine = type(sim.machine)(sim.gpus, sim.config, now_s=3.0, saved=saved, rebooted=True)
     machine.handle(Woke(now_s=4.0))
     assert machine.report(JobId(3)).exit is not None
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_host_with_the_memory_of_another_starts_nothing_of_it_before_the_controller_says_so(
+    elsewhere: bool,
+) -> None:
+    sim = HostSim(1)
+    sim.see_gpus(sick=[0])
+    sim.job(1, on_partition=OnPartition.CONTINUE)
+    sim.send()
+    sim.run(5.0)
+    saved = sim.machine.saved()
+    machine = HostMachine(sim.gpus, sim.config, now_s=3.0, saved=saved, rebooted=True, elsewhere=elsewhere)
+    begun = machine.handle(Woke(now_s=4.0)).commands
+    assert any(isinstance(command, Launch) for command in begun) == (not elsewhere)
+    sim.machine = machine
+    sim.now_s = 4.0
+    sim.send()
+    assert machine.report(ONE).phase is Phase.STARTING
 
 
 def patient(lease_s: float, ways: Ways | None = None, **more: Any) -> HostSim:

@@ -151,3 +151,26 @@ def test_one_that_was_ended_before_it_ever_had_a_turn_has_none() -> None:
     for exit_ in (None, Exit(why=TOLD_TO_END)):
         words.keep(wanted, JobReport(job=JobId(1), epoch=1, phase=Phase.EXITED, exit=exit_), 0.0)
     assert words.said(0.0) == ()
+
+
+def test_that_a_job_ended_well_is_not_pushed_out_by_others_nor_anything_by_earlier_incarnations() -> None:
+    sim = HostSim(1)
+    sim.job(1)
+    [wanted] = sim.wanted.values()
+    words = LastWords()
+
+    def keep(job: int, epoch: int, *, code: int = 1) -> None:
+        ended = Exit(code=code)
+        words.keep(
+            wanted, JobReport(job=JobId(job), epoch=epoch, phase=Phase.EXITED, run_s=1.0, exit=ended), 0.0
+        )
+
+    keep(1, 1, code=0)
+    keep(2, 1)
+    for epoch in range(MOST + 5):
+        keep(3, epoch)
+    assert {(1, 1), (2, 1), (3, MOST + 4)} <= {(report.job, report.epoch) for report in words.said(0.0)}
+    for number in range(10, 10 + MOST):
+        keep(number, 1)
+    kept = [report.job for report in words.said(0.0)]
+    assert kept == [1, *range(11, 10 + MOST)]

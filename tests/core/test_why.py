@@ -250,6 +250,29 @@ def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_d
     assert at.machine.why(JobId(1), 11.0).text == "it runs on n2, on 1 GPU"
 
 
+def test_one_that_has_not_left_in_time_is_asked_again_later_and_each_time_after_longer() -> None:
+    at = world()
+    deadline_s, quantum_s = at.machine.settings.move_deadline_s, at.machine.settings.quantum_s
+    for line in (
+        "host n2 V100:4",
+        "submit alice a",
+        "report n1 1:0=running step=5 can_checkpoint=yes",
+        "drain n1",
+    ):
+        at.do(line)
+    for quanta in (1, 2, 4):
+        assert at.machine.job(JobId(1)).move is not None
+        at.do(f"@{at.now_s + deadline_s}")
+        at.do("tick")
+        assert at.machine.job(JobId(1)).move is None
+        assert "was not written within" in at.machine.why(JobId(1), at.now_s).text
+        at.do(f"@{at.now_s + quanta * quantum_s - 1.0}")
+        at.do("tick")
+        assert at.machine.job(JobId(1)).move is None
+        at.do(f"@{at.now_s + 1.0}")
+        at.do("tick")
+
+
 def test_one_that_is_to_move_is_not_said_to_write_its_checkpoint_before_it_has_stopped() -> None:
     """That it was told to is all that is known: its script may stand in a fetch of a batch that never comes."""
     at = world(find("gandiva-fair"))

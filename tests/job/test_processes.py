@@ -169,6 +169,27 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+part = torch.nn.Linear(4, 4)
+o = torch.optim.SGD(part.parameters(), lr=0.01)
+def first():
+    for (x,) in DataLoader(TensorDataset(torch.randn(200, 4)), batch_size=1):
+        out = part(x); dist.send(out.detach(), 1)
+        back = torch.empty_like(out); dist.recv(back, 1)
+        out.backward(back); o.step(); o.zero_grad()
+def second():
+    for _ in range(200):
+        x = torch.empty(1, 4); dist.recv(x, 0); x.requires_grad_()
+        part(x).sum().backward(); dist.send(x.grad, 0); o.step(); o.zero_grad()
+(first, second)[dist.get_rank()]()
+print("done", flush=True)
+dist.destroy_process_group()
+"""
+
 
 def script(agent: StubAgent, text: str) -> str:
     path = agent.folder / "script.py"
@@ -471,6 +492,25 @@ def test_a_process_keeps_no_copy_of_what_it_was_restored_from(agent: StubAgent) 
     assert (job.communicate()[0], held.tier) == ("False True\n", Tier.CHECKPOINT)
     job = start(agent, *argv, env={"HS_RESTORE": str(held.generation)})
     assert job.communicate() == ("True True\n", "")
+
+
+def test_a_pipeline_of_which_one_rank_has_a_loader_is_ready_while_the_other_waits_for_it(
+    agent: StubAgent,
+) -> None:
+    agent.kill()
+    agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
+    agent.start()
+    job = agent.run(script(agent, PIPELINE), ranks=2)
+    agent.wait(JobReady)
+    assert len(agent.messages("arrived")) == 1
+    since = agent.seen()
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    agent.suspend()
+    agent.wait(JobHeld, since)
+    agent.resume()
+    output, errors = job.communicate()
+    assert (job.returncode, output.count("done"), errors) == (0, 2, "")
 
 
 def test_a_gang_one_of_whose_ranks_has_run_out_of_data_goes_on_after_a_stop(agent: StubAgent) -> None:

@@ -19,6 +19,7 @@ from hs_sim.machines.world import World
 SEEDS = range(36)
 LATE = (
     *SEEDS,
+    137,  # last words of many incarnations
     138,
 )  # there a gang has left through a checkpoint, and those of which the backup knows are gone
 

@@ -9,7 +9,7 @@ from hs_core.cluster.last_said import LOCAL
 from hs_core.copier import copier
 from hs_core.events import Consult, Direct, GiveUp
 from hs_core.names import HostName
-from hs_core.wanted import Turn, Wanted, WantedJob
+from hs_core.wanted import Lend, Turn, Wanted, WantedJob
 
 _as_said = copier(Wanted)
 
@@ -61,7 +61,7 @@ class Directs(Decisions):
             quantum_s=self.settings.quantum_s,
             turn=planned,
             jobs=jobs,
-            lends=self._orders.lends(name),
+            lends=self._lends(name),
             drained_gpus=host.drained_gpus,
             fence_after_s=self.settings.fence_after_s,
             lease_s=self.settings.lease_s,
@@ -82,6 +82,17 @@ class Directs(Decisions):
             edge_in_s=max(0.0, self._edges.at_s - now_s),
             next_turn=planned,
         )
+
+    def _lends(self, name: HostName) -> tuple[Lend, ...]:
+        """With what it wrote since a backup that was put back, of jobs over several servers that have not begun again."""
+        lends = self._orders.lends(name)
+        kept = tuple(
+            Lend(job=job, epoch=epoch, generation=generation, grant=self._orders.grant(job, row.epoch))
+            for job, epoch, generation in self._backup.keeps(name)
+            if (row := self._book.live.get(job))
+            and (row.stored is None or generation > row.stored.generation)
+        )
+        return lends + kept if kept else lends
 
     def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
         """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.

@@ -22,7 +22,6 @@ _ITS_OWN = (
     TIME_LIMIT,
     WITH_AGENT,
 )  # how reasons begin that it would have failed for, had it been heard
-_SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
 
@@ -66,7 +65,7 @@ class Unheard:
         if report is None or report.exit is None or report.exit.ok:
             return None
         ended = report.exit
-        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in _SENT
+        own = ended.why.startswith(_ITS_OWN) if ended.why else ended.signal not in reports.SENT
         return ended if own else None
 
 
@@ -114,12 +113,12 @@ def heard(
     return Unheard(was, now, _newer(row, now), beyond=beyond)
 
 
-def heard_of_all(was: Job, parts: Mapping[HostName, JobReport]) -> Unheard:
-    """Of an incarnation over several servers, all of which have said how it ended there; `was`: as `restored.later`."""
+def heard_of_all(row: Job, was: Job, parts: Mapping[HostName, JobReport]) -> Unheard:
+    """Of an incarnation over several servers, all of which have said how it stands there; `was`: as `restored.later`. What it wrote there is kept."""
     now = was
     for host, report in parts.items():
         now = _with(now, host, report, frozenset())
-    return Unheard(was, now, None, beyond=True)
+    return Unheard(was, now, _newer(row, now, kept=True), beyond=True)
 
 
 def _with_that(rounds: tuple[Job, ...], was: Job, now: Job) -> tuple[Job, ...]:
@@ -212,7 +211,8 @@ def form_over(row: Job, nodes: int) -> Form | None:
     return Spread(nodes=nodes, strategy=strategy_of(row.shape)) if len(spreads(spec)) > 1 else row.shape
 
 
-def _newer(row: Job, now: Job) -> Stored | None:
+def _newer(row: Job, now: Job, *, kept: bool = False) -> Stored | None:
+    """`kept`: all servers of a gang still have what they said."""
     found, stored = reports.kept(now), row.stored
     if found is None:
         return None
@@ -221,7 +221,7 @@ def _newer(row: Job, now: Job) -> Stored | None:
         return found if stored.copies and found.epoch > stored.epoch and found.step > stored.step else None
     # The other servers of a gang keep what they were told to, and that with it: else it may be gone there.
     told = stored is not None and (stored.hosts, stored.epoch) == (found.hosts, found.epoch)
-    return found if told or len(found.hosts) == 1 else None
+    return found if kept or told or len(found.hosts) == 1 else None
 
 
 def _of_copies(row: Job, now: Job, host: HostName, *, lacks: bool) -> Stored | None:

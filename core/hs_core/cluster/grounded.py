@@ -1,4 +1,4 @@
-"""Jobs that could not write their checkpoint when they were to move: they go on where they are, and while one is asked it has no turn."""
+"""Jobs that could not write their checkpoint when they were to move, or had not in time: they go on where they are, and while one is asked it has no turn."""
 
 from hs_core.cluster.stays import Stays
 from hs_core.names import JobId

@@ -383,7 +383,7 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             ended = {**ended, key: value.replace("_", " ")}
             code, signal = int(ended.get("code", 0)), int(ended.get("signal", 0))
             found[-1] = replace(found[-1], exit=Exit(code=code, signal=signal, why=ended.get("why", "")))
-        elif key in ("can_checkpoint", "in_turn", "sliceable"):
+        elif key in ("can_checkpoint", "in_turn", "sliceable", "in_touch"):
             found[-1] = replace(found[-1], **{key: value == "yes"})  # type: ignore[arg-type]
         elif key == "rendezvous":
             found[-1] = replace(found[-1], rendezvous=value)

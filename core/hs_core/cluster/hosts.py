@@ -63,7 +63,8 @@ class Hosts(Moves):
             if report is None and row.cancelled_by:  # nobody looks for what became of it any more
                 report = ended.get((row.id, row.epoch))
             if report is not None:
-                self._job_reported(row, host.name, report, now_s)
+                back = replace(report, in_touch=report.in_touch and not rebooted)
+                self._job_reported(row, host.name, back, now_s)
             elif self._backup.awaits:
                 why = f"{host.name} has no part in what the backup knows of it"
                 self._lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
@@ -102,14 +103,7 @@ class Hosts(Moves):
         row = self._book.live.get(report.job)
         if row is None:
             return
-        said = self._heard_of_all(row, host, report)
-        if said is None and self._backup.is_beyond(row, report):
-            if servers(row, report) > 1:
-                return
-            row = with_later(row, host, self._book.hosts[host].model, report.epoch)
-            said = self._heard(row, host, report, beyond=True)
-        elif said is None:
-            said = self._heard(row, host, report)
+        row, said = self._said_since(row, host, report)
         if said is None:
             return
         if said.was is not None:
@@ -142,30 +136,49 @@ class Hosts(Moves):
             data: dict[str, str | int | float] = {"step": said.newer.step}
             self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 
+    def _said_since(self, row: Job, host: HostName, report: JobReport) -> tuple[Job, Unheard | None]:
+        """And the row, with an incarnation of which a backup that was put back does not know."""
+        beyond = self._backup.is_beyond(row, report)
+        if servers(row, report) > 1:
+            self._backup.says(row, host, report)
+            if beyond:
+                self._restless.add(host)  # it is to keep what it wrote
+            of_all = self._heard_of_all(row, report, beyond=beyond)
+            if of_all is not None:
+                return of_all
+            if beyond and not any(was.epoch == report.epoch for was in row.given_up):
+                return row, None
+        elif beyond:
+            row = with_later(row, {host: self._book.hosts[host].model}, report.epoch)
+        return row, self._heard(row, host, report, beyond=beyond)
+
     def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
         lacks = row.stored is None or self._sight.out_of_reach(row)
         gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
         said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
         if not beyond or said is None:
             return said
-        if self.policy.needs.copies:
+        if self.policy.needs.copies and len(said.now.hosts) == 1:
             return replace(said, newer=None)  # a copy's, perhaps: that is a part of what the job had
-        if isinstance(said.now.shape, Spread) and len(row.hosts) > 1:
-            return replace(said, newer=None)  # it is laid over others already, which need as many parts
-        return said
+        return _as_laid(row, said)
 
-    def _heard_of_all(self, row: Job, host: HostName, report: JobReport) -> Unheard | None:
-        """Of a job over several servers, after a backup was put back. What one wrote of which that knows nothing is not looked for: who had which part of it nobody knows."""
-        if servers(row, report) == 1:
-            return None
-        self._backup.ended_there(row, host, report)
-        was, parts = self._backup.ended_everywhere(row, report.epoch)
+    def _heard_of_all(
+        self, row: Job, report: JobReport, *, beyond: bool
+    ) -> tuple[Job, Unheard | None] | None:
+        """Of a job over several servers, after a backup was put back: that it ended well everywhere, or what all parts of it have written. None: not all have said so."""
+        was, parts = self._backup.whole(row, report.epoch)
+        ended = all(part.exit is not None and part.exit.ok for part in parts.values())
         if not parts or row.cancelled_by or any(map(reports.has_process, row.reports.values())):
             return None
-        if was is None and not parts.keys() <= self._book.hosts.keys():
+        if was is not None:
+            return (row, heard_of_all(row, was, parts)) if ended else None
+        if not (ended or beyond) or not parts.keys() <= self._book.hosts.keys():
             return None
-        models = {name: self._book.hosts[name].model for name in sorted(parts)} if was is None else {}
-        return heard_of_all(was or later(row, models, report.epoch), parts)
+        models = {name: self._book.hosts[name].model for name in parts}
+        if ended:
+            return row, heard_of_all(row, later(row, models, report.epoch), parts)
+        row = with_later(row, models, report.epoch)
+        return row, _as_laid(row, heard_of_all(row, row.given_up[-1], parts))
 
     def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
         how = "ended well" if ended.ok else "failed"
@@ -211,7 +224,8 @@ class Hosts(Moves):
                     report.phase is Phase.RUNNING
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
-                self._job_reported(row, event.host, report, event.now_s)
+                heard = replace(report, in_touch=False) if report.in_touch else report
+                self._job_reported(row, event.host, heard, event.now_s)
                 continue
             self._written_since(event.host, report, event.now_s)
             if self._told.add(event.host, report.job, report.epoch):
@@ -411,3 +425,10 @@ class Hosts(Moves):
         state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
         portions = row.portions if hosts else ()
         self._put(replace(again, stored=rest, hosts=hosts, portions=portions, state=state), now_s)
+
+
+def _as_laid(row: Job, said: Unheard) -> Unheard:
+    """Without a checkpoint for which it would have to be over another number of servers than it is laid over already."""
+    if isinstance(said.now.shape, Spread) and row.hosts and len(row.hosts) != len(said.now.hosts):
+        return replace(said, newer=None)
+    return said

@@ -35,6 +35,8 @@ class Lives(Views):
             part = reports.followed(part) if reports.broken(row) else self._blamed(row, host, part)
         if before is not None and part.gpu_s == before.gpu_s and part == before:  # most have received more
             return
+        if reports.has_process(part):
+            self._restless.update(self._backup.begun(row))
         whole_before = row.report
         said = {**row.reports, host: part}
         whole = row.report_of(said)
@@ -285,6 +287,7 @@ class Lives(Views):
 
     def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
         evicted = self._doomed(now_s) & set(row.hosts)
+        ended = reports.own_end(row) or ended
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
         elif ended.why.startswith(LOST):
@@ -492,6 +495,7 @@ class Lives(Views):
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)
         self._rates.forget_job(row.id)
+        self._restless.update(self._backup.over(row.id))
         self._account(now_s).forget(row.id)
 
     def _cancel(self, row: Job, by: str, now_s: float, *, why: str = "") -> None:

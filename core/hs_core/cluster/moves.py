@@ -124,8 +124,7 @@ class Moves(Lives):
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
-            if not why and self._cannot_save(row):
-                why = _why_not_saved(row)
+            if not why and (why := self._not_left(row, now_s)):
                 self._grounded.stays(row.id, now_s, self.settings.quantum_s, why)
             if why:
                 self._abandon(row, why, now_s)
@@ -170,19 +169,23 @@ class Moves(Lives):
             return "its parts are on their way up, and wait for one another"
         if now_s >= move.since_s + self.settings.quantum_s and reports.left_apart(row):
             return "its parts do not know of one checkpoint"
-        if now_s >= move.since_s + self.settings.move_deadline_s:
-            return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
         return ""
 
-    def _cannot_save(self, row: Job) -> bool:
-        """It tried to; each of several copies has one of its own."""
-        report = row.report
-        return (
+    def _not_left(self, row: Job, now_s: float) -> str:
+        """Why it could not, or has not in time: for a while it is not asked again. Each of several copies has a checkpoint of its own."""
+        report, move = row.report, row.move
+        assert move is not None
+        if row.portions:
+            return ""
+        if (
             report is not None
-            and not row.portions
             and report.phase is not Phase.CHECKPOINTED
             and self._grounded.failed(row.id, report.checkpoint_fails)
-        )
+        ):
+            return _why_not_saved(row)
+        if now_s >= move.since_s + self.settings.move_deadline_s and self._left(row, now_s) is None:
+            return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
+        return ""
 
     def _obstacle_of_copies(self, row: Job, now_s: float) -> str:
         """At the deadline those that could not leave are not waited for, where another did."""

@@ -11,6 +11,7 @@ from hs_core.names import GpuId, HostName
 from hs_core.reports import CANNOT_FETCH, CANNOT_START, FINAL, FOLLOWED, LOST, Exit, JobReport, Phase
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
+SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 _TEXT = 1000  # characters of what a host tells people
 _READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
 _HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING})
@@ -53,6 +54,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         began_step=new.began_step if -1 <= new.began_step < _MOST else before.began_step,
         checkpoint_fails=_whole(new.checkpoint_fails),
         start_fails=_whole(new.start_fails),
+        in_touch=new.in_touch if before.exit is None else before.in_touch,
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
     )
 
@@ -123,6 +125,19 @@ def followed(part: JobReport) -> JobReport:
     if part.exit is None or part.exit.ok or part.exit.why in FINAL or part.exit.why.startswith(LOST):
         return part
     return replace(part, exit=replace(part.exit, why=FOLLOWED))
+
+
+def own_end(row: Job) -> Exit | None:
+    """How a gang has failed all of whose servers were cut off from the controller, and not from one another: none of these is to blame. None: that is not so."""
+    parts = [row.reports.get(host) for host in row.hosts]
+    ends = [part.exit for part in parts if part is not None and part.exit is not None and part.in_touch]
+    if row.portions or len(parts) < 2 or len(ends) < len(parts):
+        return None
+    own = [end for end in ends if (end.code or end.signal) and end.why not in FINAL]
+    if len(own) < len(ends) or any(end.signal in SENT for end in own):
+        return None
+    first = next((end for end in own if end.why != FOLLOWED), own[0])
+    return replace(first, why="") if first.why.startswith((LOST, FOLLOWED)) else first
 
 
 def broken(row: Job) -> bool:

@@ -1,13 +1,13 @@
 """A backup that was put back: hosts have gone on since, and know of incarnations of which the copy knows nothing.
 
 What of a job is there under a later epoch, or anywhere else, is ended by its host; the job begins once more, unless it ended well there, and
-from what that wrote, where it is there still (`is_beyond`). Incarnations that begin from now on have epochs above
+from what that wrote, where it is there still (`is_beyond`), of one over several servers once all have said which part they have. Incarnations that begin from now on have epochs above
 all that there ever were: hosts take them for newer ones, and nothing that is said of an earlier one is taken for theirs. Nothing is decided before all
 hosts have said what goes on there, or had `lease_s` for it, and a job whose host is still to end what it has of it does not begin anywhere before that
 has been done (`Job.unconfirmed`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -29,9 +29,10 @@ class Backup:
         default_factory=dict
     )  # the newest incarnation that the copy does, by job
     _began_s: float = inf
-    _parts: dict[tuple[JobId, int], dict[HostName, JobReport]] = field(
+    _parts: dict[JobId, dict[int, dict[HostName, JobReport]]] = field(
         default_factory=dict
-    )  # that ended well, of incarnations over several servers
+    )  # of incarnations over several servers, by epoch
+    _keeps: dict[HostName, set[JobId]] = field(default_factory=dict)  # jobs of which it has said such a part
 
     @classmethod
     def of(cls, state: State) -> "Backup":
@@ -68,21 +69,51 @@ class Backup:
         """Epoch of its newest incarnation that the controller knew of, where it waits."""
         return self.knows.get(row.id, row.epoch - 1) if row.epoch == self.first_epoch else row.epoch - 1
 
-    def ended_there(self, row: Job, host: HostName, report: JobReport) -> None:
-        """What is said of a job over several servers is put together: of an incarnation of which each says that it ended well that is the job's end."""
-        concerns = (self.awaits or row.epoch == self.first_epoch) and report.epoch < self.first_epoch
-        if concerns and report.exit is not None and report.exit.ok:
-            self._parts.setdefault((row.id, report.epoch), {})[host] = report
+    def says(self, row: Job, host: HostName, report: JobReport) -> None:
+        """What is said of a job over several servers is put together."""
+        if not (self.awaits or row.epoch == self.first_epoch) or report.epoch >= self.first_epoch:
+            return
+        epochs = self._parts.setdefault(row.id, {})
+        epochs.setdefault(report.epoch, {})[host] = report
+        self._keeps.setdefault(host, set()).add(row.id)
+        if len(epochs) > MOST:
+            del epochs[min(epochs)]
 
-    def ended_everywhere(self, row: Job, epoch: int) -> tuple[Job | None, Mapping[HostName, JobReport]]:
-        """What each server said of such a one, of a job that has not begun since; none: not all have. And as it was known."""
+    def whole(self, row: Job, epoch: int) -> tuple[Job | None, Mapping[HostName, JobReport]]:
+        """What each server said of such a one, by node rank, of a job that has not begun since; none: not all have. And as it was known."""
         was = next((one for one in row.given_up if one.epoch == epoch), None)
-        parts = self._parts.get((row.id, epoch), {})
+        parts = self._parts.get(row.id, {}).get(epoch, {})
         if row.epoch != self.first_epoch or (was is not None and was.portions):
             return was, {}
         if was is not None:
             return was, parts if parts.keys() == set(was.hosts) else {}
-        return was, parts if all(len(parts) == servers(row, part) for part in parts.values()) else {}
+        by_rank = sorted(parts, key=lambda host: parts[host].rank)
+        if [parts[host].rank for host in by_rank] != list(range(len(parts))):
+            return was, {}
+        if any(servers(row, part) != len(parts) for part in parts.values()):
+            return was, {}
+        return was, {host: parts[host] for host in by_rank}
+
+    def keeps(self, host: HostName) -> Iterator[tuple[JobId, int, int]]:
+        """Job, epoch and generation of what it wrote of later incarnations: who says that it has the other parts may be heard yet."""
+        for job in sorted(self._keeps.get(host, ())):
+            for epoch, parts in self._parts[job].items():
+                part = parts.get(host)
+                later_ = self.knows.get(job, self.first_epoch) < epoch
+                if part is not None and later_ and part.checkpoint_generation >= 0:
+                    yield job, epoch, part.checkpoint_generation
+
+    def begun(self, row: Job) -> Iterable[HostName]:
+        """It has a process, perhaps of an incarnation before. As `over`."""
+        return self.over(row.id) if row.id in self._parts and row.epoch >= self.first_epoch else ()
+
+    def over(self, job: JobId) -> Iterable[HostName]:
+        """Of what was written before nothing is of use any more. Servers that have kept it."""
+        parts = self._parts.pop(job, {}).values()
+        hosts = {host for epoch in parts for host in epoch}
+        for host in hosts:
+            self._keeps[host].discard(job)
+        return hosts
 
     def has(self, stored: Stored | None) -> bool:
         """A checkpoint that was written before it was put back: nobody has said since that it is there."""
@@ -114,11 +145,11 @@ def servers(row: Job, report: JobReport) -> int:
     return report.nodes if spans(row.spec) or len(spreads(row.spec)) > 1 else row.spec.nodes
 
 
-def with_later(row: Job, host: HostName, model: str, epoch: int) -> Job:
-    """With an incarnation there that the copy does not know, among those that were given up."""
-    if any(was.epoch == epoch and host in was.hosts for was in row.given_up):
+def with_later(row: Job, models: Mapping[HostName, str], epoch: int) -> Job:
+    """With an incarnation there that the copy does not know, among those that were given up. `models`: of its servers' GPUs, by node rank."""
+    if any(was.epoch == epoch and models.keys() <= set(was.hosts) for was in row.given_up):
         return row
-    return replace(row, given_up=(*row.given_up, later(row, {host: model}, epoch))[-MOST:])
+    return replace(row, given_up=(*row.given_up, later(row, models, epoch))[-MOST:])
 
 
 def later(row: Job, models: Mapping[HostName, str], epoch: int) -> Job:

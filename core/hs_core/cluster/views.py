@@ -328,7 +328,7 @@ class Views(Held):
 
     def _unsaved(self, row: Job) -> str:
         """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""
-        fails = row.report is not None and row.report.checkpoint_fails > 0
+        fails = row.id in self._grounded or (row.report is not None and row.report.checkpoint_fails > 0)
         return self._grounded.why(row.id) if fails and self._grounded.tried(row.id) else ""
 
     def _says_of(self, job: JobId, now_s: float) -> str:

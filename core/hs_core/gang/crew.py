@@ -38,6 +38,7 @@ class Process:
     can: frozenset[str]
     generation: int  # highest on disk or asked for, but where it leaves that with which it does
     bound: Bound | None = None  # of several nodes, when it said hello
+    blocked: bool = False  # in a call to other ranks
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +97,28 @@ class Crew:
     @property
     def stands(self) -> bool:
         return all(rank.stopped and not rank.going for rank in self.ranks.values())
+
+    @property
+    def stands_in_part(self) -> bool:
+        """Some are at their first suspend point, and all others in calls to them: nobody comes further before they go on."""
+        if any(rank.standing is not Standing.WAITING or rank.going for rank in self.ranks.values()):
+            return False
+        return bool(self.ranks) and not self.whole and self._to_come <= self._there(blocked=True)
+
+    @property
+    def trains_in_part(self) -> bool:
+        """Some were let go, and the others are there, and have not come to a step."""
+        goes = any(rank.standing is Standing.RUNNING or rank.going for rank in self.ranks.values())
+        return goes and not self.whole and self._to_come <= self._there()
+
+    @property
+    def _to_come(self) -> set[int]:
+        return self.everyone - self.ranks.keys()
+
+    def _there(self, *, blocked: bool = False) -> set[int]:
+        """Ranks whose processes have said hello; `blocked`: and are in a call to others."""
+        there = (each for each in self.processes.values() if each.blocked or not blocked)
+        return {each.place.rank for each in there if each.place.world == self.world}
 
     @property
     def is_bound(self) -> bool:
@@ -201,6 +224,11 @@ class Crew:
         swap, checkpoint, single = self.capable
         ready = JobReady(**self.at, step=self.step, can_swap=swap, can_checkpoint=checkpoint, single=single)
         self.events.append(ready)
+
+    def say_ready_in_part(self) -> None:
+        """What all of them can is known when all have come."""
+        self.told = Told.READY
+        self.events.append(JobReady(**self.at, step=self.step))
 
     def say_held(self) -> None:
         if self.told in (Told.HELD, Told.LEAVING):

@@ -43,6 +43,7 @@ from hs_core.gang.said import (
     Able,
     Accepted,
     Arrived,
+    Blocked,
     Failed,
     Going,
     Held,
@@ -176,6 +177,8 @@ class GangMachine(Stops):
                 self._heard_arrived(connection, word)
             case Able():
                 self._heard_able(connection, word)
+            case Blocked():
+                self._heard_blocked(connection, word)
             case Accepted():
                 self._heard_accepted(connection, word)
             case Rejected():
@@ -266,6 +269,7 @@ class GangMachine(Stops):
             self._decide_bound()
             self._settle()
         self._let_come()
+        self._ready_in_part()
 
     def _heard_able(self, connection: Connection, word: Able) -> None:
         process, rank = self._crew.processes.get(connection), self._crew.rank_of(connection)
@@ -276,6 +280,11 @@ class GangMachine(Stops):
         if rank is not None:
             rank.can = word.can
             self._crew.say_capable()
+
+    def _heard_blocked(self, connection: Connection, word: Blocked) -> None:
+        process = self._crew.process(connection)
+        process.place, process.blocked = word.place, word.on
+        self._ready_in_part()
 
     def _heard_accepted(self, connection: Connection, word: Accepted) -> None:
         number, rank = self._crew.ranked(connection)
@@ -433,6 +442,13 @@ class GangMachine(Stops):
             crew.say_held()
         if self._agreement is None:
             self._take_next()
+
+    def _ready_in_part(self) -> None:
+        """They wait for one another: for the host that is as if all had come."""
+        crew = self._crew
+        waits = self._agreement is None and self._next is None and not crew.is_bound
+        if waits and crew.told is not Told.READY and crew.stands_in_part:
+            crew.say_ready_in_part()
 
     def _lost(self, rank: Rank) -> None:
         crew, agreed = self._crew, self._agreement

@@ -48,6 +48,14 @@ class Able:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Before it arrives: it is in a call to other ranks, or is not any more."""
+
+    place: Place
+    on: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """To a stop or save that was proposed."""
 
@@ -116,7 +124,18 @@ class Restored:
 
 
 Said: TypeAlias = (
-    Hello | Arrived | Able | Accepted | Rejected | Held | Saved | Failed | Going | Progress | Restored
+    Hello
+    | Arrived
+    | Able
+    | Blocked
+    | Accepted
+    | Rejected
+    | Held
+    | Saved
+    | Failed
+    | Going
+    | Progress
+    | Restored
 )
 
 
@@ -155,6 +174,10 @@ def _arrived(message: Message) -> Arrived:
 
 def _able(message: Message) -> Able:
     return Able(can=_abilities(message))
+
+
+def _blocked(message: Message) -> Blocked:
+    return Blocked(place=_place(message), on=message.get("on") is True)
 
 
 def _answer(kind: type[Answered], message: Message) -> Answered:
@@ -215,6 +238,7 @@ _READERS: dict[str, Callable[[Message], Said]] = {
     "hello": _hello,
     "arrived": _arrived,
     "can": _able,
+    "blocked": _blocked,
     "accept": partial(_answer, Accepted),
     "reject": partial(_answer, Rejected),
     "held": _held,

@@ -23,6 +23,7 @@ from hs_core.reports import Tier
 Order = Suspend | Resume | Checkpoint
 
 _BESIDE = "several of its processes train, and are no ranks of one another: no step is one of all of them"
+_TO_COME = "some of its ranks have not come to a step yet: none is one of all of them"
 
 
 class Stops:
@@ -60,7 +61,15 @@ class Stops:
 
     def _suspend(self, order: Suspend) -> None:
         agreed, crew = self._agreement, self._crew
-        if agreed is not None or not crew.whole or crew.is_bound:
+        if agreed is None and crew.stands_in_part and order.tier is not Tier.CHECKPOINT:
+            self._next = None
+            crew.told = Told.NOTHING
+            crew.say_held()
+        elif agreed is None and crew.trains_in_part and not crew.is_bound:
+            self._next = None
+            self._turns = set(range(self.nodes))
+            crew.events.append(SuspendFailed(**crew.at, why=_TO_COME))
+        elif agreed is not None or not crew.whole or crew.is_bound:
             same = agreed is not None and agreed.kind == "stop" and agreed.tier is order.tier
             if not self._outweighed(order):
                 self._next = None if same else order

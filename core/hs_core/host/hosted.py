@@ -57,6 +57,7 @@ class HostedJob:
     checkpoint_after_s: float = 0.0
     checkpoint_fails: int = 0  # in a row
     stuck: str = ""  # why it does not stop (or die), found by trying
+    in_touch: bool = False  # as in `JobReport`
     overdue: bool = False  # no suspend point by the deadline: treated as running without steps
 
     orders: int = 0  # given to its hook: Suspend and Resume
@@ -350,7 +351,7 @@ class HostedJob:
             can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation, checkpoint_bytes=self.checkpoint_bytes,
             began_step=self.began_step, fallbacks=self.fallbacks, fallback_why=self.fallback_why,
             checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
-            nodes=self.wanted.servers, rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
+            nodes=self.wanted.servers, rank=self.wanted.node_rank, in_touch=self.in_touch, rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 
     def report_again(self, last: JobReport, now_s: float) -> JobReport:

@@ -11,7 +11,7 @@ from hs_core.reports import JobReport
 from hs_core.wanted import WantedJob
 
 KEPT_S = 900.0  # longer than a host is cut off without its line being given up
-MOST = 32  # the newest: they are saved with all that the agent knows, before each order is carried out
+MOST = 32  # they are saved with all that the agent knows, before each order is carried out
 
 
 class _Words(NamedTuple):
@@ -19,6 +19,10 @@ class _Words(NamedTuple):
     report: JobReport
     is_copy: bool  # with a folder of its own, that goes with it
     in_folder: bool  # that its user named: nobody removes what is there
+
+
+def _ended_well(report: JobReport) -> bool:
+    return report.exit is not None and report.exit.ok
 
 
 class LastWords:
@@ -47,7 +51,14 @@ class LastWords:
         self._plain.pop(key, None)
         self._said[key] = words
         if len(self._said) > MOST:
-            self._forget(next(iter(self._said)))
+            self._forget(self._least())
+
+    def _least(self) -> tuple[JobId, int]:
+        """That is missed least: of a job of which a later incarnation was here, else of one that did not end well, as it is not begun again for want of that; the oldest."""
+        newest = dict(sorted(self._said))
+        return min(
+            self._said, key=lambda key: (_ended_well(self._said[key].report), key[1] == newest[key[0]])
+        )
 
     def _forget(self, key: tuple[JobId, int]) -> None:
         del self._said[key]

@@ -104,8 +104,10 @@ class HostMachine:
         now_s: float,
         saved: Mapping[str, Any] | None = None,
         rebooted: bool = False,
+        elsewhere: bool = False,
     ) -> None:
-        """`rebooted`: since it was saved. Every process is gone then, and the clock began anew, however far it has got."""
+        """`rebooted`: since it was saved. Every process is gone then, and the clock began anew, however far it has got. `elsewhere`: it was another host, which may
+        be up as well: what that was to do this one does once the controller says so."""
         by_index = {gpu.id: gpu for gpu in sorted(gpus, key=lambda g: g.index)}
         if len(by_index) != len(gpus):
             raise BrokenError(f"two GPUs of this host have the same id: {[g.id for g in gpus]}")
@@ -120,7 +122,7 @@ class HostMachine:
         self._said: dict[JobId, JobReport] = {}  # since something touched them
         if saved is not None:
             self._term, self._seq = saved["term"], saved["seq"]
-            memory.load(self._board, saved, rebooted=rebooted)
+            memory.load(self._board, saved, rebooted=rebooted, elsewhere=elsewhere)
             self._resend = True
 
     # --- events

@@ -1,6 +1,7 @@
 """What of a host's mind survives its agent: to JSON-able values and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hs_core.errors import BrokenError
@@ -56,7 +57,7 @@ def save(board: Board) -> dict[str, Any]:
     }
 
 
-def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
+def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool, elsewhere: bool = False) -> None:
     if saved.get("version") != VERSION:
         raise BrokenError(f"the saved state has version {saved.get('version')}; this agent reads {VERSION}")
     for name in _NUMBERS:
@@ -78,6 +79,9 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     board.queue = StrideQueue.load(saved["queue"])
     jobs = [revive(HostedJob, job) for job in saved["jobs"]]
     board.jobs = {job.id: job for job in jobs}
+    if elsewhere:
+        for job in jobs:
+            job.wanted = replace(job.wanted, hold=True)
     board.last_words = LastWords.load(saved["last_words"], at_s=board.now_s if rebooted else None)
     if rebooted:
         _reboot(board, saved["now_s"])

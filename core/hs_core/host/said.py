@@ -74,6 +74,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             if job.asked is not None and not job.is_past(event.order):
                 deadlines.unanswered(board, job, event.why)
         case JobExited():
+            job.in_touch = event.in_touch and not job.ended
             _exited(board, job, event.exit)
         case LaunchFailed():
             _launch_failed(board, job, event)

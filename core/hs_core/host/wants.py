@@ -104,8 +104,14 @@ def found(board: Board, event: ExitFound) -> None:
     there = board.jobs.get(event.job)
     if there is not None and there.wanted.epoch == event.epoch:
         return
+    wanted = event.wanted
     last = JobReport(
-        job=event.job, epoch=event.epoch, phase=Phase.EXITED, nodes=event.wanted.servers, exit=event.exit
+        job=event.job,
+        epoch=event.epoch,
+        phase=Phase.EXITED,
+        nodes=wanted.servers,
+        rank=wanted.node_rank,
+        exit=event.exit,
     )
     board.last_words.keep(event.wanted, last, board.now_s)
     board.out.append(Forget(job=event.job, epoch=event.epoch))

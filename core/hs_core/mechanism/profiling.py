@@ -203,6 +203,8 @@ class _Profiler:
         there = job.hosts == tuple(run.home)
         if not there and job.started and not job.movable and run.from_step is not None:
             return True  # it was sent elsewhere
+        if not there and job.started and job.rooted:
+            return True  # it did not leave: another of its class may
         ahead = () if there else [self._hosts[HostName(name)] for name in run.home]
         if not all(takes_new(host) and self._takes(job, host) for host in ahead):
             return True  # drained, or short of GPUs, before it came

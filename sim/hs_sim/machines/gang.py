@@ -65,6 +65,7 @@ class Part:
         "gpus",
         "heard",
         "hooked",
+        "in_touch",
         "newest",
         "occupied_s",
         "rank",
@@ -88,6 +89,7 @@ class Part:
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.share = float(len(gpus))  # and it is charged for so many of them
         self.exit: Exit | None = None
+        self.in_touch = False  # with the agents of the other parts, when it ended
         self.unsaid: list[
             tuple[Callable[..., HostEvent], dict[str, Any]]
         ] = []  # for want of a link to node 0
@@ -468,7 +470,7 @@ class Gang:
         self._stand()
         self._free(part)
         part.way = Way.GONE
-        part.exit = exit_
+        part.exit, part.in_touch = exit_, self.nodes > 1 and self.linked
         ended_well = exit_.ok or exit_ == CHECKPOINTED
         if not silently:
             part.agent.ended(part)
@@ -539,4 +541,4 @@ def share_of(state_bytes: int, nodes: int, rank: int) -> int:
 def exited(part: Part, now_s: float) -> JobExited:
     job, epoch = part.key
     assert part.exit is not None
-    return JobExited(now_s=now_s, job=job, epoch=epoch, exit=part.exit)
+    return JobExited(now_s=now_s, job=job, epoch=epoch, exit=part.exit, in_touch=part.in_touch)

@@ -259,14 +259,22 @@ class World:
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
     def within_reach(self, job: JobId, nodes: int, connected: Iterable[HostName]) -> int:
-        """Newest step of which these servers have a whole checkpoint: each rank's part of one, which may be there several times; where ranks are alike, as many."""
+        """Newest step of which these servers have a whole checkpoint: each rank's part of one, which may be there several times; where ranks are alike, as many.
+
+        Of what came before the one that is known to be safe a server counts with one part: that it has another's as well, since parts changed places, nobody is told.
+        """
         found = self.truth.by_id.get(job)
         alike = found is not None and spans(found.spec)
         parts: dict[tuple[int, int, int], set[int | HostName]] = {}  # by step, who wrote it, generation
+        servers: dict[tuple[int, int, int], set[HostName]] = {}
+        safe = found.acknowledged if found is not None else -1
         for name in connected:
             for (generation, _), saved in self.agents[name].disk.stores.get(job, {}).items():
                 whole = (saved.step, saved.epoch, generation)
                 parts.setdefault(whole, set()).add(name if alike else saved.rank)
+                servers.setdefault(whole, set()).add(name)
+        older = {whole for whole, names in servers.items() if whole[0] < safe and len(names) < nodes}
+        parts = {whole: held for whole, held in parts.items() if whole not in older}
         for (generation, rank), saved in self.folders.get(job, {}).items():
             parts.setdefault((saved.step, saved.epoch, generation), set()).add(rank)
         return max((step for (step, _, _), held in parts.items() if len(held) >= nodes), default=-1)
