@@ -16,6 +16,7 @@ import structlog
 
 from hs_agent.folder import Key
 from hs_agent.gangwire import event_json, event_of
+from hs_agent.now_and_then import NowAndThen
 from hs_agent.unsent import Unsent
 from hs_core.errors import RefusedError
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
@@ -164,6 +165,7 @@ class MemberGang:
         self._standing: Suspend | Resume | None = None
         self._up = Unsent[agent_pb2.GangUp]()
         self._is_linked = False
+        self._complaints = NowAndThen()
         self._task = asyncio.create_task(self._run())
 
     # --- from this host
@@ -214,10 +216,11 @@ class MemberGang:
                 self._begin_anew()
                 pause_s = FIRST_PAUSE_S
             wait_s = random.random() * pause_s  # noqa: S311 — jitter
-            log.info(
-                "no link to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host,
-                why=why, again_in_s=round(wait_s, 2),
-            )  # fmt: skip
+            if self._complaints.is_due(why, boot_s()):
+                log.info(
+                    "no link to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host,
+                    why=why,
+                )  # fmt: skip
             await asyncio.sleep(wait_s)
             pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
@@ -253,6 +256,7 @@ class MemberGang:
 
     async def _send(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
         self._is_linked = True
+        self._complaints.worked()
         if self._standing is not None:
             self._up.put(_order_up(self._standing))
         log.info(

@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from hs_agent.config import parse
 from hs_agent.folder import Key
@@ -85,6 +86,32 @@ def test_a_first_node_that_does_not_read_has_its_link_ended_and_hears_the_ranks_
         finally:
             await member.close()
             await server.stop(None)
+
+    asyncio.run(run())
+
+
+def test_that_a_first_node_is_away_is_said_once_however_often_it_is_dialled() -> None:
+    async def run() -> None:
+        dials, dialled = 0, asyncio.Event()
+
+        def dial(peer: Peer) -> grpc.aio.Channel:
+            nonlocal dials
+            dials += 1
+            dialled.set()
+            return grpc.aio.insecure_channel(peer.address)
+
+        with capture_logs() as said:
+            member = MemberGang(
+                KEY, agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1), Peer(host=HostName("v1"), address="127.0.0.1:1"), dial,
+                lambda *_: None, lambda: None, lambda _: None,
+            )  # fmt: skip
+            try:
+                await until(lambda: dials == 5, dialled)
+            finally:
+                await member.close()
+        assert [line["head"] for line in said if line["event"] == "no link to the gang's first node"] == [
+            "v1"
+        ]
 
     asyncio.run(run())
 

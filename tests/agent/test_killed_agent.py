@@ -118,6 +118,21 @@ def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
     assert "how it ended is not known" in report.exit.why
 
 
+def test_a_job_whose_shim_somebody_has_stopped_is_ended_all_the_same(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    (folder,) = daemon.folders()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    procs.send(state.shim, signal.SIGSTOP)
+    controller.want(job(1, "/bin/sleep", "600", cancelled=True, **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.signal == signal.SIGTERM
+    assert not procs.alive(state.job)
+
+
 def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
     daemon.start("--end-jobs-on-stop")
     controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
