@@ -115,6 +115,7 @@ class Agent:
 
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
+        found = self.memory.load()
         self.launcher.install_hook()
         await self.door.start()
         settings = HostConfig(
@@ -123,7 +124,6 @@ class Agent:
             host_memory_reserve_bytes=self.config.host_memory_reserve_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
-        found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
         self.machine = HostMachine(
             self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted

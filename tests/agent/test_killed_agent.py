@@ -162,6 +162,28 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")
 
 
+def test_an_agent_leaves_alone_what_one_of_another_version_knows_and_its_jobs(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    daemon.kill()
+    kept = daemon.place / "state/host.json"
+    known = json.loads(kept.read_text())
+    known["machine"] = {"version": known["machine"]["version"] + 1, "minds": 2}
+    kept.write_text(json.dumps(known))
+    daemon.start()
+    assert daemon.process.wait(60) == 2, "not started again by systemd"
+    said = daemon.said()
+    assert f"state_dir: {kept} is of version {known['machine']['version']}, this agent's is" in said
+    assert "Traceback" not in said
+    assert json.loads(kept.read_text()) == known
+    assert procs.alive(state.job)
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_an_exit_that_nobody_had_heard_is_told_though_what_the_agent_knew_is_lost(
     daemon, controller, job, wait_for, code: int
