@@ -300,7 +300,11 @@ class Jobs:
         running.killing = True
         if running.freezing is not None:
             running.freezing.cancel()
-        procs.send(running.shim, signal.SIGCONT)  # one that somebody has stopped hears nothing
+        if running.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(
+                    running.pidfd, signal.SIGCONT
+                )  # one that somebody has stopped hears nothing
         word = f"term {order.grace_s:.3f}"  # it thaws the job itself
         if order.leaves:
             self.spawn(self._end_unless_it_leaves(running, word, order.grace_s))

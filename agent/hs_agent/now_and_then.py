@@ -18,3 +18,8 @@ class NowAndThen:
 
     def worked(self) -> None:
         self._said = None
+
+
+def reason(error: Exception) -> str:
+    """Without the file that it is about: which one came to it is nothing new."""
+    return str((error.strerror if isinstance(error, OSError) else "") or error)

@@ -1,6 +1,7 @@
 """Jobs live through the end of their agent, and the next one knows what became of them."""
 
 import json
+import resource
 import signal
 from dataclasses import replace
 
@@ -131,6 +132,23 @@ def test_a_job_whose_shim_somebody_has_stopped_is_ended_all_the_same(
     report = controller.wait_report(1, lambda r: r.exit, "an exit")
     assert report.exit.signal == signal.SIGTERM
     assert not procs.alive(state.job)
+
+
+def test_an_agent_without_a_descriptor_ends_a_job_when_it_has_one(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    (folder,) = daemon.folders()
+    wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    pid = daemon.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    controller.want(job(1, "/bin/sleep", "600", cancelled=True, **UNSUSPENDED))
+    wait_for(lambda: '"event": "ending"' in daemon.said(), "it is to end")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.signal == signal.SIGTERM
+    assert daemon.process.poll() is None
 
 
 def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
