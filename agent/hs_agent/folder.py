@@ -194,6 +194,14 @@ class Folder:
             remove_tree(target)
             # In one step, which takes no room: whoever is killed, or finds a full disk, leaves the log here or there.
             self.path.rename(target)
+            _comes_last(target)
+
+
+def _comes_last(path: Path) -> None:
+    """Of what lies beside it, in the order of `prune`: the clock may have been set back since those before."""
+    newest_s = max((e.stat().st_mtime for e in os.scandir(path.parent) if e.name != path.name), default=0.0)
+    if path.stat().st_mtime <= newest_s:
+        os.utime(path, (newest_s + 1.0, newest_s + 1.0))
 
 
 def _end_of(path: Path, most: int) -> bytes:

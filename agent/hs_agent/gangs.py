@@ -16,6 +16,7 @@ import structlog
 
 from hs_agent.folder import Key
 from hs_agent.gangwire import event_json, event_of
+from hs_agent.now_and_then import NowAndThen
 from hs_agent.unsent import Unsent
 from hs_core.errors import RefusedError
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
@@ -28,6 +29,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 MAX_JSON = 64 << 10
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
 HEARD_S = 5.0  # ranks that train say so each second
+LASTING_S = 10.0  # a link that ended sooner need not be better than none
 
 Order = Suspend | Resume | Checkpoint
 Tell = Callable[[int, Mapping[str, Any]], None]
@@ -184,6 +186,7 @@ class MemberGang:
         self._up = Unsent[agent_pb2.GangUp]()
         self._is_linked = False
         self._in_touch = False
+        self._complaints, self._links = NowAndThen(), NowAndThen()
         self._task = asyncio.create_task(self._run())
 
     # --- from this host
@@ -233,15 +236,20 @@ class MemberGang:
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
+            began_s = boot_s()
             why = await self._once()
             if self._is_linked:
                 self._begin_anew()
-                pause_s = FIRST_PAUSE_S
+                if boot_s() - began_s > LASTING_S:
+                    pause_s = FIRST_PAUSE_S
+                    self._complaints.worked()
+                    self._links.worked()
             wait_s = random.random() * pause_s  # noqa: S311 — jitter
-            log.info(
-                "no link to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host,
-                why=why, again_in_s=round(wait_s, 2),
-            )  # fmt: skip
+            if self._complaints.is_due(why, boot_s()):
+                log.info(
+                    "no link to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host,
+                    why=why,
+                )  # fmt: skip
             await asyncio.sleep(wait_s)
             pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
@@ -283,9 +291,13 @@ class MemberGang:
         self._is_linked = self._in_touch = True
         if self._standing is not None:
             self._up.put(_order_up(self._standing))
-        log.info(
-            "linked to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host
-        )
+        if self._links.is_due(self._head.host, boot_s()):
+            log.info(
+                "linked to the gang's first node",
+                job=self.key.job,
+                epoch=self.key.epoch,
+                head=self._head.host,
+            )
         await self._up.send(call.write)
 
     async def _read(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
@@ -300,7 +312,9 @@ class MemberGang:
                     raise RefusedError("the first node said what is no message to a rank")
                 self._tell(down.tell.connection, value)
             case "event":
-                self._post(event_of(down.event, self.key, boot_s()))
+                event = event_of(down.event, self.key, boot_s())
+                if event is not None:
+                    self._post(event)
             case _:
                 pass
 

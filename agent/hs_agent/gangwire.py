@@ -1,7 +1,7 @@
 """What happens to a gang as a whole, as JSON between the agent of its first node and the others."""
 
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
@@ -43,20 +43,32 @@ def event_json(event: HostEvent) -> bytes:
     return json.dumps({"kind": kind, **body}).encode()
 
 
-def event_of(data: bytes, key: Key, now_s: float) -> HostEvent:
-    """Strict: another host's word. The time is when it was heard here; whose it is, is known from the stream."""
+def event_of(data: bytes, key: Key, now_s: float) -> HostEvent | None:
+    """Another host's word, whose agent may be of another version: what is not known here is passed over (None: all of it), what is not said is as by default.
+
+    The time is when it was heard here; whose it is, is known from the stream. Raises RefusedError where it makes no sense.
+    """
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
         raise RefusedError(f"an event that is no JSON: {data[:100]!r}") from None
-    kind = _KINDS.get(str(body.pop("kind", ""))) if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+        raise RefusedError(f"an event that has no kind: {data[:100]!r}")
+    kind = _KINDS.get(body["kind"])
     if kind is None:
-        raise RefusedError(f"an event of no known kind: {data[:100]!r}")
+        return None
     hints = get_type_hints(kind)
-    names = {each.name for each in fields(kind)} - _GIVEN
-    if set(body) != names:
-        raise RefusedError(f"{kind.__name__} with {sorted(body)}: expected {sorted(names)}")
-    values = {name: _value(kind, name, hints[name], value) for name, value in body.items()}
+    known = [each for each in fields(kind) if each.name not in _GIVEN]
+    missing = sorted(each.name for each in known if each.name not in body and each.default is MISSING)
+    if missing:
+        raise RefusedError(
+            f"{kind.__name__} with {sorted(body.keys() - {'kind'})}: expected {missing} as well"
+        )
+    values = {
+        each.name: _value(kind, each.name, hints[each.name], body[each.name])
+        for each in known
+        if each.name in body
+    }
     event: HostEvent = kind(now_s=now_s, job=key.job, epoch=key.epoch, **values)
     return event
 

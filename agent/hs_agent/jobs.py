@@ -301,6 +301,11 @@ class Jobs:
         running.killing = True
         if running.freezing is not None:
             running.freezing.cancel()
+        if running.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(
+                    running.pidfd, signal.SIGCONT
+                )  # one that somebody has stopped hears nothing
         word = f"term {order.grace_s:.3f}"  # it thaws the job itself
         if order.leaves:
             self.spawn(self._end_unless_it_leaves(running, word, order.grace_s))
@@ -327,6 +332,7 @@ class Jobs:
         job, epoch = folder.key
         log.warning("a job that nobody remembers is ended", job=job, epoch=epoch)
         for _ in range(int(UNKNOWN_END_S / CONTROL_POLL_S)):
+            procs.send(shim, signal.SIGCONT)
             folder.control("term 0")  # it may not listen yet
             if not procs.alive(shim):
                 await asyncio.to_thread(self.launcher.forget, folder.key)

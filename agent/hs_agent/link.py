@@ -22,6 +22,7 @@ from hs_agent.delay import Delay
 from hs_agent.devices import Reading
 from hs_agent.errands import End, Errands
 from hs_agent.folder import Key
+from hs_agent.now_and_then import NowAndThen
 from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
@@ -36,7 +37,6 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 MAX_BACKOFF_S = 5.0
 FIRST_BACKOFF_S = 0.1
 UNREAD_S = 60.0  # that somebody may take over what a command has said, beyond its time
-COMPLAINED_EVERY_S = 600.0  # that there is no controller, for one reason
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 FRAME_BYTES = 4  # around each of them
@@ -99,7 +99,7 @@ class Link:
         self.config, self.side = config, side
         self._identity = identity if config.secure else None
         self.connected = False
-        self._complained = ("", 0.0)  # of what, and when last
+        self._complaints = NowAndThen()
 
     async def run(self) -> None:
         """Until cancelled, or refused for good (RefusedError). Agents that lost one controller together come back spread out: full jitter."""
@@ -117,11 +117,8 @@ class Link:
             await asyncio.sleep(wait_s)
 
     def _complain(self, why: str) -> None:
-        """It is tried every few seconds, perhaps for days: said at once, then now and then."""
         notify(f"STATUS={self.side.described}; no controller: {why}")
-        now_s = boot_s()
-        if why != self._complained[0] or now_s - self._complained[1] >= COMPLAINED_EVERY_S:
-            self._complained = (why, now_s)
+        if self._complaints.is_due(why, boot_s()):
             log.warning("no controller", controller=self.config.controller, why=why)
 
     async def _once(self) -> str:
@@ -174,7 +171,7 @@ class Link:
 
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
-        self._complained = ("", 0.0)
+        self._complaints.worked()
         notify(f"STATUS={self.side.described}; connected to {self.config.controller}")
         log.info("connected", controller=self.config.controller, term=welcome.term)
         if welcome.term < self.side.term():

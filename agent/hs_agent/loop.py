@@ -18,6 +18,7 @@ from hs_agent.jobs import Jobs
 from hs_agent.launch import Launcher
 from hs_agent.launches import Launches
 from hs_agent.leases import Leases
+from hs_agent.now_and_then import NowAndThen, reason
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
 from hs_agent.secure import Secure
@@ -96,6 +97,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         self._unsaved = False
         self._cannot_save = ""  # why not, just now
+        self._saves, self._looks = NowAndThen(), NowAndThen()
         self._removing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -116,6 +118,7 @@ class Agent:
 
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
+        found = self.memory.load()
         self.launcher.install_hook()
         await self.door.start()
         settings = HostConfig(
@@ -124,7 +127,6 @@ class Agent:
             host_memory_reserve_bytes=self.config.host_memory_reserve_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
-        found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
         self.machine = HostMachine(
             self.gpus,
@@ -271,10 +273,12 @@ class Agent:
         try:
             self.memory.save(self.machine.saved(), self.launches.unfinished, boot_s())
             self._unsaved, self._cannot_save = False, ""
+            self._saves.worked()
         except OSError as error:
             # A full disk: jobs go on; what is lost is what a killed agent would want to know.
-            self._unsaved, self._cannot_save = True, error.strerror or str(error)
-            log.error("host.json cannot be written", why=error.strerror)
+            self._unsaved, self._cannot_save = True, reason(error)
+            if self._saves.is_due(self._cannot_save, boot_s()):
+                log.error("host.json cannot be written", why=self._cannot_save)
 
     def _step_of(self, key: Key) -> int:
         """As far as the machine knows; 0: it does not know the job (any more)."""
@@ -369,10 +373,12 @@ class Agent:
             await asyncio.sleep(every_s)
             try:
                 await self.watch.look_at_devices()
+                self._looks.worked()
                 if self._unsaved:
                     self._save()
-            except Exception:
-                log.exception("looking at the devices failed")
+            except Exception as error:
+                if self._looks.is_due(reason(error), boot_s()):
+                    log.exception("looking at the devices failed")
 
     # --- for systemd and the link -----------------------------------------------------------------------------------
 

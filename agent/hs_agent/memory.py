@@ -13,6 +13,7 @@ from hs_agent import procs
 from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Launch
+from hs_core.host.memory import VERSION
 from hs_core.host.plain import plain, revive
 from hs_daemon.held import HeldError, hold
 from hs_daemon.owned import why_not_ours
@@ -39,10 +40,18 @@ class Memory:
         self._last = b""
 
     def load(self) -> Found:
+        """Raises RefusedError: it was written by an agent of another version, which alone knows what it says of the jobs that are there."""
         if not self.path.exists():
             return Found()
         value = read_json(self.path) or {}
         try:
+            if (version := value["machine"]["version"]) != VERSION:
+                raise RefusedError(
+                    f"state_dir: {self.path} is of version {version}, this agent's is {VERSION}: start an agent of the version that wrote it, and drain this"
+                    " server with that before another takes its place; or remove that file: then the jobs here are ended, and go on from their newest"
+                    " checkpoints",
+                    Kind.INVALID,
+                )
             launching = tuple(revive(Launch, launch) for launch in value["launching"])
             rebooted = value["boot_id"] != procs.boot_id()
             elsewhere = rebooted and value["machine_id"] != procs.machine_id()

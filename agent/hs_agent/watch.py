@@ -14,6 +14,7 @@ from hs_agent.device_memory import Owners, Running, most
 from hs_agent.devices import DeviceEvent, Devices, Reading
 from hs_agent.folder import Key
 from hs_agent.jobs import Jobs
+from hs_agent.now_and_then import NowAndThen, reason
 from hs_agent.strangers import Strangers, counts_as_the_driver
 from hs_agent.trespassers import Trespassers
 from hs_core.events import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen, JobTrespassed
@@ -177,12 +178,15 @@ class Watch:
 
     async def watch_memory(self) -> None:
         """Until cancelled."""
+        looks = NowAndThen()
         while True:
             began_s = boot_s()
             try:
                 await self.look_at_memory()
-            except Exception:
-                log.exception("looking at the host's memory failed")
+                looks.worked()
+            except Exception as error:
+                if looks.is_due(reason(error), boot_s()):
+                    log.exception("looking at the host's memory failed")
             await asyncio.sleep(max(MEMORY_LOOK_S, MEMORY_LOOK_PART * (boot_s() - began_s)))
 
     async def look_at_memory(self) -> None:

@@ -428,12 +428,13 @@ def parse(
         return Job.model_validate(data)
     except ValidationError as error:
         said = Complaints(
-            data=data, origins=origins or {}, source=source, flags=flags or {}, fields_at=_fields_at
+            data=data, origins=origins or {}, source=source, flags=flags or {}, fields_at=fields_at
         )
         raise InvalidError("\n".join(said.of(error))) from None
 
 
-def _fields_at(path: Path_) -> list[str]:
+def fields_at(path: Path_) -> list[str]:
+    """Names of the fields below that one; none where it has none, or is none."""
     part: type[BaseModel] | None = Job
     for step in path:
         field = part.model_fields.get(str(step)) if part else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hs_client import yamlfile
+from hs_client import jobfile, yamlfile
 from hs_client.complaints import Path_
 from hs_client.errors import InvalidError
 
@@ -59,7 +59,19 @@ class Layers:
             raise InvalidError(
                 f"{word!r}: expected a value; {key.strip()}=null takes back what the file says"
             )
-        self.put(path, value, f"{word!r}")
+        if value is None and path[-1] in jobfile.fields_at(path[:-1]):
+            self._take_back(path)
+        else:
+            self.put(path, value, f"{word!r}")
+
+    def _take_back(self, path: Path_) -> None:
+        """As if no layer so far had said it, nor anything below it."""
+        here: Any = self.data
+        for step in path[:-1]:
+            here = here.get(step) if isinstance(here, dict) else None
+        if isinstance(here, dict):
+            here.pop(path[-1], None)
+        self.origins = {known: said for known, said in self.origins.items() if known[: len(path)] != path}
 
     def where(self, path: Path_) -> str:
         return self.origins.get(path, "an earlier layer")

@@ -2,10 +2,13 @@
 
 import socket
 import time
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def version() -> str:
+    """It is asked for again and again, also where there is no descriptor left to read it with."""
     try:
         return metadata.version("heteroshare")
     except metadata.PackageNotFoundError:

@@ -1,20 +1,25 @@
 """hs-agent as a process, with real jobs and a scripted controller."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 
 import pytest
+from structlog.testing import capture_logs
 
-from hs_agent import accounts, cgroup, launch, procs
+from hs_agent import accounts, cgroup, host_memory, launch, procs
 from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
 from hs_agent.loop import Agent
+from hs_core.names import JobId
 from hs_core.reports import CANNOT_START, NO_ACCOUNT, Exit, Phase
 from hs_core.wanted import Turn, Wanted
 from tests.agent.real_jobs import COUNT, FROZEN, UNSUSPENDED, lines, python
@@ -184,6 +189,53 @@ def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
         assert list(agent.launcher.checkpoints.iterdir()) == []
 
     asyncio.run(forgets())
+
+
+def test_what_goes_wrong_again_and_again_on_a_host_is_said_once_until_it_went_well(
+    settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = True
+
+    def runs_short(*_: object, **__: object) -> None:
+        if fails:
+            raise OSError(errno.EMFILE, "Too many open files", f"/proc/{time.monotonic_ns()}/stat")
+
+    looks: Queue[None] = Queue()
+
+    def look(_: object) -> tuple[None, dict[JobId, int]]:
+        looks.put(None)
+        runs_short()
+        return None, {}
+
+    async def runs(agent: Agent) -> None:
+        nonlocal fails
+        for goes_wrong in (True, False, True):
+            fails = goes_wrong
+            while not looks.empty():
+                looks.get_nowait()
+            for _ in range(3):
+                agent._save()
+                await asyncio.to_thread(looks.get, timeout=60)
+
+    async def starts() -> None:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        try:
+            monkeypatch.setattr("hs_agent.watch.MEMORY_LOOK_S", 0.0)
+            monkeypatch.setattr("hs_agent.watch.MEMORY_LOOK_PART", 0.0)
+            monkeypatch.setattr(host_memory, "look", look)
+            monkeypatch.setattr(agent.memory, "save", runs_short)
+            with capture_logs() as said:
+                await runs(agent)
+        finally:
+            monkeypatch.undo()
+            await agent.stop()
+        events = [line["event"] for line in said]
+        assert events.count("host.json cannot be written") == 2
+        assert events.count("looking at the host's memory failed") == 2
+
+    asyncio.run(starts())
 
 
 def test_a_log_on_a_full_disk_stops_nothing(daemon, controller, job) -> None:

@@ -1,17 +1,23 @@
 """The links between the agents of a gang's servers: where one side does not read, and how they ended."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from hs_agent.config import parse
 from hs_agent.folder import Key
 from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
+from hs_agent.gangwire import event_of
 from hs_agent.peers import Grants, PeerDoor
+from hs_core.errors import RefusedError
+from hs_core.events import JobReady, Resume
 from hs_core.gang import GangMachine
 from hs_core.model import JobSpec
 from hs_core.names import HostName, JobId, UserName
@@ -45,6 +51,11 @@ class Deaf(agent_pb2_grpc.AgentPeerServicer):
         async for up in request_iterator:
             heard.append(up)
             self.changed.set()
+
+
+def member_of(head: Peer, dial: Callable[[Peer], grpc.aio.Channel]) -> MemberGang:
+    hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1)
+    return MemberGang(KEY, hello, head, dial, lambda *_: None, lambda: None, lambda _: None)
 
 
 async def until(condition: Any, changed: asyncio.Event) -> None:
@@ -85,6 +96,94 @@ def test_a_first_node_that_does_not_read_has_its_link_ended_and_hears_the_ranks_
         finally:
             await member.close()
             await server.stop(None)
+
+    asyncio.run(run())
+
+
+class Fickle(agent_pb2_grpc.AgentPeerServicer):
+    """A first node that ends each link as soon as it stands."""
+
+    Fetch: Any = None
+
+    def __init__(self) -> None:
+        self.linked_s: list[float] = []
+        self.changed = asyncio.Event()
+
+    async def Gang(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[agent_pb2.GangUp], context: Any
+    ) -> None:
+        await anext(request_iterator)
+        await context.send_initial_metadata(())
+        self.linked_s.append(time.monotonic())
+        self.changed.set()
+        await anext(request_iterator)  # that it has taken the link for one
+
+
+def test_links_that_end_as_soon_as_they_stand_are_made_less_and_less_often_and_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("random.random", lambda: 1.0)
+
+    async def run() -> None:
+        server, fickle = grpc.aio.server(), Fickle()
+        agent_pb2_grpc.add_AgentPeerServicer_to_server(fickle, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        with capture_logs() as said:
+            member = member_of(
+                Peer(host=HostName("v1"), address=f"127.0.0.1:{port}"),
+                lambda peer: grpc.aio.insecure_channel(peer.address),
+            )
+            member.order(Resume(job=KEY.job, epoch=1))
+            try:
+                await until(lambda: len(fickle.linked_s) == 6, fickle.changed)
+            finally:
+                await member.close()
+                await server.stop(None)
+        assert fickle.linked_s[-1] - fickle.linked_s[0] >= 0.05 + 0.1 + 0.2 + 0.4 + 0.8
+        assert [line["event"] for line in said] == [
+            "linked to the gang's first node",
+            "no link to the gang's first node",
+        ]
+
+    asyncio.run(run())
+
+
+def test_of_what_an_agent_of_another_version_says_of_a_gang_what_is_known_is_taken() -> None:
+    def read(**body: Any) -> Any:
+        return event_of(json.dumps(body).encode(), KEY, 5.0)
+
+    ready = JobReady(now_s=5.0, job=KEY.job, epoch=1, step=3, can_swap=True)
+    assert read(kind="JobReady", step=3, can_swap=True) == ready
+    assert read(kind="JobReady", step=3, can_swap=True, news={"of": ["later"]}) == ready
+    assert read(kind="JobPondered", depth=3) is None
+    with pytest.raises(RefusedError, match=r"JobReady with \['can_swap'\]: expected \['step'\] as well"):
+        read(kind="JobReady", can_swap=True)
+    with pytest.raises(RefusedError, match=r"JobReady\.step = 'x': expected int"):
+        read(kind="JobReady", step="x")
+    with pytest.raises(RefusedError, match="an event that has no kind"):
+        read(kind=["JobReady"], step=3)
+
+
+def test_that_a_first_node_is_away_is_said_once_however_often_it_is_dialled() -> None:
+    async def run() -> None:
+        dials, dialled = 0, asyncio.Event()
+
+        def dial(peer: Peer) -> grpc.aio.Channel:
+            nonlocal dials
+            dials += 1
+            dialled.set()
+            return grpc.aio.insecure_channel(peer.address)
+
+        with capture_logs() as said:
+            member = member_of(Peer(host=HostName("v1"), address="127.0.0.1:1"), dial)
+            try:
+                await until(lambda: dials == 5, dialled)
+            finally:
+                await member.close()
+        assert [line["head"] for line in said if line["event"] == "no link to the gang's first node"] == [
+            "v1"
+        ]
 
     asyncio.run(run())
 

@@ -1,6 +1,7 @@
 """Jobs live through the end of their agent, and the next one knows what became of them."""
 
 import json
+import resource
 import signal
 from dataclasses import replace
 
@@ -118,6 +119,38 @@ def test_a_job_whose_folder_somebody_has_taken_away_is_ended_all_the_same(
     assert "how it ended is not known" in report.exit.why
 
 
+def test_a_job_whose_shim_somebody_has_stopped_is_ended_all_the_same(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    (folder,) = daemon.folders()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    procs.send(state.shim, signal.SIGSTOP)
+    controller.want(job(1, "/bin/sleep", "600", cancelled=True, **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.signal == signal.SIGTERM
+    assert not procs.alive(state.job)
+
+
+def test_an_agent_without_a_descriptor_ends_a_job_when_it_has_one(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    (folder,) = daemon.folders()
+    wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    pid = daemon.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    controller.want(job(1, "/bin/sleep", "600", cancelled=True, **UNSUSPENDED))
+    wait_for(lambda: '"event": "ending"' in daemon.said(), "it is to end")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.signal == signal.SIGTERM
+    assert daemon.process.poll() is None
+
+
 def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
     daemon.start("--end-jobs-on-stop")
     controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
@@ -145,6 +178,28 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
     # The controller still wants it and hears that it is new here: nothing runs twice.
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")
+
+
+def test_an_agent_leaves_alone_what_one_of_another_version_knows_and_its_jobs(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    daemon.kill()
+    kept = daemon.place / "state/host.json"
+    known = json.loads(kept.read_text())
+    known["machine"] = {"version": known["machine"]["version"] + 1, "minds": 2}
+    kept.write_text(json.dumps(known))
+    daemon.start()
+    assert daemon.process.wait(60) == 2, "not started again by systemd"
+    said = daemon.said()
+    assert f"state_dir: {kept} is of version {known['machine']['version']}, this agent's is" in said
+    assert "Traceback" not in said
+    assert json.loads(kept.read_text()) == known
+    assert procs.alive(state.job)
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,20 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
     assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: launcher.ended / "4-1"}
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
+
+
+def test_the_logs_that_stay_are_those_of_the_last_to_end_also_where_the_clock_was_set_back(settings) -> None:
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    ahead_s = time.time() + 3600.0
+    for number in range(4):
+        made = launcher.folder(folder.Key(JobId(number), 1))
+        made.make()
+        (made.path / "log").write_text(str(number))
+        launcher.forget(made.key)
+        if number < 2:
+            os.utime(launcher.ended / f"{number}-1", (ahead_s, ahead_s + number))
+    folder.prune(launcher.ended, 2)
+    assert sorted(path.name for path in launcher.ended.iterdir()) == ["2-1", "3-1"]
 
 
 def test_whatever_a_jobs_user_has_put_beside_a_kept_log_goes_with_it_and_older_ones_too(place: Path) -> None:

@@ -389,6 +389,28 @@ def test_a_key_value_word_may_take_a_field_back_and_set_an_empty_variable(hsctl,
     assert (spec.memory_bytes, spec.env["A"]) == (0, "")
 
 
+def test_whatever_a_job_file_says_a_key_value_word_can_take_it_back(hsctl, fake, tmp_path):
+    (tmp_path / "plain.yaml").write_text("run: 'true'\n")
+    (tmp_path / "job.yaml").write_text(
+        "run: 'true'\nname: a\nresources: {gpus: 2}\nnodes: 2\nafter: ['11:ok', 12]\npriority: 5\nmax_duration: 2h\n"
+        "retry: {max: 2}\ncheckpoint: {mode: interval, interval: 10m}\ntorchrun: true\non_partition: fence\nsteps: 7\n"
+    )
+    fields = ("name", "resources", "nodes", "after", "priority", "max_duration", "retry.max", "retry", "checkpoint", "torchrun", "on_partition",
+              "steps", "strategies", "dataset", "placement.migrate")  # fmt: skip
+    assert hsctl("submit", "-f", "plain.yaml").code == 0
+    plain = fake.last("Submit").jobs
+    assert hsctl("submit", "-f", "job.yaml", *(f"{field}=null" for field in fields)).code == 0
+    assert fake.last("Submit").jobs == plain
+
+
+def test_what_is_no_field_cannot_be_taken_back(hsctl, fake, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: 'true'\n")
+    ran = hsctl("submit", "-f", "job.yaml", "resorces.gpus=null", "resources.gpu=null")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert "unknown field 'resorces'; did you mean 'resources'?" in ran.err
+    assert "unknown field 'resources.gpu'" in ran.err
+
+
 def test_a_job_file_is_read_from_standard_input(hsctl, fake):
     assert hsctl("submit", "-f", "-", stdin="run: 'true'\nname: piped\n").code == 0
     assert fake.last("Submit").jobs[0].name == "piped"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from hs_daemon import version
 from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.daemons import Daemon
@@ -79,6 +81,22 @@ def run_as(uid: int, address: Path, code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_controller_without_a_descriptor_answers_who_is_connected(daemon: Daemon) -> None:
+    async def story() -> None:
+        daemon.start()
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client = Client(channel)
+            await client.stub.ListJobs(pb.ListJobsRequest())
+            assert daemon.process is not None
+            limits = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+            info = await client.stub.Info(pb.InfoRequest())
+            assert (info.version, info.read_only) == (version(), False)
+            assert await client.submit(spec("runs")) == [1]
+
+    asyncio.run(story())
 
 
 def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:

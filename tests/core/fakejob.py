@@ -9,6 +9,7 @@ from hs_core.events import (
     Checkpoint,
     CheckpointFailed,
     HostEvent,
+    JobCapable,
     JobCheckpointed,
     JobExited,
     JobFroze,
@@ -61,6 +62,9 @@ class Ways:
     fetch_fails: int = 0  # so often, then it succeeds
     start_fails: int = 0  # likewise, by no fault of its own
     torn: bool = False  # what is to be fetched
+    one_by_one: bool = (
+        False  # its ranks come up: where it was let go before, none of them stands at its first step edge
+    )
     rotten: bool = False  # what it has written, when a process of it is to begin there
     lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
 
@@ -89,6 +93,7 @@ class Process:
         self.frozen = False
         self.saved: tuple[int, int] | None = None  # step and generation of what it wrote on the way, last
         self.heard = -1  # number of the newest order
+        self.let_go = False  # before it came to its first step edge
         self.done_s = 0.0
         self.since_s: float | None = None
         self._turn = 0  # grows with every change of state: stale timers do nothing
@@ -144,12 +149,19 @@ class Process:
             self._say(JobRestored, step=0, generation=-1, note=note)
         elif self.launch.generation >= 0:
             self._say(JobRestored, step=self.step, generation=self.launch.generation)
-        self._say_ready()
+        if self.let_go and self.ways.one_by_one:
+            self._say(JobCapable, **self._able)
+            self._goes()
+        else:
+            self._say_ready()
+
+    @property
+    def _able(self) -> dict[str, bool]:
+        ways = self.ways
+        return {"can_swap": ways.can_swap, "can_checkpoint": ways.can_checkpoint, "single": ways.single}
 
     def _say_ready(self) -> None:
-        ways = self.ways
-        able = {"can_swap": ways.can_swap, "can_checkpoint": ways.can_checkpoint, "single": ways.single}
-        self._say(JobReady, step=self.step, **able)
+        self._say(JobReady, step=self.step, **self._able)
 
     def say_again(self) -> None:
         """Ranks dial again and say how they stand, and what they have written meanwhile."""
@@ -240,6 +252,7 @@ class Process:
         return self.place.generations[self.job]
 
     def _resume(self) -> None:
+        self.let_go = self.let_go or self.state == "starting"
         if self.frozen:
             self._freeze(frozen=False)
             deferred, self._deferred = self._deferred, []

@@ -143,6 +143,21 @@ def test_a_class_that_hooks_after_all_is_started_ahead_again() -> None:
     assert sim.phases()[4] == "held"
 
 
+def test_a_gang_that_trained_before_it_was_known_to_hook_is_held_and_leaves_like_any_other() -> None:
+    sim = HostSim(1)
+    late = Ways(hook_s=100.0, ready_s=100.0, one_by_one=True, can_checkpoint=True)
+    sim.job(1, ways=late)
+    sim.job(2)
+    sim.send()
+    sim.quanta(4)
+    assert sim.ordered("suspend 1") == ["suspend 1 (freeze)", "suspend 1 (hold)"]
+    assert sim.machine.report(ONE).note == ""
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    assert sim.machine.report(ONE).phase is Phase.CHECKPOINTED
+
+
 def test_a_gang_that_may_have_no_hook_has_its_turn_on_idle_gpus_from_the_next_edge() -> None:
     sim = HostSim(2, quantum_s=20.0)
     sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(hooks=False))

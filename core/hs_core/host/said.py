@@ -55,7 +55,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case JobReady():
             _ready(board, job, event)
         case JobCapable():
-            _can(job, event)
+            _capable(board, job, event)
         case JobHeld():
             _held(board, job, event)
         case JobWentOn():
@@ -92,6 +92,18 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
 
 def _can(job: HostedJob, event: JobReady | JobCapable) -> None:
     job.can_swap, job.can_checkpoint, job.single = event.can_swap, event.can_checkpoint, event.single
+
+
+def _capable(board: Board, job: HostedJob, event: JobCapable) -> None:
+    """All of its ranks have come to a step edge. Those of a gang that was let go before go on as they come, and never stand there as one."""
+    _can(job, event)
+    goes = job.phase in (Phase.RUNNING, Phase.SUSPENDING, Phase.FROZEN)
+    if job.ready or not goes or not job.hookable:
+        return
+    _hooked(board, job)
+    edgeless.stood(board, job)
+    job.ready = True
+    board.tell("ready", "can be stopped at a step edge by now", job)
 
 
 def _hooked(board: Board, job: HostedJob) -> None:
