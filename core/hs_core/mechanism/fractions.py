@@ -45,6 +45,7 @@ from hs_core.solve import Method
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+LEAST_PART = 0.005  # of the time: less is told as none
 FOREVER_S = 1e12  # of what cannot run in the isolated share
 
 
@@ -457,10 +458,14 @@ def _why(table: Rows, books: Books) -> dict[JobId, str]:
             parts[job_id] = parts.get(job_id, 0.0) + part
     said = {}
     for job in table.jobs:
-        part = parts.get(int(job.id))
-        said[job.id] = (
-            "it came after the last allocation of time and waits for the next, or for GPUs that idle"
-            if part is None
-            else f"it is to run {100 * part:.0f} % of the time; others are further behind their part"
-        )
+        said[job.id] = _of_its_part(parts.get(int(job.id)))
     return said
+
+
+def _of_its_part(part: float | None) -> str:
+    """None: it has not been given one."""
+    if part is None:
+        return "it came after the last allocation of time and waits for the next, or for GPUs that idle"
+    if part < LEAST_PART:
+        return "others have all of the time until it is divided anew, when a job comes or ends, say; it waits for GPUs that idle"
+    return f"it is to run {100 * part:.0f} % of the time; others are further behind their part"
