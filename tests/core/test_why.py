@@ -405,7 +405,9 @@ def test_the_part_of_the_time_that_is_stated_counts_gpus_that_idle_beside_a_gang
 
 
 @pytest.mark.parametrize("policy", ["gandiva-fair", "fifo", "las", "gavel-max-min"])
-@pytest.mark.parametrize(("has_run", "said"), [(True, "it goes on by itself"), (False, "it starts by itself")])
+@pytest.mark.parametrize(
+    ("has_run", "said"), [(True, "it goes on by itself"), (False, "it starts by itself")]
+)
 def test_one_that_has_run_is_said_to_go_on_and_one_that_has_not_to_start(
     policy: str, has_run: bool, said: str
 ) -> None:
