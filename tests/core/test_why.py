@@ -305,7 +305,7 @@ def test_a_gang_that_is_chosen_for_the_next_quantum_is_told_when_that_begins(pol
     at.do("report n2 1:0=held gpus=GPU-n2-0,GPU-n2-1")
     why = at.machine.why(JobId(1), 3.0)
     assert why.reason is Reason.WAITING_FOR_TURN
-    assert why.text == "it has its turn on n1, n2 in the next quantum: in about 7 s"
+    assert why.text == "it has its turn on n1, n2 in the next quantum, as planned now: in about 7 s"
     assert why.expected_wait_s == 7.0
     at.do("@10")
     at.do("tick")

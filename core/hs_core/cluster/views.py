@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from hs_core.cluster import admission, copies, reports
+from hs_core.cluster.contents import Contents, ledger_of
 from hs_core.cluster.fits import could_hold
-from hs_core.cluster.held import Held, ledger_of
 from hs_core.cluster.last_said import LOCAL
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -23,7 +23,7 @@ from hs_core.wanted import Turn
 from hs_core.words import listed
 
 
-class Views(Held):
+class Views(Contents):
     @property
     def state(self) -> State:
         return State(

@@ -478,7 +478,7 @@ def _in_its_turn(scene: Scene) -> Why | None:
         return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do", expected_wait_s=0.0)
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it has its turn on {_at(job)} in the next quantum: {_in(_soon(scene.turn_in_s))}",
+        text=f"it has its turn on {_at(job)} in the next quantum, as planned now: {_in(_soon(scene.turn_in_s))}",
         next_step=f"it {_goes_on(job)} by itself",
         expected_wait_s=scene.turn_in_s,
     )

@@ -20,7 +20,7 @@ from hs_core import dice
 from hs_core.mechanism.floor import floor
 from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
 from hs_core.mechanism.later import Later
-from hs_core.mechanism.next_rounds import Decided, NextRounds, is_plain
+from hs_core.mechanism.next_rounds import DecidedRound, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
 from hs_core.mechanism.room import Held, Offered, held_by, offer
 from hs_core.mechanism.rounds import (
@@ -115,7 +115,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     there = floor(snapshot.hosts)
     if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
         return verdict
-    decided = Decided(
+    decided = DecidedRound(
         table=table,
         floor=there,
         homes=verdict.plan.homes,

@@ -29,7 +29,7 @@ from hs_core.policy import Policy
 from hs_core.wanted import Wanted
 
 
-class Held:
+class Contents:
     def __init__(
         self, policy: Policy, settings: Settings, state: State, dress: Callable[[Policy], Policy]
     ) -> None:
