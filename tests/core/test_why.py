@@ -369,7 +369,9 @@ def test_under_fifo_the_head_of_the_line_whose_process_is_on_a_server_waits_for_
     at.do("policy fifo")
     first, second = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
     assert first.reason is Reason.RUNNING
-    assert second.text == "first in line: waits until 4 GPUs of n1 are free"
+    assert second.text == (
+        "first in line: waits until 4 GPUs of n1 are free; GPUs of n2 are idle, but its process cannot leave its own server"
+    )
 
 
 def test_one_behind_a_job_that_cannot_be_suspended_is_told_so_and_of_no_next_turn() -> None:
