@@ -262,6 +262,18 @@ def test_since_is_how_long_ago_or_when(text, ago_s):
     assert quantities.since(text, datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
 
 
+def test_show_says_what_a_jobs_age_is_made_of(hsctl, fake):
+    at = fake.add(state="running").id
+    fake.details[at] = {"ages": wire.Ages(waiting_s=7000.0, running_s=3000.0, paused_s=60.0)}
+    assert "age:          2h 47m: waited 1h 56m, ran 50m 00s, paused 1m 00s\n" in hsctl("show", str(at)).out
+    ages = json.loads(hsctl("show", "--json", str(at)).out)["ages"]
+    assert {name: spent_s for name, spent_s in ages.items() if spent_s} == {
+        "waiting_s": 7000.0,
+        "running_s": 3000.0,
+        "paused_s": 60.0,
+    }
+
+
 @pytest.fixture
 def nowhere(monkeypatch):
     """A time zone that nobody knows."""
