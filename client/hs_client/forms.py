@@ -100,7 +100,7 @@ def homes(view: wire.JobView) -> list[str]:
 def detail(found: wire.JobDetail) -> Row:
     own = plain(found)
     return job(found.view) | {
-        name: own[name] for name in ("spec", "job_class", "story", "rates", "dataset_hosts")
+        name: own[name] for name in ("spec", "job_class", "story", "rates", "dataset_hosts", "ages")
     }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from hs_client import zone
+
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_BYTES = 2**50
 MAX_SECONDS = 366 * 86400.0
@@ -80,9 +82,12 @@ def since(text: str, now: datetime) -> float:
         else:
             # A bare number would be a day, 20260501, or nothing.
             then = datetime.fromisoformat("" if text.isdecimal() else text)
+        here = then.tzinfo is None
         ago_s = (now - then.astimezone()).total_seconds()
     except (ValueError, OverflowError):
         raise ValueError(SINCE_EXPECTED) from None
+    if here and (lost := zone.unknown()):
+        raise ValueError(f"TZ = {lost!r}: expected {zone.EXPECTED}")
     if not 0 < ago_s <= MAX_SECONDS:
         raise ValueError(f"{SINCE_EXPECTED}; within the last 366 days, not in the future")
     return ago_s

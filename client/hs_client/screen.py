@@ -11,6 +11,8 @@ from unicodedata import combining, east_asian_width
 
 import click
 
+from hs_client import zone
+
 STYLES = {
     "running": "green", "starting": "cyan", "suspended": "yellow", "queued": "default", "paused": "magenta",
     "cancelling": "red", "failed": "bold red", "cancelled": "dim", "succeeded": "dim green",
@@ -131,9 +133,9 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
 
 def clock(at: float) -> str:
-    """Local time, with the date when it is not today's."""
+    """Local time, with the date when it is not today's; in a time zone that nobody knows it is UTC, and says so."""
     if not at:
         return "-"
     moment = datetime.fromtimestamp(at).astimezone()
     today = moment.date() == datetime.now(moment.tzinfo).date()
-    return moment.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+    return moment.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S") + "Z" * bool(zone.unknown())

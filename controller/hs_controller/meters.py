@@ -16,9 +16,9 @@ from prometheus_client import (
 )
 
 from hs_controller.rows import Event
-from hs_core.events import TRADE, TRADE_UNDONE, HostReported
+from hs_core.events import TRADE, TRADE_UNDONE
 from hs_core.model import Job, MoveReason
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.reports import JobReport
 
 # Upper bounds of histograms, seconds. A hold takes tens of milliseconds, a checkpoint of a large model a minute and more.
@@ -110,16 +110,17 @@ class Meters:
     def committed(self, took_s: float) -> None:
         self._commit_s.observe(took_s)
 
-    def reported(self, said: HostReported, before: Mapping[JobId, Job]) -> None:
-        """What this server's part of each job has been through since the report before; several switches between two reports count by their mean.
+    def reported(self, host: HostName, reports: Iterable[JobReport], before: Mapping[JobId, Job]) -> None:
+        """What this server's part of each job has been through since the report before, also while its agent was not connected; several switches between
+        two reports count by their mean.
 
         `before`: the rows of these jobs until then. One that has left is in none any more.
         """
-        for now in said.reports:
+        for now in reports:
             row = before.get(now.job)
             if row is None or row.epoch != now.epoch:
                 continue
-            had = row.reports.get(said.host) or _nothing_yet(now)
+            had = row.reports.get(host) or _nothing_yet(now)
             _observe(self._suspend_s, now, now.suspends - had.suspends, now.suspend_s - had.suspend_s)
             _observe(self._resume_s, now, now.resumes - had.resumes, now.resume_s - had.resume_s)
 

@@ -192,10 +192,13 @@ class Mind:
         if isinstance(event, Kept):
             self._keep(event, draft)
             return Outcome()
-        before = self._reported(event)
+        rows = self._told_of(event)
+        before = rows if isinstance(event, HostReported) else {}
         outcome = self._handle(event)
         if isinstance(event, HostReported):
-            self._meters.reported(event, before)
+            self._meters.reported(event.host, event.reports, rows)
+        elif isinstance(event, HostJoined):  # all that nobody could be told of in the meantime
+            self._meters.reported(event.host.name, (*event.last_words, *event.reports), rows)
         touched = outcome.touched
         self._profile_dirty |= touched.profile
         draft.touched |= touched.jobs
@@ -303,11 +306,12 @@ class Mind:
                 light = False
         return light
 
-    def _reported(self, event: ClusterEvent) -> dict[JobId, Job]:
-        """The rows that a report is about, as they were; none for any other event."""
-        if not isinstance(event, HostReported):
+    def _told_of(self, event: ClusterEvent) -> dict[JobId, Job]:
+        """The rows of which an agent says how they stand, as they were; none for any other event."""
+        if not isinstance(event, HostReported | HostJoined):
             return {}
-        found = (self.machine.find(report.job) for report in event.reports)
+        words = event.last_words if isinstance(event, HostJoined) else ()
+        found = (self.machine.find(report.job) for report in (*words, *event.reports))
         return {row.id: row for row in found if row is not None}
 
     def put_in_office(self, now_s: float) -> Iterator[Fact]:

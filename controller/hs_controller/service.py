@@ -353,12 +353,15 @@ class Service(AdminCalls, TokenCalls):
 
     async def Usage(self, request: pb.UsageRequest, context: Context) -> pb.UsageReply:
         since_s = seconds(request.since_s, "since_s")
-        then = {}
+        then, at_s = {}, self._loop.clock.now_s() - since_s
         if since_s:
-            at_s = self._loop.clock.now_s() - since_s
             then = await self._loop.store.read(lambda journal: journal.usage_at(at_s))
         await self._loop.settled()
         totals = self._loop.mind.usage()
+        for account in totals if since_s else ():  # of less than from one sample to the next
+            newest = self._loop.mind.ledger.unsampled_at(account, at_s)
+            if newest is not None:
+                then[account] = newest
         grown = {
             account: usage - then[account] if account in then else usage for account, usage in totals.items()
         }

@@ -173,15 +173,28 @@ class Ledger:
         after = bisect_right(ring, at_s, key=itemgetter(0))
         if after == 0:
             return ring[0][1].gpu_s
-        start_s, start = ring[after - 1]
-        if after < len(ring):
-            end_s, end_gpu_s = ring[after][0], ring[after][1].gpu_s
-        elif grown_s < inf:
-            end_s, end_gpu_s = grown_s, total_s
-        else:
-            return start.gpu_s
-        part = (at_s - start_s) / (end_s - start_s)
-        return start.gpu_s + part * (end_gpu_s - start.gpu_s)
+        if after == len(ring):
+            return self._since_sample(account, at_s).gpu_s
+        (start_s, start), (end_s, end) = ring[after - 1], ring[after]
+        return start.towards(end, (at_s - start_s) / (end_s - start_s)).gpu_s
+
+    def unsampled_at(self, account: Account, at_s: float) -> Usage | None:
+        """All that it had received by then, where its newest sample is older; None: it is not, or there is none."""
+        ring = self._rings.get(account)
+        if not ring or at_s < ring[-1][0]:
+            return None
+        return self._since_sample(account, at_s)
+
+    def _since_sample(self, account: Account, at_s: float) -> Usage:
+        start_s, start = self._rings[account][-1]
+        total, grown_s = self.totals.get(account, Usage()), self._grown_s.get(account, inf)
+        if at_s >= grown_s:
+            return total
+        if self._fine_s is not None:  # nothing until the last moment when we looked, as in `sample`
+            start_s = max(start_s, self._fine_s)
+        if grown_s == inf or at_s <= start_s:
+            return start
+        return start.towards(total, (at_s - start_s) / (grown_s - start_s))
 
     def received_gpus(self, account: Account, window_s: float, now_s: float) -> float:
         """The mean over what is covered of the window."""

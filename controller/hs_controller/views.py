@@ -9,6 +9,7 @@ from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
+from hs_core.ages import Stage
 from hs_core.cluster import ClusterMachine, Reason, WayRate, Why, explain_end
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
@@ -166,7 +167,13 @@ def job_detail(
         rates=_rates(machine, job),
         dataset_hosts=_dataset_hosts(machine, job.spec.dataset),
         way_rates=map(_way_rate, machine.way_rates(job)),
+        ages=_ages(job, now_s),
     )
+
+
+def _ages(job: Job, now_s: float) -> controller_pb2.Ages:
+    spent_s = job.ages_at(now_s).spent_s
+    return controller_pb2.Ages(**{f"{stage}_s": spent_s.get(stage, 0.0) for stage in Stage})
 
 
 def _way_rate(way: WayRate) -> controller_pb2.WayRate:

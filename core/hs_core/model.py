@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from hs_core.ages import Ages, Stage
 from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.newest import Kept
@@ -378,6 +379,13 @@ class Switches:
 
 
 _NONE = Switches()
+_STAGES = {
+    JobState.QUEUED: Stage.WAITING,
+    JobState.SUSPENDED: Stage.WAITING,
+    JobState.STARTING: Stage.STARTING,
+    JobState.RUNNING: Stage.RUNNING,
+    JobState.PAUSED: Stage.PAUSED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,6 +435,7 @@ class Job:
     past_run_s: float = 0.0
     past_lost_gpu_s: float = 0.0
     past_switches: Switches = _NONE
+    ages: Ages | None = None  # until its last change; None: it has been waiting since it came
     first_run_s: float | None = None  # wall clock
     ended_s: float | None = None
     exit: Exit | None = None
@@ -503,6 +512,18 @@ class Job:
     def switches(self) -> Switches:
         """Over all incarnations."""
         return self.past_switches + Switches.of(self.report)
+
+    @property
+    def stage(self) -> Stage:
+        """That it is in, or was in at its end."""
+        if self.state is JobState.SUSPENDED and self.move is not None:
+            return Stage.LEAVING
+        return _STAGES.get(self.state, Stage.ENDING)
+
+    def ages_at(self, now_s: float) -> Ages:
+        """Until its end, where it has ended."""
+        ages = self.ages or Ages(until_s=self.arrival_s)
+        return ages if self.state.ended else ages.after(self.stage, now_s)
 
     @property
     def gpu_model(self) -> str:

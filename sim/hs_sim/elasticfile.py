@@ -20,7 +20,7 @@ def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
         return _fitted(where, field, parts)
     names = [part.name for part in fields(Speed)]
     for name in parts:
-        known(where, str(name), names)
+        known(where, str(name), names, within=field)
     expect("grad_per_example_s" in parts, where, field, "no grad_per_example_s", "seconds above 0")
     least = {"overlap": 1.0}
     told = {

@@ -117,10 +117,13 @@ def wording(where: Where, field: str, value: Any) -> str:
     return str(value)
 
 
-def known(where: Where, field: Any, names: Iterable[str]) -> None:
+def known(where: Where, field: Any, names: Iterable[str], *, within: str = "") -> None:
+    """`within`: the path of what it is a field of; empty: the file, or one job of it."""
     names = list(names)
     if field not in names:
-        refuse(where, str(field), "unknown field", f"one of {', '.join(names)}{did_you_mean(field, names)}")
+        path = f"{within}.{field}" if within else str(field)
+        expected = f"one of {', '.join(names)}{did_you_mean(field, names)}"
+        raise RefusedError(f"{where[0]}:{where[1]}: unknown field {path!r}; expected {expected}")
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from client_fakes import ENDED
 
-from hs_client import quantities
+from hs_client import quantities, screen, zone
 from hs_client.api import LISTED, MOST_JOBS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
@@ -260,6 +260,52 @@ def utc(monkeypatch):
 )
 def test_since_is_how_long_ago_or_when(text, ago_s):
     assert quantities.since(text, datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
+
+
+def test_show_says_what_a_jobs_age_is_made_of(hsctl, fake):
+    at = fake.add(state="running").id
+    fake.details[at] = {"ages": wire.Ages(waiting_s=7000.0, running_s=3000.0, paused_s=60.0)}
+    assert "age:          2h 47m: waited 1h 56m, ran 50m 00s, paused 1m 00s\n" in hsctl("show", str(at)).out
+    ages = json.loads(hsctl("show", "--json", str(at)).out)["ages"]
+    assert {name: spent_s for name, spent_s in ages.items() if spent_s} == {
+        "waiting_s": 7000.0,
+        "running_s": 3000.0,
+        "paused_s": 60.0,
+    }
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """A time zone that nobody knows."""
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "Europe/Berln")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_a_time_of_day_in_a_time_zone_that_nobody_knows_is_refused(hsctl, fake):
+    fake.add(state="running")
+    for text in ("14:30", "2026-05-01T11:00"):
+        refused = hsctl("logs", "--since", text, "1")
+        assert refused.code == 2
+        assert "TZ = 'Europe/Berln': expected a time zone of this machine, e.g. Europe/Berlin" in refused.err
+    assert hsctl("logs", "--since", "90m", "1").code == 0
+    now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    assert quantities.since("2026-05-01T11:00:00Z", now) == 3600
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_times_in_a_time_zone_that_nobody_knows_are_said_to_be_utc():
+    assert screen.clock(1_777_633_200.0).endswith("11:00:00Z")
+
+
+@pytest.mark.usefixtures("utc")
+@pytest.mark.parametrize("named", ["UTC", ":UTC", "CET-1CEST,M3.5.0,M10.5.0/3", "<+03>-3", ""])
+def test_time_zones_that_are_none_of_a_file_are_known_too(monkeypatch, named):
+    monkeypatch.setenv("TZ", named)
+    assert not zone.unknown()
 
 
 def test_logs_ask_for_what_was_written_since_and_refuse_what_is_no_time(hsctl, fake):

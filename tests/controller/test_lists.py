@@ -130,6 +130,10 @@ def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
             detail = await stub.GetJob(pb.JobRequest(job_id=1))
             assert "submitted" in [event.kind for event in detail.story]
             assert not detail.way_rates
+            stages = [field.name for field in detail.ages.DESCRIPTOR.fields]
+            age_s = detail.view.ended_at - detail.view.submitted_at
+            assert sum(getattr(detail.ages, stage) for stage in stages) == pytest.approx(age_s, abs=1e-3)
+            assert detail.ages.starting_s > 0, "what its age is made of is in the journal"
             here.loop.mind.machine._rates._profile.add(
                 RateSample(
                     job_class=detail.job_class, model="V100", steps_per_s=2.0, now_s=0.0, since_resume_s=60.0

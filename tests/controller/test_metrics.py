@@ -23,7 +23,7 @@ from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
 from hs_controller.pki import Authority
 from hs_controller.rows import Event
-from hs_core.events import Fact, HostReported
+from hs_core.events import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase, Tier
@@ -463,7 +463,7 @@ def test_switches_between_two_reports_are_counted_once_each(
         arrival_s=0.0,
         reports={} if before is None else {host: before},
     )
-    meters.reported(HostReported(now_s=1.0, host=host, reports=(after,)), {JOB: row})
+    meters.reported(host, (after,), {JOB: row})
     assert counted(meters, "hs_job_suspend_seconds_count") == times
     assert counted(meters, "hs_job_suspend_seconds_sum") == pytest.approx(seconds)
     assert counted(meters, "hs_job_resume_seconds_count") == 0
@@ -492,6 +492,36 @@ def test_who_leaves_with_a_checkpoint_is_counted_though_its_row_begins_anew(conf
             assert (view.suspends, view.suspend_s) == (1, 2.0)
             [used] = (await cluster.client.stub.Usage(pb.UsageRequest())).rows
             assert used.suspends == 1
+
+    asyncio.run(story())
+
+
+def test_what_jobs_went_through_while_their_agent_was_away_is_counted_when_it_is_back(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            agent = await cluster.agent(name="h1", boot="h1").join()
+            [job] = await cluster.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", step=5, suspends=1, suspend_s=0.5, tier="hold")
+            await cluster.client.until(job, lambda view: view.suspends == 1)
+            await agent.leave()
+            told = common_pb2.JobReport(
+                job_id=job,
+                phase="running",
+                gpus=["GPU-h1-0"],
+                step=9,
+                suspends=3,
+                suspend_s=1.5,
+                tier="hold",
+                sliceable=True,
+                checkpoint_step=-1,
+                checkpoint_generation=-1,
+            )
+            await cluster.agent(name="h1", boot="h1").join((told,))
+            await cluster.client.until(job, lambda view: view.suspends == 3)
+            found = await cluster.read()
+            assert found["hs_job_suspend_seconds_count"] == {("hold",): 3.0}
+            assert found["hs_job_suspend_seconds_sum"] == {("hold",): 1.5}
 
     asyncio.run(story())
 

@@ -115,6 +115,29 @@ def test_samples_that_were_kept_go_on_after_a_restart() -> None:
     assert again.received_gpus(V100, 30.0, 65.0) == pytest.approx(4.0)
 
 
+def test_usage_since_less_than_from_one_sample_to_the_next_is_no_more_than_there_are_gpus() -> None:
+    book = ledger(every_s=10.0)
+    for second in range(27):  # 4 GPUs
+        book.charge(with_counters(4.0 * second))
+        book.sample(float(second))
+    for ago_s in (1.0, 3.0, 6.0):
+        then = book.unsampled_at(V100, 26.0 - ago_s)
+        assert then is not None
+        assert book.totals[V100].gpu_s - then.gpu_s == pytest.approx(4.0 * ago_s)
+    assert book.unsampled_at(V100, 19.0) is None, "a sample is newer"
+    assert ledger(every_s=10.0).unsampled_at(V100, 1.0) is None
+
+
+def test_usage_since_a_pause_began_to_end_is_all_that_was_received_after_it() -> None:
+    book = ledger(every_s=10.0)
+    for second in range(115):  # it receives in the first ten seconds, and from 111 on
+        book.charge(with_counters(4.0 * (min(second, 10) + max(0, second - 111))))
+        book.sample(float(second))
+    then = book.unsampled_at(V100, 109.0)
+    assert then is not None
+    assert book.totals[V100].gpu_s - then.gpu_s == pytest.approx(12.0)
+
+
 def test_usage_between_two_coarse_samples_is_on_the_line_between_them(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "state")
     book = ledger(every_s=10.0)

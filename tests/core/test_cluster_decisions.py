@@ -56,7 +56,7 @@ def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     why = at.machine.why(JobId(1), 0.0)
     assert (why.reason, why.text) == (
         Reason.WAITING_FOR_TURN,
-        "it has its turn on n1 now, and is about to go on",
+        "it has its turn on n1 now, and is about to start",
     )
     at.do("pause alice 1")
     assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)

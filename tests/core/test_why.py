@@ -328,12 +328,12 @@ def test_a_gang_that_is_chosen_for_the_next_quantum_is_told_when_that_begins(pol
     at.do("report n2 1:0=held gpus=GPU-n2-0,GPU-n2-1")
     why = at.machine.why(JobId(1), 3.0)
     assert why.reason is Reason.WAITING_FOR_TURN
-    assert why.text == "it has its turn on n1, n2 in the next quantum: in about 7 s"
+    assert why.text == "it has its turn on n1, n2 in the next quantum, as planned now: in about 7 s"
     assert why.expected_wait_s == 7.0
     at.do("@10")
     at.do("tick")
     why = at.machine.why(JobId(1), 10.0)
-    assert why.text == "it has its turn on n1, n2 now, and is about to go on"
+    assert why.text == "it has its turn on n1, n2 now, and is about to start"
     assert why.expected_wait_s == 0.0
 
 
@@ -392,7 +392,9 @@ def test_under_fifo_the_head_of_the_line_whose_process_is_on_a_server_waits_for_
     at.do("policy fifo")
     first, second = (at.machine.why(JobId(job), 0.0) for job in (1, 2))
     assert first.reason is Reason.RUNNING
-    assert second.text == "first in line: waits until 4 GPUs of n1 are free"
+    assert second.text == (
+        "first in line: waits until 4 GPUs of n1 are free; GPUs of n2 are idle, but its process cannot leave its own server"
+    )
 
 
 def test_one_behind_a_job_that_cannot_be_suspended_is_told_so_and_of_no_next_turn() -> None:
@@ -425,3 +427,41 @@ def test_the_part_of_the_time_that_is_stated_counts_gpus_that_idle_beside_a_gang
     at.do("submit alice a gpus=2 count=3")
     at.do("report n1 1:0=running 2:0=running 3:0=held")
     assert "GPUs, so it runs 1 quantum of 1.5;" in at.machine.why(JobId(3), 0.0).text
+
+
+@pytest.mark.parametrize("policy", ["gandiva-fair", "fifo", "las", "gavel-max-min"])
+@pytest.mark.parametrize(
+    ("has_run", "said"), [(True, "it goes on by itself"), (False, "it starts by itself")]
+)
+def test_one_that_has_run_is_said_to_go_on_and_one_that_has_not_to_start(
+    policy: str, has_run: bool, said: str
+) -> None:
+    at = world(policy=find(policy))
+    at.do("submit alice a gpus=4")
+    if has_run:
+        at.do("report n1 1:0=running")
+    at.do("pause alice 1")
+    at.do("report n1 1:0=held")
+    at.do("submit alice b gpus=4")
+    at.do("report n1 2:0=running")
+    at.do("unpause alice 1")
+    assert at.machine.why(JobId(1), 0.0).next_step.startswith(said)
+
+
+def test_one_in_whose_turn_another_has_not_left_its_gpus_is_told_who_and_not_that_it_is_about_to_start() -> (
+    None
+):
+    """One that is coming up cannot be stopped before its first step."""
+    at = world(policy=find("fifo"))
+    at.do("submit alice a gpus=4")
+    at.do("report n1 1:0=starting")
+    at.do("pause alice 1")
+    at.do("submit alice b gpus=4")
+    at.do("report n1 1:0=running gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2,GPU-n1-3 2:0=waiting")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.text == "it has its turn on n1 now, and starts as soon as job 1 has left its GPUs"
+    assert (why.reason, why.expected_wait_s) == (Reason.WAITING_FOR_TURN, -1.0)
+    at.do("report n1 1:0=held")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.text == "it has its turn on n1 now, and is about to start"
+    assert why.expected_wait_s == 0.0

@@ -17,7 +17,7 @@ from hs_core.mechanism.pop import NEW, deal, pop
 from hs_core.mechanism.themis import Way, auction, running_rho, waiting_rho
 from hs_core.solve import Method
 from tests.mechanism import gavelsim
-from tests.mechanism.worlds_lp import question
+from tests.mechanism.worlds_lp import question, used_gpus
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -29,7 +29,7 @@ def test_parts_together_keep_within_the_cluster_and_below_the_whole(seed: int, p
     where = deal(asked.gang, parts, roll(seed))
     found = pop(asked, where, parts, lambda part, _: max_min(part))
     assert (found.time() <= 1 + 1e-6).all()
-    assert (found.used_gpus(asked) <= asked.gpus + 1e-6).all()
+    assert (used_gpus(found, asked) <= asked.gpus + 1e-6).all()
     whole = max_min(asked)
     assert found.value <= whole.value + 1e-6
     if parts == 1:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hs_core.mechanism.gavel.question import Question, Sharing
+from hs_core.mechanism.gavel.question import Allocation, Floats, Question, Sharing
 
 ABLE = 0.85  # chance that a kind can run on a type
 
@@ -26,3 +26,11 @@ def question(seed: int, *, sharing: bool = False) -> Question:
         weight=dice.choice([1.0, 2.0], len(of)),
         sharing=Sharing(kind=of, speed=np.where(together, beside, 0.0)) if sharing else None,
     )
+
+
+def used_gpus(found: Allocation, question: Question) -> Floats:
+    """T: GPUs in use, averaged over time."""
+    used: Floats = question.gang @ found.alone
+    if len(found.pairs):
+        used = used + question.gang[found.pairs[:, 0]] @ found.paired
+    return used

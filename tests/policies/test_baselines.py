@@ -318,7 +318,9 @@ def test_tiresias_demotes_by_gpu_time_and_is_first_in_first_out_inside_a_queue()
     ]
     verdict = TIRESIAS.decide(snapshot([host("h")], jobs), {})
     assert gangs(verdict) == {"h": (2, 3)}
-    assert verdict.why == {1: "it had 4000 GPU-seconds, so those with less than 3250 run first"}
+    assert verdict.why == {
+        1: "it had 4000 GPU-seconds, so those with less than 3250 run first, then those of its own queue that came earlier"
+    }
 
 
 def test_yarn_cs_serves_the_queue_that_uses_least_and_backfills() -> None:

@@ -55,7 +55,6 @@ BAD = [
     ("yaml", "- {user: ann, arrival_s: -1, steps: 900, job_class: net}\n", "arrival_s", "-1", "at least 0"),
     ("yaml", "- {user: ann, arrival_s: 1, steps: 900, job_class: nets}\n", "job_class", "'nets'", "did you mean net"),
     ("yaml", "- {user: ann, arrival_s: 1, steps: .nan, job_class: net}\n", "steps", "nan", "a whole number"),
-    ("yaml", "- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", "gpu", "'unknown field'", "did you mean gpus"),
     ("yaml", "- 7\n", "jobs", "7", "a mapping"),
     ("yaml", "- {user: null, arrival_s: 1, steps: 9, job_class: net}\n", "user", "'nothing'", "every job names it"),
     ("yaml", "- {user: yes, arrival_s: 1, steps: 9, job_class: net}\n", "user", "True", "text, in quotes"),
@@ -94,7 +93,9 @@ def test_a_bad_job_is_left_out_and_counted_where_that_is_asked_for(
     ("kind", "text", "said"),
     [
         ("csv", "user,steps\nann,9\n", r":1: header: 'user,steps'; expected a column arrival_s"),
-        ("csv", "user,arrival_s,steps,job_class,colour\n", r":1: colour: 'unknown field'; expected one of"),
+        ("csv", "user,arrival_s,steps,job_class,colour\n", r":1: unknown field 'colour'; expected one of"),
+        ("yaml", "jobs:\n- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", r":2: unknown field 'gpu'; expected one of .*did you mean gpus"),
+        ("yaml", "Users: {ann: 1}\njobs: []\n", r":1: unknown field 'Users'; expected one of .*did you mean users"),
         ("csv", "", r":1: jobs: 'none'"),
         ("csv", "# rate net V100 -2\nuser,arrival_s,steps,job_class\nann,0,9,net\n", r":1: rate: '-2'; expected a number of at least 0"),
         ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number of at least 1e-06"),

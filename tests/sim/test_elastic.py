@@ -167,7 +167,7 @@ def test_a_file_says_what_an_elastic_job_allows_and_how_fast_its_class_is(tmp_pa
         (
             "1-8 64-64 32",
             "net: {V100: {grad: 0.1}}",
-            "w.yaml:3: grad: 'unknown field'; expected one of grad_s",
+            "w.yaml:3: unknown field 'speeds.net.V100.grad'; expected one of grad_s",
         ),
         ("1-8 64-64 32", "net: {V100: {grad_s: 0.1}}", "w.yaml:3: speeds.net.V100"),
     ],

@@ -75,6 +75,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("moving to", f"{view.moving_to}: {view.moving_why}" if view.moving_to else ""),
         ("migrations", str(view.migrations) if view.migrations else ""),
         ("times", _times(view)),
+        ("age", _age(found.ages)),
         (
             "received",
             f"{quantities.span_text(view.gpu_s)} of GPU time, {quantities.span_text(view.run_s)} in turns",
@@ -115,6 +116,21 @@ def _times(view: wire.JobView) -> str:
     times += [f"started {screen.clock(view.started_at)}"] if view.started_at else []
     times += [f"ended {screen.clock(view.ended_at)}"] if view.ended_at else []
     return ", ".join(times)
+
+
+def _age(ages: wire.Ages) -> str:
+    """What there was none of is left out."""
+    parts = [
+        (ages.waiting_s, "waited {}"),
+        (ages.starting_s, "{} coming up"),
+        (ages.running_s, "ran {}"),
+        (ages.leaving_s, "{} leaving for elsewhere"),
+        (ages.paused_s, "paused {}"),
+        (ages.ending_s, "{} being ended"),
+    ]
+    said = [text.format(quantities.span_text(spent_s)) for spent_s, text in parts if spent_s > 0]
+    whole = quantities.span_text(sum(spent_s for spent_s, _ in parts))
+    return f"{whole}: {', '.join(said)}" if said else ""
 
 
 def _steps(view: wire.JobView) -> str:

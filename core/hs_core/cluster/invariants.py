@@ -79,6 +79,10 @@ def _check_account(row: Job) -> None:
             _broken(row, f"its account holds {value}")
     if abs(sum(row.past_gpu_s_by_model.values()) - past) > 1e-6 * (1 + past):
         _broken(row, "GPU-seconds by model do not add up")
+    if row.ages is not None:
+        spent_s, age_s = sum(row.ages.spent_s.values()), row.ages.until_s - row.arrival_s
+        if abs(spent_s - age_s) > 1e-6 * (1 + abs(age_s)):
+            _broken(row, f"its stages add up to {spent_s} s of an age of {age_s} s")
 
 
 def _check_reports(row: Job) -> None:

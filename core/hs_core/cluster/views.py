@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from hs_core.cluster import admission, copies, reports
+from hs_core.cluster.contents import Contents, ledger_of
 from hs_core.cluster.fits import could_hold
-from hs_core.cluster.held import Held, ledger_of
 from hs_core.cluster.last_said import LOCAL
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -18,10 +18,12 @@ from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Trade
 from hs_core.question import Question
+from hs_core.reports import Phase
+from hs_core.wanted import Turn
 from hs_core.words import listed
 
 
-class Views(Held):
+class Views(Contents):
     @property
     def state(self) -> State:
         return State(
@@ -303,6 +305,7 @@ class Views(Held):
             unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
             central=any(not turn.local for turn in turns),
             in_turn=in_turn,
+            in_its_way=self._in_its_way(row) if in_turn else (),
             turn_in_s=turn_in_s,
             idle=self._idle_on(row.hosts[0])
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
@@ -325,6 +328,25 @@ class Views(Held):
         if edge_s is None or not any(self._book.spanned.get(name, 0) for name in row.hosts):
             return chosen[1], -1.0  # servers without a gang over several are told at once
         return chosen[0], max(0.0, edge_s - now_s) if chosen[1] else -1.0
+
+    def _in_its_way(self, row: Job) -> list[JobId]:
+        """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop is about to."""
+        found = set[JobId]()
+        for name in row.hosts:
+            turn = self._turn_on(name)
+            if turn.local or len(self._idle_on(name)) >= row.gpus:
+                continue
+            for job in self._book.at_host.get(name, ()):
+                report = self._book.live[job].reports.get(name)
+                stays = report is not None and report.occupies and report.phase is not Phase.SUSPENDING
+                if stays and job != row.id and job not in turn.gangs:
+                    found.add(job)
+        return sorted(found)
+
+    def _turn_on(self, name: HostName) -> Turn:
+        """That it is to have in the quantum that is now."""
+        spanned = self._edges.at_s is not None and self._book.spanned.get(name, 0)
+        return (self._said.turns if spanned else self._said.planned_turns).get(name, LOCAL)
 
     def _unsaved(self, row: Job) -> str:
         """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""

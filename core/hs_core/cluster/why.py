@@ -92,6 +92,7 @@ class Scene:
     ]  # others that run on its server and cannot be suspended, and GPUs that they have
     central: bool  # the controller chooses who runs on its host
     in_turn: bool  # and has chosen it for the quantum that is now …
+    in_its_way: Sequence[JobId]  # but these, which are of no turn now, have not left its GPUs …
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
     share_gpus: float  # what its tickets come to on its host
     part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
@@ -218,7 +219,7 @@ def _without_home(scene: Scene) -> Why:
         return Why(
             reason=Reason.DEPENDENCY,
             text=f"it runs once job {other} has {CONDITION_WORDS[scene.open_after.condition]}",
-            next_step=f"it goes on by itself; `hsctl why {other}` says where that one stands",
+            next_step=f"it {_goes_on(job)} by itself; `hsctl why {other}` says where that one stands",
         )
     if scene.misfit is not None:
         return _misfit(scene.misfit)
@@ -235,12 +236,10 @@ def _without_home(scene: Scene) -> Why:
         return Why(
             reason=Reason.ARRAY_LIMIT,
             text=f"its array may have {counted(job.spec.array_limit, 'job')} under way at once, and has",
-            next_step="it starts when one of them ends"
-            if job.spec.array_limit != 1
-            else "it starts when that one ends",
+            next_step=f"it {_goes_on(job)} when {'that one' if job.spec.array_limit == 1 else 'one of them'} ends",
         )
     if scene.healthy_misfit is not None:
-        return _unhealthy(f"it {scene.healthy_misfit.text}")
+        return _unhealthy(f"it {scene.healthy_misfit.text}", _goes_on(job))
     if scene.source_away:
         return _source_away(scene)
     return _closed(scene) if scene.closed else _for_gpus(scene)
@@ -294,11 +293,11 @@ def _misfit(misfit: Misfit) -> Why:
     )
 
 
-def _unhealthy(text: str) -> Why:
+def _unhealthy(text: str, goes_on: str) -> Why:
     return Why(
         reason=Reason.GPU_UNHEALTHY,
         text=f"too few healthy GPUs: {text}",
-        next_step="it goes on when they are repaired, or drained no longer; `hsctl gpus` shows them",
+        next_step=f"it {goes_on} when they are repaired, or drained no longer; `hsctl gpus` shows them",
     )
 
 
@@ -399,7 +398,7 @@ def _on_its_host(scene: Scene) -> Why:
     misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""
     for host in scene.hosts:
         if lacks := gpus_out.lacking(job, host):
-            return _unhealthy(lacks + gpus_out.why_it_stays(job, misfit))
+            return _unhealthy(lacks + gpus_out.why_it_stays(job, misfit), _goes_on(job))
     if scene.central or job.nodes > 1:
         return _for_gpus(scene)
     return _for_turn(scene)
@@ -427,7 +426,7 @@ def _for_turn(scene: Scene) -> Why:
     return Why(
         reason=Reason.WAITING_FOR_TURN,
         text=f"it waits for its turn on {_at(job)}: {share}, {turns}; next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
-        next_step="it goes on by itself; `hsctl share` shows who has what",
+        next_step=_by_itself(job),
         expected_wait_s=wait_s,
     )
 
@@ -456,7 +455,7 @@ def _behind_unsliced(scene: Scene, gpus: int) -> Why:
         reason=Reason.WAITING_FOR_TURN,
         text=f"it waits for its turn on {_at(job)}: {has} {sum(scene.unsliced.values())} of {counted(gpus, 'GPU')} there"
         " and cannot be suspended",
-        next_step=f"it goes on when {'that one ends' if one else 'enough of them have ended'}, or on another server if it is moved to one",
+        next_step=f"it {_goes_on(job)} when {'that one ends' if one else 'enough of them have ended'}, or on another server if it is moved to one",
     )
 
 
@@ -466,14 +465,21 @@ def _in_its_turn(scene: Scene) -> Why | None:
     if not scene.in_turn and scene.turn_in_s < 0:
         return None
     if held_up := _for_gpu_memory(job):
-        return Why(reason=Reason.WAITING_FOR_GPUS, text=held_up, next_step=_BY_ITSELF)
+        return Why(reason=Reason.WAITING_FOR_GPUS, text=held_up, next_step=_by_itself(job))
+    if scene.in_turn and scene.in_its_way:
+        others = f"{'job' if len(scene.in_its_way) == 1 else 'jobs'} {listed(scene.in_its_way)}"
+        have = "has" if len(scene.in_its_way) == 1 else "have"
+        text = (
+            f"it has its turn on {_at(job)} now, and {_goes_on(job)} as soon as {others} {have} left its GPUs"
+        )
+        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do")
     if scene.in_turn:
-        text = f"it has its turn on {_at(job)} now, and is about to go on"
+        text = f"it has its turn on {_at(job)} now, and is about to {'go on' if _has_run(job) else 'start'}"
         return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do", expected_wait_s=0.0)
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it has its turn on {_at(job)} in the next quantum: {_in(_soon(scene.turn_in_s))}",
-        next_step="it goes on by itself",
+        text=f"it has its turn on {_at(job)} in the next quantum, as planned now: {_in(_soon(scene.turn_in_s))}",
+        next_step=f"it {_goes_on(job)} by itself",
         expected_wait_s=scene.turn_in_s,
     )
 
@@ -509,7 +515,16 @@ def _in(soon: str) -> str:
     return soon if soon == "very soon" else f"in {soon}"
 
 
-_BY_ITSELF = "it starts by itself; `hsctl share` shows who has what"
+def _has_run(job: Job) -> bool:
+    return job.first_run_s is not None
+
+
+def _goes_on(job: Job) -> str:
+    return "goes on" if _has_run(job) else "starts"
+
+
+def _by_itself(job: Job) -> str:
+    return f"it {_goes_on(job)} by itself; `hsctl share` shows who has what"
 
 
 def _for_gpus(scene: Scene) -> Why:
@@ -525,7 +540,7 @@ def _for_gpus(scene: Scene) -> Why:
         or scene.policy_says
         or _for_gpu_memory(job)
         or f"it waits for {counted(job.gang, 'GPU')} to be free",
-        next_step=_BY_ITSELF,
+        next_step=_by_itself(job),
     )
 
 

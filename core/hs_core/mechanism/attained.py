@@ -29,6 +29,7 @@ def least_attained_first(snapshot: Snapshot, had: Mapping[JobId, float] | None =
 def why_attained(jobs: Sequence[JobFacts]) -> dict[JobId, str]:
     """For people, who wait for their turn in that order."""
     return {
-        job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
+        job.id: "jobs that had less GPU-time run first, and who runs goes on until it had a quantum more;"
+        f" it had {job.attained_gpu_s:.0f} GPU-seconds"
         for job in jobs
     }

@@ -20,7 +20,7 @@ from hs_core import dice
 from hs_core.mechanism.floor import floor
 from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
 from hs_core.mechanism.later import Later
-from hs_core.mechanism.next_rounds import Decided, NextRounds, is_plain
+from hs_core.mechanism.next_rounds import DecidedRound, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
 from hs_core.mechanism.room import Held, Offered, held_by, offer
 from hs_core.mechanism.rounds import (
@@ -45,6 +45,7 @@ from hs_core.solve import Method
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+LEAST_PART = 0.005  # of the time: less is told as none
 FOREVER_S = 1e12  # of what cannot run in the isolated share
 
 
@@ -114,7 +115,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     there = floor(snapshot.hosts)
     if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
         return verdict
-    decided = Decided(
+    decided = DecidedRound(
         table=table,
         floor=there,
         homes=verdict.plan.homes,
@@ -457,10 +458,14 @@ def _why(table: Rows, books: Books) -> dict[JobId, str]:
             parts[job_id] = parts.get(job_id, 0.0) + part
     said = {}
     for job in table.jobs:
-        part = parts.get(int(job.id))
-        said[job.id] = (
-            "it came after the last allocation of time and waits for the next, or for GPUs that idle"
-            if part is None
-            else f"it is to run {100 * part:.0f} % of the time; others are further behind their part"
-        )
+        said[job.id] = _of_its_part(parts.get(int(job.id)))
     return said
+
+
+def _of_its_part(part: float | None) -> str:
+    """None: it has not been given one."""
+    if part is None:
+        return "it came after the last allocation of time and waits for the next, or for GPUs that idle"
+    if part < LEAST_PART:
+        return "others have all of the time until it is divided anew, when a job comes or ends, say; it waits for GPUs that idle"
+    return f"it is to run {100 * part:.0f} % of the time; others are further behind their part"

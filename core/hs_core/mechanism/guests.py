@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hs_core.mechanism.estimates import estimated
+from hs_core.mechanism.idle_elsewhere import NEVER
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import asked_gpus, by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
@@ -92,7 +93,7 @@ class Round:
                 self._share(job, choose)
         left = (job for job in waiting if not self._slots.runs(job))
         why = {job.id: self._why(job, ahead, alone) for ahead, job in enumerate(left)}
-        verdict = self._slots.verdict(self._memory(), why)
+        verdict = self._slots.verdict(self._memory(), why, stays=NEVER)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
     def _has_gpus(self, job: JobFacts) -> bool:

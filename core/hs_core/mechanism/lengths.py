@@ -51,4 +51,6 @@ class Lengths:
         """For people: what is missing, empty if nothing is."""
         if not job.steps:
             return "its number of steps was not said (--steps), so those with a known length come first"
-        return "" if self._rate(job) else "its class was not measured yet"
+        if self._rate(job):
+            return ""
+        return "its class was not measured yet, so it comes before those that were and after those like it that came earlier"

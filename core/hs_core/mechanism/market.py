@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Holdings
+from hs_core.mechanism.idle_elsewhere import WITHIN_A_ROUND
 from hs_core.mechanism.placing import Home, by_arrival, models_of, takes_new
 from hs_core.mechanism.prices import Jobs, Laid
 from hs_core.mechanism.rows import steps_left
@@ -64,7 +65,8 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
         slots.offer(job)
     if market is not None:
         _offer_what_is_left(market, slots)
-    verdict = slots.verdict({}, why, mixed=True, spreads=True)
+    stays = WITHIN_A_ROUND if going_on else ""
+    verdict = slots.verdict({}, why, mixed=True, spreads=True, stays=stays)
     kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way, snapshot.reserved.keys())}
     return replace(verdict, memory=kept)
 

@@ -48,7 +48,7 @@ def is_plain(jobs: Sequence[JobFacts], floor: Floor) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class DecidedRound:
     """A round as the policy has decided it."""
 
     table: Rows
@@ -69,7 +69,7 @@ class NextRounds:
 
     turnover = True
 
-    def __init__(self, decided: Decided, memory: Memory) -> None:
+    def __init__(self, decided: DecidedRound, memory: Memory) -> None:
         self._decided = decided
         self._memory = memory
         self._changed = decided.changed
@@ -96,7 +96,7 @@ class NextRounds:
 class _Rounds:
     """What is kept up from round to round. Jobs are known by their places in the table, which are by arrival; servers by theirs by name."""
 
-    def __init__(self, decided: Decided, chosen: Sequence[Any]) -> None:
+    def __init__(self, decided: DecidedRound, chosen: Sequence[Any]) -> None:
         self._decided = decided
         table, floor = decided.table, decided.floor
         self._jobs = jobs = table.jobs

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
+from hs_core.mechanism.idle_elsewhere import WITHIN_A_ROUND
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import HostName, JobId
@@ -88,7 +89,10 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
             if not seats.share_again(job, beside, jobs):
                 seats.rest(job)
     why = {
-        job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in line
+        job.id: "it waits for the next round: the GPUs of its server are others' in this one"
+        if job.started
+        else "it waits for the next round: nothing that it could take is idle in this one"
+        for job in line
     }
     for job in line:
         if job.id not in homes:
@@ -102,7 +106,8 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
         for there in at.values()
         for partner, _ in there
     }
-    verdict = seats.verdict({}, why, (), strategies=strategies, within=within)
+    stays = WITHIN_A_ROUND if order is None else ""
+    verdict = seats.verdict({}, why, (), strategies=strategies, within=within, stays=stays)
     return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], without, memory["since_s"]))
 
 

@@ -209,6 +209,7 @@ class Seats:
         strategies: bool = False,
         within: Mapping[JobId, JobId] | None = None,
         mates: Mapping[JobId, JobId] | None = None,
+        stays: str = "",
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
@@ -216,7 +217,7 @@ class Seats:
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
         `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
-        `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
+        `stays`: as `Slots.verdict`. `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         self._say_how_spread()
         before = self._slots.copy() if renamed else None
@@ -243,7 +244,7 @@ class Seats:
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
         if layouts is not None:
             layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
-        return self._slots.verdict(memory, why, spreads=self._spreads)
+        return self._slots.verdict(memory, why, spreads=self._spreads, stays=stays)
 
     def _say_how_spread(self) -> None:
         """Of those that are laid over servers already."""

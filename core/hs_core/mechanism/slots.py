@@ -9,7 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from hs_core.forms import Form, Spread, in_strategy
+from hs_core.mechanism.behind_trials import BehindTrials
 from hs_core.mechanism.floor import floor
+from hs_core.mechanism.idle_elsewhere import IdleElsewhere
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
@@ -371,9 +373,18 @@ class Slots:
         return True
 
     def verdict(
-        self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False, spreads: bool = False
+        self,
+        memory: Memory,
+        why: Mapping[JobId, str],
+        *,
+        mixed: bool = False,
+        spreads: bool = False,
+        stays: str = "",
     ) -> Verdict:
-        """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models; `spreads`: and as many as jobs let them be."""
+        """`why` is completed for those that cannot run at all, or only elsewhere. `mixed`: servers may be of several models; `spreads`: and as many as jobs let them be.
+
+        `stays`: why nobody who has started was moved, whatever is idle elsewhere; empty: some might have been.
+        """
         asked = self._snapshot
         if self._laid:
             asked = replace(asked, jobs=tuple(self._laid.get(job.id, job) for job in asked.jobs))
@@ -388,7 +399,7 @@ class Slots:
                 shapes=self._shapes,
             ),
             memory=memory,
-            why=Later(lambda: self._whys(why, mixed=mixed, spreads=spreads)),
+            why=Later(lambda: self._whys(why, stays, mixed=mixed, spreads=spreads)),
             how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
@@ -400,30 +411,45 @@ class Slots:
         guests = sorted(self._guests[name], key=lambda guest: guest.job)
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
-    def _whys(self, why: Mapping[JobId, str], *, mixed: bool, spreads: bool) -> dict[JobId, str]:
-        return {
-            job.id: self._why(job, why, mixed=mixed, spreads=spreads)
-            for job in self._snapshot.jobs
-            if not self.has_turn(job)
-        }
+    def _whys(self, why: Mapping[JobId, str], stays: str, *, mixed: bool, spreads: bool) -> dict[JobId, str]:
+        hosts = self._snapshot.hosts
+        elsewhere = IdleElsewhere(hosts, self._free, moves_left=self.moves_left, stays=stays)
+        trials = BehindTrials(self._snapshot, self._free)
+        waiting = [job for job in self._snapshot.jobs if not self.has_turn(job)]
+        found = {job.id: self._obstacle(job, mixed=mixed, spreads=spreads) for job in waiting}
+        return {job.id: found[job.id] or self._waits(job, why, trials, elsewhere) for job in waiting}
 
-    def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool, spreads: bool) -> str:
+    def _waits(
+        self, job: JobFacts, why: Mapping[JobId, str], trials: BehindTrials, elsewhere: IdleElsewhere
+    ) -> str:
+        """It could have a turn where it lives, or has no home: what the policy says, and what it does not know."""
+        home = self._homes.get(job.id)
+        if home is None:
+            return trials.say(job, None) or why.get(job.id, "waiting for free GPUs")
+        said = why.get(job.id, f"waiting for its turn on {home[0]}")
+        if not self.reachable(job) or self._has_room(job, home):
+            return said
+        said = trials.say(job, home) or said
+        idle = elsewhere.say(job, home)
+        return f"{said}; {idle}" if idle else said
+
+    def _obstacle(self, job: JobFacts, *, mixed: bool, spreads: bool) -> str:
+        """What keeps it from any turn, whoever else has one; empty: nothing."""
         home = self._homes.get(job.id)
         if job.going is not None and self.goes(job):
             return f"it is on its way to {', '.join(job.going.hosts)}"
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
-            obstacle = self._obstacle(job, mixed=mixed, over=job.spreads if spreads else ())
-            return obstacle or why.get(job.id, "waiting for free GPUs")
+            return self._nowhere_for(job, mixed=mixed, over=job.spreads if spreads else ())
         if away := [name for name in home if not self._hosts[name].connected]:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):
             short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
             return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
-        return why.get(job.id, f"waiting for its turn on {home[0]}")
+        return ""
 
-    def _obstacle(self, job: JobFacts, *, mixed: bool, over: tuple[int, ...]) -> str:
+    def _nowhere_for(self, job: JobFacts, *, mixed: bool, over: tuple[int, ...]) -> str:
         """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
         like = *_like(job), over
         found = self._nowhere.get(like)

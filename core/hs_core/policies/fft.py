@@ -43,7 +43,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (kind := int(found.choice[at])) >= 0:
             seats.choose(table.jobs[at], table.models[kind])
     why = {
-        job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g}"
+        job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g} % of its work"
         for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
     }
     verdict = seats.verdict({}, why)

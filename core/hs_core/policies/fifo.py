@@ -4,6 +4,7 @@ A job that could never run here does not block: the head is the earliest that co
 in office before keep their servers and queue up there.
 """
 
+from hs_core.mechanism.idle_elsewhere import NEVER
 from hs_core.mechanism.placing import asked_gpus, by_arrival, why_nowhere
 from hs_core.mechanism.slots import Slots
 from hs_core.names import JobId
@@ -22,6 +23,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     ):
         slots.offer(job)
     head: JobFacts | None = None
+    ahead = 0
     for job in jobs:
         if (
             slots.runs(job)
@@ -33,15 +35,22 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         ):
             continue
         if head is not None:
-            why[job.id] = (
-                f"job {head.id} is ahead of it and waits for {asked_gpus(head, at_home=head.started)}"
-            )
+            why[job.id] = _behind(head, ahead)
+            ahead += 1
         elif not (slots.offer(job) or slots.rehome(job)):
-            head = job
+            head, ahead = job, 1
             why[job.id] = (
                 f"first in line: waits until {asked_gpus(job, at_home=job.started)} {'is' if job.gang == 1 else 'are'} free"
             )
-    return slots.verdict({}, why)
+    return slots.verdict({}, why, stays=NEVER)
+
+
+def _behind(head: JobFacts, ahead: int) -> str:
+    """`ahead`: how many are, with the first."""
+    waits = f"waits for {asked_gpus(head, at_home=head.started)}"
+    if ahead == 1:
+        return f"job {head.id} is ahead of it and {waits}"
+    return f"{ahead} jobs are ahead of it; the first, job {head.id}, {waits}"
 
 
 FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

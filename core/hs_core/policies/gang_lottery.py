@@ -11,6 +11,7 @@ Limits keep memory and time bounded: a job waits for at most `WINS` of its wins 
 from collections import Counter
 
 from hs_core.dice import Random, roll
+from hs_core.mechanism.idle_elsewhere import NEVER
 from hs_core.mechanism.lottery import Urn, won_before
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
@@ -36,7 +37,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     why = {job.id: "it did not win this quantum's lottery" for job in snapshot.jobs}
     why |= dict.fromkeys(waiting, "it won a lottery and comes first as soon as it fits")
     won += [job.id for job in jobs if slots.has_turn(job) and job.id not in won]
-    return slots.verdict({"quantum": snapshot.quantum, "won": won, "waiting": waiting}, why)
+    return slots.verdict({"quantum": snapshot.quantum, "won": won, "waiting": waiting}, why, stays=NEVER)
 
 
 def _serve(slots: Slots, waiting: list[JobId], jobs: dict[JobId, JobFacts]) -> list[JobId]:

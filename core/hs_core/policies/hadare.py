@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadare import Jobs, portions, spread
+from hs_core.mechanism.idle_elsewhere import WITHIN_A_ROUND
 from hs_core.mechanism.placing import Home, by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
@@ -64,7 +65,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     for job in sorted(snapshot.jobs, key=by_arrival):
         if job.id not in on_its_way and not slots.offer(job):
             why[job.id] = "other jobs gain more from each server that it could have in this round"
-    verdict = slots.verdict({}, why)
+    verdict = slots.verdict({}, why, stays=WITHIN_A_ROUND if going_on else "")
     kept = {
         "quantum": snapshot.quantum,
         "homes": given(verdict.plan, on_its_way),

@@ -7,6 +7,7 @@ Asked again within a quantum nobody loses what it won: GPUs that came free since
 """
 
 from hs_core.dice import roll
+from hs_core.mechanism.idle_elsewhere import NEVER
 from hs_core.mechanism.lottery import Urn, won_before
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
@@ -30,7 +31,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         job.id: "it did not win this quantum's lottery, or did not fit beside the winners"
         for job in snapshot.jobs
     }
-    return slots.verdict({"quantum": snapshot.quantum, "won": won}, why)
+    return slots.verdict({"quantum": snapshot.quantum, "won": won}, why, stays=NEVER)
 
 
 LOTTERY = Policy(name="lottery", needs=Needs(every_quantum=True, moves=False), decide=decide)

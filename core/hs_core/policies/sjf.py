@@ -16,13 +16,16 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     kept = seats.kept(order)
     waiting = [job for job in order if job.id not in kept]
     seats.serve(waiting)
-    why = Later(lambda: {job.id: lengths.why(job) or _why(job) for job in waiting})
+    why = Later(lambda: {job.id: _why(job, lengths.why(job)) for job in waiting})
     return seats.verdict({}, why, waiting)
 
 
-def _why(job: JobFacts) -> str:
-    are = "is" if job.gang == 1 else "are"
-    return f"it starts when {asked_gpus(job)} {are} free and no shorter job waits for them: nobody is put aside for it"
+def _why(job: JobFacts, missing: str) -> str:
+    """`missing`: what is not known of its length."""
+    are, them = ("is", "it") if job.gang == 1 else ("are", "them")
+    others = "" if missing else f" and no shorter job waits for {them}"
+    starts = f"it starts when {asked_gpus(job)} {are} free{others}: nobody is put aside for it"
+    return f"{starts}; {missing}" if missing else starts
 
 
 SJF = Policy(name="sjf", needs=Needs(preemptive=False, lengths=True), decide=decide)

@@ -47,7 +47,8 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if on >= 0 and seats.choose(job, table.models[on]):
             leased[str(job.id)] = ends_s
     why = {
-        job.id: f"others are worse off: if it waits it ends after {rho:.2f} times what a fair part would take"
+        job.id: f"others have the leases, which end in {ends_s - snapshot.now_s:.0f} s at the latest; then GPUs go to those that are worst off:"
+        f" if it waits till then it ends after {rho:.2f} times what a fair part would take"
         for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
     }
     return seats.verdict({"ends": leased}, why, [job for job, _ in worst_first])

@@ -22,7 +22,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     why = {
         job.id: f"jobs of queue {queue(job) + 1} that came earlier run first"
         if queue(job) == 0
-        else f"it had {job.attained_gpu_s:.0f} GPU-seconds, so those with less than {DEMOTED_GPU_S:.0f} run first"
+        else f"it had {job.attained_gpu_s:.0f} GPU-seconds, so those with less than {DEMOTED_GPU_S:.0f} run first, then those of its own queue that came earlier"
         for job in order
     }
     return seats.verdict({}, why, order)

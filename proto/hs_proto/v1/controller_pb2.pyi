@@ -1278,6 +1278,7 @@ class JobDetail(_message.Message):
     RATES_FIELD_NUMBER: _builtins.int
     DATASET_HOSTS_FIELD_NUMBER: _builtins.int
     WAY_RATES_FIELD_NUMBER: _builtins.int
+    AGES_FIELD_NUMBER: _builtins.int
     job_class: _builtins.str
     @_builtins.property
     def view(self) -> Global___JobView: ...
@@ -1295,6 +1296,8 @@ class JobDetail(_message.Message):
     def way_rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___WayRate]:
         """of its class in every way in which it may run, as far as that was measured"""
 
+    @_builtins.property
+    def ages(self) -> Global___Ages: ...
     def __init__(
         self,
         *,
@@ -1305,14 +1308,57 @@ class JobDetail(_message.Message):
         rates: _abc.Iterable[Global___Rate] | None = ...,
         dataset_hosts: _abc.Iterable[_builtins.str] | None = ...,
         way_rates: _abc.Iterable[Global___WayRate] | None = ...,
+        ages: Global___Ages | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "view", b"view"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "spec", b"spec", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view", "way_rates", b"way_rates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view", "way_rates", b"way_rates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobDetail: _TypeAlias = JobDetail  # noqa: Y015
+
+@_typing.final
+class Ages(_message.Message):
+    """What a job's age is made of, in seconds: they add up to the time from its submission to now, or to its end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_S_FIELD_NUMBER: _builtins.int
+    STARTING_S_FIELD_NUMBER: _builtins.int
+    RUNNING_S_FIELD_NUMBER: _builtins.int
+    LEAVING_S_FIELD_NUMBER: _builtins.int
+    PAUSED_S_FIELD_NUMBER: _builtins.int
+    ENDING_S_FIELD_NUMBER: _builtins.int
+    waiting_s: _builtins.float
+    """in the queue, or on its servers for its turn"""
+    starting_s: _builtins.float
+    """it had a home, and its process was coming up"""
+    running_s: _builtins.float
+    """it had its turn"""
+    leaving_s: _builtins.float
+    """it stopped and wrote a checkpoint, to go on elsewhere or in another shape"""
+    paused_s: _builtins.float
+    """by its owner"""
+    ending_s: _builtins.float
+    """from when it was cancelled until it was gone"""
+    def __init__(
+        self,
+        *,
+        waiting_s: _builtins.float = ...,
+        starting_s: _builtins.float = ...,
+        running_s: _builtins.float = ...,
+        leaving_s: _builtins.float = ...,
+        paused_s: _builtins.float = ...,
+        ending_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending_s", b"ending_s", "leaving_s", b"leaving_s", "paused_s", b"paused_s", "running_s", b"running_s", "starting_s", b"starting_s", "waiting_s", b"waiting_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ages: _TypeAlias = Ages  # noqa: Y015
 
 @_typing.final
 class WayRate(_message.Message):

@@ -128,13 +128,6 @@ class Allocation:
                 np.add.at(total, self.pairs[:, side], self.paired.sum(axis=1))
         return total
 
-    def used_gpus(self, question: Question) -> Floats:
-        """T: GPUs in use, averaged over time."""
-        used: Floats = question.gang @ self.alone
-        if len(self.pairs):
-            used = used + question.gang[self.pairs[:, 0]] @ self.paired
-        return used
-
 
 def proportional_speed(question: Question) -> Floats:
     """J: steps/s with the same part of every type as of the cluster: what Gavel's fairness is measured in."""

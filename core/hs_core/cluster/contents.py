@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from hs_core.cluster import reports
 from hs_core.cluster.absent import Absent
@@ -29,7 +30,7 @@ from hs_core.policy import Policy
 from hs_core.wanted import Wanted
 
 
-class Held:
+class Contents:
     def __init__(
         self, policy: Policy, settings: Settings, state: State, dress: Callable[[Policy], Policy]
     ) -> None:
@@ -94,6 +95,10 @@ class Held:
         self._event.before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
             self._since_s[row.id] = now_s
+        if old is not None and (old.state is not row.state or old.move is not row.move):
+            row = replace(row, ages=old.ages_at(now_s))
+        elif old is not None and old.ages is not row.ages:
+            row = replace(row, ages=old.ages)
         of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet
         if not of_one and (old is None or _ordered(old) != _ordered(row)):
             self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
