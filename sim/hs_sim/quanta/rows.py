@@ -147,9 +147,9 @@ class Rows:
 
     def remove(self, job: int, *, carries: bool = True) -> float:
         """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]. Or nothing, if nobody asks."""
-        if carries:
-            self._settle()
         row, column = int(self.row[job]), int(self._column[job])
+        if carries:
+            self._settle_for(row)
         if row in self._new:
             self._new[row] = [other for other in self._new[row] if other != job]
         carry = 0.0
@@ -179,7 +179,7 @@ class Rows:
         if not changed.size:
             return
         at, tickets, before = at[changed], tickets[changed], before[changed]
-        rows, passes = at // self._places, self._pass.reshape(-1)
+        rows, passes = self._rows_of(at), self._pass.reshape(-1)
         virtual = self._virtual[rows]
         passes[at] = virtual + (passes[at] - virtual) * (before / tickets)
         self._tickets.reshape(-1)[at] = tickets
@@ -204,12 +204,15 @@ class Rows:
             at[rows] = np.arange(rows.size)
             here = here[at[self.row[here]] >= 0]
             keys[at[self.row[here]], self._column[here]] = CLOSED
-        keys.sort(axis=1)
-        ran = self._walk(rows, keys, left)
+        if width > AT_ONCE:  # most need no others: these are sorted for who does
+            keys.partition(AT_ONCE - 1, axis=1)
+        first = keys[:, :AT_ONCE]
+        first.sort(axis=1)
+        at = self._walk(rows, keys, left)
         self.handed = free - left
-        at = np.concatenate(ran)
-        far, most = self._far(at, self._last(rows, keys, free))
-        self._charge(at, 1.0)
+        passes, strides = self._pass.reshape(-1)[at], self._stride.reshape(-1)[at]
+        far, most = self._far(at, passes, strides, self._last(rows, keys, free))
+        self._charge_to(at, passes + strides)
         self._advance = self.handed / self._total
         self._virtual += self._advance
         if far.size:
@@ -217,8 +220,9 @@ class Rows:
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
-    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> list[Ints]:
-        """Who runs, by row and column as one number, place by place in the order of `keys`, a sorted row for each of `rows`. Takes its GPUs from `left`."""
+    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> Ints:
+        """Who runs, by row and column as one number, place by place in the order of `keys`, a row for each of `rows`, of which the first `AT_ONCE` places are
+        sorted. Takes its GPUs from `left`."""
         places, gang = self._places, self.gang.reshape(-1)
         ran: list[Ints] = []
         # Most servers are full after a few places: so far all of them at once, without asking who is done.
@@ -232,21 +236,25 @@ class Rows:
         ran.append(at[fits])
         left[rows] = here
         which = (here >= self._smallest[rows]).nonzero()[0]
-        for place in range(AT_ONCE, keys.shape[1]):
+        more = keys[which, AT_ONCE:]
+        more.sort(axis=1)
+        of = np.arange(which.size)  # their rows in `more`
+        for place in range(more.shape[1]):
             if not which.size:
                 break
-            key = keys[which, place]
+            key = more[of, place]
             if key.max() == CLOSED:
                 still = key != CLOSED
-                which, key = which[still], key[still]
+                which, of, key = which[still], of[still], key[still]
             row = rows[which]
             found = row * places + (key & COLUMNS)
             gangs_here = gang[found]
             fits = gangs_here <= left[row]
             ran.append(found[fits])
             left[row] -= gangs_here * fits
-            which = which[left[row] >= self._smallest[row]]
-        return ran
+            still = left[row] >= self._smallest[row]
+            which, of = which[still], of[still]
+        return np.concatenate(ran)
 
     def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""
@@ -255,7 +263,7 @@ class Rows:
     def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
         """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,
         and get what nobody else takes."""
-        self._settle()
+        self._settle_for(row)
         count = int(self.count[row])
         chosen: list[int] = []
         columns: list[int] = []
@@ -301,12 +309,19 @@ class Rows:
         """Columns that there is room for: a power of two. With row and column as one number an array is looked up in one step."""
         return int(self.job.shape[1])
 
+    def _rows_of(self, at: Ints) -> Ints:
+        """Of row and column as one number. Shifted: to divide takes several times as long."""
+        rows: Ints = at >> (self._places.bit_length() - 1)
+        return rows
+
     def _charge(self, at: Ints, part: float) -> None:
         """`at`: row and column as one number, each once."""
-        now = self._pass.reshape(-1)[at] + part * self._stride.reshape(-1)[at]
+        self._charge_to(at, self._pass.reshape(-1)[at] + part * self._stride.reshape(-1)[at])
+
+    def _charge_to(self, at: Ints, now: Floats) -> None:
         self._pass_to(at, now)
-        if at.size and now.max() > FARTHEST:
-            self._dirty[at // self._places] = True
+        if at.size and np.maximum.reduce(now) > FARTHEST:
+            self._dirty[self._rows_of(at)] = True
 
     def _pass_to(self, at: Ints, now: Floats) -> None:
         self._pass.reshape(-1)[at] = now
@@ -325,21 +340,26 @@ class Rows:
             found[row] = passes[columns][gang[columns] <= free[row]].min(initial=NOBODY)
         return found
 
-    def _far(self, at: Ints, last: Floats) -> tuple[Ints, Floats]:
+    def _far(self, at: Ints, passes: Floats, strides: Floats, last: Floats) -> tuple[Ints, Floats]:
         """Those of these, who run now, that will be ahead of the last one of their server beyond `DEBT`, and how far they may be."""
-        stride, rows = self._stride.reshape(-1)[at], at // self._places
-        far = (self._pass.reshape(-1)[at] - last[rows] > (DEBT - 1) * stride).nonzero()[0]
-        return at[far], last[rows[far]] + DEBT * stride[far]
+        last = last[self._rows_of(at)]
+        far = (passes - last > (DEBT - 1) * strides).nonzero()[0]
+        return at[far], last[far] + DEBT * strides[far]
 
     def _forgive(self, at: Ints, most: Floats) -> None:
         """They come back, and with them their part of the virtual time; down to that, and no further."""
-        rows = at // self._places
+        rows = self._rows_of(at)
         most = np.minimum(np.maximum(most, self._virtual[rows]), self._pass.reshape(-1)[at])
         beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
         self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._total
         self._pass_to(at, most)
 
     # --- settling what changed --------------------------------------------------------------------------------------
+
+    def _settle_for(self, row: int) -> None:
+        """One row is asked about: others may wait, unless somebody enters."""
+        if self._dirty[row] or self._new:
+            self._settle()
 
     def _settle(self) -> None:
         rows = self._dirty.nonzero()[0]
