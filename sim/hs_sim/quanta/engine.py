@@ -258,12 +258,12 @@ class _Run(Running):
 
     def _busy(self) -> int:
         """GPUs, of those that run."""
-        return int(self._fleet.gang[self._run_now].sum())
+        return int(self._crew(self._run_now).gang.sum())
 
     def _in_turn(self) -> Floats:
         """GPUs of those that run, by owner."""
-        fleet, jobs = self._fleet, self._run_now
-        gpus = np.bincount(fleet.owner[jobs], weights=fleet.gang[jobs], minlength=len(fleet.owners))
+        crew = self._crew(self._run_now)
+        gpus = np.bincount(crew.owner, weights=crew.gang, minlength=len(self._fleet.owners))
         return gpus.astype(np.float64, copy=False)
 
     def _decide(self, now_s: float) -> None:

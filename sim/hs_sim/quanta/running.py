@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable
 import numpy as np
 
 from hs_core.errors import BrokenError
+from hs_sim.quanta.crew import Crew
 from hs_sim.quanta.lives import Lives
 from hs_sim.quanta.pairs import Share
 from hs_sim.quanta.rows import Floats, Ints
@@ -110,11 +111,12 @@ class Running(Lives):
         fleet = self._fleet
         stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
         stays[chosen] = True
-        losers = self._run_now[~stays[self._run_now]]
+        lose = ~stays[self._run_now]
         winners = chosen[~fleet.running[chosen]]
-        if losers.size:
+        if lose.any():
+            losers = self._crew(self._run_now).only(lose)
             self._leave(losers, now_s)
-            fleet.switched(losers)
+            fleet.switched(losers.jobs)
         if winners.size:
             self._enter(winners, now_s)
             fleet.switched(winners)
@@ -126,32 +128,38 @@ class Running(Lives):
             servers = self._fleet.rows_of[:, jobs]
             there = servers >= 0
             return there.nonzero()[1], servers[there]
+        first, *others = self._fleet.rows_of
         which = np.arange(jobs.size, dtype=np.int64)
-        of: list[Ints] = []
-        on: list[Ints] = []
-        for servers in self._fleet.rows_of:  # most jobs have one node
-            rows = servers[jobs]
+        of, on = [which], [first[jobs]]  # they have homes
+        which = which[self._fleet.wide[jobs]]
+        for servers in others:  # most jobs have one node
+            rows = servers[jobs[which]]
             there = rows >= 0
-            if not there.all():
-                jobs, which, rows = jobs[there], which[there], rows[there]
-            if not jobs.size:
+            which = which[there]
+            if not which.size:
                 break
             of.append(which)
-            on.append(rows)
-        if not of:
-            return which, which
+            on.append(rows[there])
         return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
     def _enter(self, jobs: Ints, now_s: float) -> None:
         fleet = self._fleet
         fleet.running[jobs] = True
         fleet.held_s[jobs] = begin_s = self._clear_s(jobs, now_s)
-        fleet.from_s[jobs] = np.maximum(begin_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        fleet.from_s[jobs] = begin_s + self._costs.resume_s
+        raw = fleet.raw[jobs]
+        some = jobs[raw]
+        if some.size:
+            up_s = begin_s[raw] if isinstance(begin_s, np.ndarray) else begin_s
+            ready_s = fleet.ready_s[some]
+            fleet.from_s[some] = np.maximum(up_s, ready_s) + self._costs.resume_s
+            fleet.raw[some] = ready_s > now_s
         if self._loses_restarts and self._quanta:
             self._lose_restart(jobs)
-        new = jobs[np.isnan(fleet.first_s[jobs])]
+        new = some[np.isnan(fleet.first_s[some])]
         if new.size:
-            fleet.first_s[new] = fleet.from_s[new]
+            fleet.first_s[new] = first_s = fleet.from_s[new]
+            self._first_s = max(self._first_s, float(first_s.max()))
         if self._trials.any:
             self._foresee_trials(jobs.tolist())
 
@@ -172,16 +180,17 @@ class Running(Lives):
         fleet.from_s[jobs] += lost_s
         fleet.held_s[jobs] += lost_s
 
-    def _leave(self, jobs: Ints, now_s: float) -> None:
+    def _leave(self, crew: Crew, now_s: float) -> None:
         """Its GPUs are its own until it has stopped."""
-        fleet = self._fleet
+        fleet, jobs = self._fleet, crew.jobs
         if self._trials.any:
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
-        fleet.suspends[jobs] += 1
-        fleet.first_s[jobs[fleet.first_s[jobs] > self._now_s]] = np.nan  # they were not up yet
+        fleet.stops(jobs)
+        if self._first_s > self._now_s:
+            fleet.unseen(jobs[fleet.first_s[jobs] > self._now_s])
         if self._costs.suspend_s:
-            self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
+            self._receive(crew, np.full(jobs.size, self._costs.suspend_s))
             self._clears_s[self._parts(jobs)[1]] = now_s + self._costs.suspend_s
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
