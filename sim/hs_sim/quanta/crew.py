@@ -2,10 +2,12 @@
 
 from functools import cached_property
 
+import numpy as np
+
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
-ASKED = ("owner", "user", "column", "charged", "gang")
+ASKED = ("owner", "user", "charged", "gang")
 
 
 class Crew:
@@ -26,11 +28,18 @@ class Crew:
 
     @cached_property
     def user(self) -> Ints:
-        return self._fleet.user[self.jobs]
+        users: Ints = self.owner // len(self._fleet.models)
+        return users
 
     @cached_property
-    def column(self) -> Ints:
-        return self._fleet.column[self.jobs]
+    def first(self) -> Ints:
+        """The first of the servers of each."""
+        return self._fleet.rows_of[0, self.jobs].astype(np.int64)
+
+    @cached_property
+    def wide(self) -> Ints:
+        """Which of them are on several, by place."""
+        return self._fleet.wide[self.jobs].nonzero()[0]
 
     @cached_property
     def charged(self) -> Floats:
@@ -41,7 +50,8 @@ class Crew:
         return self._fleet.gang[self.jobs]
 
     def only(self, which: Bools) -> "Crew":
-        """Some of them."""
+        """Some of them, who begin or leave: where they are is asked of both."""
         some = Crew(self._fleet, self.jobs[which])
+        some.first = self.first[which]
         some.__dict__.update({name: self.__dict__[name][which] for name in ASKED if name in self.__dict__})
         return some

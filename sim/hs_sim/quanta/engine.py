@@ -395,6 +395,7 @@ class _Run(Running):
         ended = fleet.ended_s.tolist()
         suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
         steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
+        had_s = fleet.gpu_s(np.arange(len(fleet.jobs))).tolist()
         outcomes = tuple(
             JobOutcome(
                 id=job.id,
@@ -408,7 +409,7 @@ class _Run(Running):
                 suspends=suspends[at],
                 migrations=migrations[at],
             )
-            for at, (job, had) in enumerate(zip(fleet.jobs, fleet.gpu_s.tolist(), strict=True))
+            for at, (job, had) in enumerate(zip(fleet.jobs, had_s, strict=True))
         )
         return Result(
             experiment=self._experiment,

@@ -27,8 +27,8 @@ Places = NDArray[np.int32]
 NOWHERE = np.inf
 MANY_STOPS = 64
 IN_EACH_QUANTUM = (  # of those who run; then of those who begin or leave
-    *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "user", "column"),
-    *("gang", "pair", "ready_s", "first_s", "ended_s", "model", "per_node"),
+    *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "gang", "had"),
+    *("pair", "ready_s", "first_s", "ended_s", "model", "per_node"),
 )
 
 
@@ -66,7 +66,6 @@ class Fleet:
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
         self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
-        self.column: Ints = np.full(count, -1, dtype=np.int64)  # its place in `gpu_s`, row by row, there
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.going: dict[int, Going] = {}  # of those that leave their homes
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
@@ -89,7 +88,8 @@ class Fleet:
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
         self.running: Bools = np.zeros(count, dtype=np.bool_)
         self.started: Bools = np.zeros(count, dtype=np.bool_)
-        self.gpu_s: Floats = np.zeros((count, len(self.models)))
+        self.had: Floats = np.zeros(count)  # GPU-seconds on the model of its home …
+        self._elsewhere: Floats = np.zeros((count, len(self.models)))  # … and by model, but not on that one
         self.first_s: Floats = np.full(count, np.nan)
         self.ended_s: Floats = np.full(count, np.nan)
         self.settled_s: Floats = np.zeros(count)
@@ -277,10 +277,12 @@ class Fleet:
         models = len(self.models)
         self.changes += 1
         self.near[job] = True
+        elsewhere, before = self._elsewhere.reshape(-1), self.model[job]
+        elsewhere[job * models + np.maximum(before, 0)] = self.had[job]
+        self.had[job] = elsewhere[job * models + model]
         self.model[job] = model
         self.owner[job] = self.user[job] * models + model
         self.pair[job] = self.class_of[job] * models + model
-        self.column[job] = job * models + model
 
     def shape_of(self, job: int) -> Shape:
         """Of an elastic one, also where nobody chose it."""
@@ -476,9 +478,23 @@ class Fleet:
             now["gpus"] = [self._bound.get(job, ()) for job in which]
         return now
 
+    def gpu_s(self, jobs: Ints) -> Floats:
+        """(jobs, models) GPU-seconds that they were charged."""
+        found: Floats = self._elsewhere[jobs]
+        found[np.arange(jobs.size), np.maximum(self.model[jobs], 0)] = self.had[jobs]
+        return found
+
+    def receive(self, jobs: Ints, gpu_s: Floats) -> None:
+        """(jobs, models), of those that are on several."""
+        at, here = np.arange(jobs.size), self.model[jobs]
+        self.had[jobs] += gpu_s[at, here]
+        others = gpu_s.copy()
+        others[at, here] = 0.0
+        self._elsewhere[jobs] += others
+
     def attained(self, jobs: Ints, now_s: float) -> Floats:
         """GPU-seconds until now."""
-        attained: Floats = np.add.reduce(self.gpu_s[jobs], axis=1)
+        attained: Floats = np.add.reduce(self.gpu_s(jobs), axis=1)
         since_s = np.maximum(0.0, now_s - self.held_s[jobs])
         attained += np.where(self.running[jobs], since_s * self.charged[jobs], 0.0)
         return attained

@@ -112,15 +112,16 @@ class Running(Lives):
         stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
         stays[chosen] = True
         lose = ~stays[self._run_now]
-        winners = chosen[~fleet.running[chosen]]
+        crew = Crew(fleet, chosen)
+        winners = crew.only(~fleet.running[chosen])
         if lose.any():
             losers = self._crew(self._run_now).only(lose)
             self._leave(losers, now_s)
             fleet.switched(losers.jobs)
-        if winners.size:
+        if winners.jobs.size:
             self._enter(winners, now_s)
-            fleet.switched(winners)
-        self._run_now = chosen
+            fleet.switched(winners.jobs)
+        self._run_now, self._runs = chosen, crew
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
@@ -142,10 +143,10 @@ class Running(Lives):
             on.append(rows[there])
         return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
-    def _enter(self, jobs: Ints, now_s: float) -> None:
-        fleet = self._fleet
+    def _enter(self, crew: Crew, now_s: float) -> None:
+        fleet, jobs = self._fleet, crew.jobs
         fleet.running[jobs] = True
-        fleet.held_s[jobs] = begin_s = self._clear_s(jobs, now_s)
+        fleet.held_s[jobs] = begin_s = self._clear_s(crew, now_s)
         fleet.from_s[jobs] = begin_s + self._costs.resume_s
         raw = fleet.raw[jobs]
         some = jobs[raw]
@@ -163,13 +164,14 @@ class Running(Lives):
         if self._trials.any:
             self._foresee_trials(jobs.tolist())
 
-    def _clear_s(self, jobs: Ints, now_s: float) -> Floats | float:
+    def _clear_s(self, crew: Crew, now_s: float) -> Floats | float:
         """When those who left their servers have stopped, and they can begin there."""
         if not (self._clears_s > now_s).any():
             return now_s
-        found: Floats = np.full(jobs.size, now_s)
-        which, rows = self._parts(jobs)
-        np.maximum.at(found, which, self._clears_s[rows])
+        found: Floats = np.maximum(self._clears_s[crew.first], now_s)
+        if crew.wide.size:
+            which, rows = self._parts(crew.jobs[crew.wide])
+            np.maximum.at(found, crew.wide[which], self._clears_s[rows])
         return found
 
     def _lose_restart(self, jobs: Ints) -> None:
@@ -191,7 +193,10 @@ class Running(Lives):
             fleet.unseen(jobs[fleet.first_s[jobs] > self._now_s])
         if self._costs.suspend_s:
             self._receive(crew, np.full(jobs.size, self._costs.suspend_s))
-            self._clears_s[self._parts(jobs)[1]] = now_s + self._costs.suspend_s
+            clear_s = now_s + self._costs.suspend_s
+            self._clears_s[crew.first] = clear_s
+            if crew.wide.size:
+                self._clears_s[self._parts(jobs[crew.wide])[1]] = clear_s
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""
@@ -211,7 +216,7 @@ class Running(Lives):
             return
         jobs = np.array(chosen, dtype=np.int64)
         self._used[row] += int(fleet.per_node[jobs].sum())
-        self._enter(jobs, now_s)
+        self._enter(Crew(fleet, jobs), now_s)
         self._run_now = np.concatenate([self._run_now, jobs])
         fleet.switched(chosen)
         self._foresee(jobs, end_s)
@@ -233,7 +238,7 @@ class Running(Lives):
                 for row, gpus in needed.items():
                     self._used[row] += gpus
                 one = np.array([job])
-                self._enter(one, now_s)
+                self._enter(Crew(fleet, one), now_s)
                 self._run_now = np.append(self._run_now, job)
                 fleet.switched(job)
                 self._foresee(one, end_s)

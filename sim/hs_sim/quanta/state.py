@@ -187,7 +187,7 @@ class State:
         fleet.steps_left[job] = left - steps
         fleet.held_s[job], fleet.from_s[job] = now_s, max(from_s, now_s)
         gpu_s = (now_s - held_from_s) * float(fleet.charged[job])
-        fleet.gpu_s[job, fleet.model[job]] += gpu_s
+        fleet.had[job] += gpu_s
         self._series.received_by_one(int(fleet.owner[job]), gpu_s, int(fleet.user[job]), steps)
 
     def _receive(self, crew: Crew, seconds: Floats, steps: Floats | None = None) -> None:
@@ -197,13 +197,12 @@ class State:
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
             models = len(fleet.models)
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
-            fleet.gpu_s[jobs] += gpu_s
+            fleet.receive(jobs, gpu_s)
             every = (users[:, None] * models + np.arange(models)).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
             return
         gpu_s = seconds * crew.charged
-        received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
-        received[crew.column] += gpu_s
+        fleet.had[jobs] += gpu_s  # each job is there once
         self._series.received(crew.owner, gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:
