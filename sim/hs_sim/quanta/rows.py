@@ -31,6 +31,7 @@ PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
+TOGETHER = 256  # rows that are settled one pass after the other: so many stay in the cache
 NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
 LEAST = 1e-300  # tickets where nobody competes: nothing is handed out there, and over these it is nothing
 NEVER = 1 << 40  # GPUs of who does not compete: more than there are
@@ -147,9 +148,9 @@ class Rows:
 
     def remove(self, job: int, *, carries: bool = True) -> float:
         """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]. Or nothing, if nobody asks."""
-        row, column = int(self.row[job]), int(self._column[job])
         if carries:
-            self._settle_for(row)
+            self._settle()
+        row, column = int(self.row[job]), int(self._column[job])
         if row in self._new:
             self._new[row] = [other for other in self._new[row] if other != job]
         carry = 0.0
@@ -263,7 +264,7 @@ class Rows:
     def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
         """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,
         and get what nobody else takes."""
-        self._settle_for(row)
+        self._settle()
         count = int(self.count[row])
         chosen: list[int] = []
         columns: list[int] = []
@@ -356,17 +357,19 @@ class Rows:
 
     # --- settling what changed --------------------------------------------------------------------------------------
 
-    def _settle_for(self, row: int) -> None:
-        """One row is asked about: others may wait, unless somebody enters."""
-        if self._dirty[row] or self._new:
-            self._settle()
-
     def _settle(self) -> None:
         rows = self._dirty.nonzero()[0]
         if not rows.size:
             return
         self._dirty[:] = False
-        width = self._width = int(np.maximum.reduce(self.count, initial=0))
+        self._width = int(np.maximum.reduce(self.count, initial=0))
+        for start in range(0, rows.size, TOGETHER):
+            self._settle_some(rows[start : start + TOGETHER])
+        self._new.clear()
+        self._members = False
+
+    def _settle_some(self, rows: Ints) -> None:
+        width = self._width
         open_ = self._open[rows, :width]
         lag = self._pass[rows, :width] - self._virtual[rows][:, None]
         # Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit.
@@ -377,9 +380,8 @@ class Rows:
         self._pass[rows, :width] = passes
         self._virtual[rows] = 0.0
         if self._new:
-            for row in sorted(self._new):
+            for row in sorted(self._new.keys() & set(rows.tolist())):
                 self._spread(row, self._new[row])
-            self._new.clear()
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
         ticks = _ticks(passes) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
@@ -389,7 +391,6 @@ class Rows:
             present = self.job[rows, :width] >= 0
             gangs = np.where(present, self.gang[rows, :width], NEVER)
             self._smallest[rows] = np.minimum.reduce(gangs, axis=1, initial=NEVER)
-            self._members = False
 
     def _spread(self, row: int, newcomers: Sequence[int]) -> None:
         """Those of one kind (user, gang, tickets) over one stride; the first of a kind enters at the virtual time."""
@@ -450,4 +451,4 @@ class Rows:
 
 
 def _ticks(passes: Floats) -> Ints:
-    return np.rint(np.clip(passes * GRID, -LAST_TICK, LAST_TICK)).astype(np.int64)
+    return np.rint(np.minimum(np.maximum(passes * GRID, -LAST_TICK), LAST_TICK)).astype(np.int64)
