@@ -55,7 +55,7 @@ _BY_JOB: Mapping[str, Callable[[JobFacts], Any]] = {
     "owners": lambda job: NUMBERS[job.user],
 }
 """Of a band: what is a tuple of something of each job."""
-_STAYS = {*_BY_JOB, "gpus", "widths", "roll"}
+_STAYS = {*_BY_JOB, "gpus", "widths", "roll", "by_width"}
 """Of a band: what does not go by anything that may become known of its jobs while they are counted where they were."""
 
 
@@ -172,6 +172,14 @@ class Band:
     def roll(self) -> Ints:
         """`ids`, `gangs` and `owners` as an array, (3, jobs)."""
         return np.array([self.ids, self.gangs, self.owners], dtype=np.int64)
+
+    @cached_property
+    def by_width(self) -> Mapping[int, Ints]:
+        """Ids of those whose gangs have so many GPUs."""
+        ids, gangs, _ = self.roll
+        if len(self.widths) == 1:
+            return dict.fromkeys(self.widths, ids)
+        return {width: ids[gangs == width] for width in self.widths}
 
     @cached_property
     def gpus(self) -> int:

@@ -25,9 +25,10 @@ def most_beside(world: World, model: str, parts: Mapping[UserName, float]) -> di
     found = defaultdict[UserName, float](float)
     found.update({user: float(gpus) for (user, of), gpus in world.gpus.items() if of == model})
     for name in names:
-        here = world.at.get(name, NOBODY)
+        here, gpus, load = world.at.get(name, NOBODY), world.hosts[name].gpus, gangs[name]
+        every = fsum(load.values())
         for user, gang in zip(here.users, here.gangs, strict=True):
-            found[user] -= gang * _out(world, gangs, name, user, gang)
+            found[user] -= gang * _out(gpus, every - load.get(user, 0.0), gang)
     return found
 
 
@@ -38,7 +39,6 @@ def _load(parts: Mapping[UserName, float], band: Band) -> Mapping[UserName, floa
     return found
 
 
-def _out(world: World, gangs: _Load, name: HostName, user: UserName, width: int) -> float:
-    """Part of the time in which others' gangs leave the user's job, of so many GPUs, no room there."""
-    others = fsum(gangs[name].values()) - gangs[name].get(user, 0.0)
-    return min(1.0, max(0.0, 1.0 - (world.hosts[name].gpus - others) / width))
+def _out(gpus: int, others: float, width: int) -> float:
+    """Part of the time in which others' gangs, which have so many of a server's GPUs, leave a job of so many no room there."""
+    return min(1.0, max(0.0, 1.0 - (gpus - others) / width))

@@ -69,14 +69,17 @@ class Crowd:
         needs[: self._small] = np.maximum(0, needs[: self._small] - self._stuck)
         self._needs = needs
         self._wants = needs[self._entity]  # by part: GPUs that it takes there
+        self._contest = self._who_fits()
         has = [*(small.tickets for _, small in own), *(gang.tickets for gang in able)]
-        # As `float` does, at half its cost.
-        self._tickets: Floats = np.array([one.numerator / one.denominator for one in has], dtype=np.float64)
         self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
         self._could = self._who_could()
         self._group = self._components()
+        self._by_group = np.argsort(self._group, kind="stable")
+        self._firsts = _firsts(self._group[self._by_group])  # of each, in that order
         self._stride = self._gpus * self._nodes  # times tickets
         self._strides = np.bincount(self._group, weights=self._stride)
+        # As `float` does, at half its cost.
+        self.weigh_all(np.array([one.numerator / one.denominator for one in has], dtype=np.float64))
         self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
         self._spread(able, [at for at, key in enumerate(self._keys[self._small :]) if key not in books])
         self._kept = {
@@ -101,7 +104,7 @@ class Crowd:
             np.minimum.at(after, self._server, mine[self._entity])
             after = after[after]
             if np.array_equal(after, label):
-                return mine
+                return np.unique(mine, return_inverse=True)[1]
             label = after
 
     def _in_order(self, jobs: Sequence[JobId]) -> Ints:
@@ -130,9 +133,11 @@ class Crowd:
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; those that take no turns here are passed over."""
+        has = self._tickets.copy()
         for at, key in enumerate(self._whose):
             if (now := tickets.get(key)) is not None:
-                self._tickets[at] = float(now)
+                has[at] = float(now)
+        self.weigh_all(has)
 
     @property
     def whose(self) -> Sequence[Key]:
@@ -142,44 +147,53 @@ class Crowd:
     def weigh_all(self, tickets: Floats) -> None:
         """By `whose`, from now on."""
         self._tickets = tickets
+        total = np.bincount(self._group, weights=tickets).astype(np.float64, copy=False)
+        mean = np.divide(self._strides, total, out=np.zeros_like(total), where=total > 0)
+        self._total = total  # by component …
+        self._mean: Floats = mean[self._group]  # … and a stride of its, by entity
+        self._most_ahead: Floats = DEBT * np.maximum(self._stride / tickets, self._mean)
 
     def play(self) -> GangTurns:
         """One quantum: chooses, and charges."""
         if not self._gangs:
             return GangTurns(())
-        self._clamp()
-        total = np.bincount(self._group, weights=self._tickets).astype(np.float64, copy=False)
-        mean = np.divide(self._strides, total, out=np.zeros_like(total), where=total > 0)
-        order = _order(np.rint(self._got / self._tickets / mean[self._group] * 10.0**TIE))
+        lags = self._clamped()
+        order = _order(np.rint(lags / self._mean * 10.0**TIE))
         if not self._last.all():
             order = order[np.argsort(self._last[order], kind="stable")]
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        runs, left = self._walk(rank)
+        runs, left = self._walk(rank, order)
         given = np.where(runs, self._stride, 0)
-        self._give_what_is_left(given, np.flatnonzero(~runs[: self._small]), rank, left)
-        self._charge(given.astype(np.float64), total, mean)
+        self._give_what_is_left(given, ~runs[: self._small], rank, order, left)
+        self._charge(given.astype(np.float64), lags)
         return self._turns(runs)
 
     def books(self) -> Books:
         return {**dict(zip(self._keys, self._got.tolist(), strict=True)), **self._kept}
 
-    def _clamp(self) -> None:
-        """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+    def _clamped(self) -> Floats:
+        """Lags. Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
         lags = self._got / self._tickets
-        most = np.full(len(self._names) + 1, -np.inf)
-        least = np.full(len(self._names) + 1, np.inf)
-        np.maximum.at(most, self._group, lags)
-        np.minimum.at(least, self._group, lags)
+        grouped = lags[self._by_group]
+        most, least = np.maximum.reduceat(grouped, self._firsts), np.minimum.reduceat(grouped, self._firsts)
         shift = np.where(least > 0, least, np.where(most < 0, most, 0.0))
-        if shift.any():
-            self._got = self._got - shift[self._group] * self._tickets
+        if not shift.any():
+            return lags
+        self._got = self._got - shift[self._group] * self._tickets
+        return self._got / self._tickets
 
-    def _give_what_is_left(self, given: Ints, short: Ints, rank: Ints, left: Ints) -> None:
-        """To small jobs whose turn it is not (`short`), on each server by `rank`."""
-        short = short[np.lexsort((rank[short], self._server[short]))]
-        servers = self._server[short]
-        place = np.arange(short.size) - np.searchsorted(servers, servers)
+    def _give_what_is_left(self, given: Ints, waits: Bools, rank: Ints, order: Ints, left: Ints) -> None:
+        """To small jobs whose turn it is not (`waits`), on each server by `rank`: `order` is who has which."""
+        given[: self._small][waits] = self._stuck[waits]
+        short = np.flatnonzero(waits & (left > 0)[self._server[: self._small]])
+        # With the rank in one number with it each differs from all others, and such are sorted several times as fast.
+        bits = len(rank).bit_length()
+        both = np.sort((self._server[short] << bits) | rank[short])
+        short, servers = order[both & ((1 << bits) - 1)], both >> bits
+        place = np.arange(short.size)
+        firsts = _firsts(servers)
+        place -= np.repeat(firsts, np.diff(firsts, append=place.size))
         for at in range(int(place.max(initial=-1)) + 1):  # widths that a server's jobs have are few
             now, where = short[place == at], servers[place == at]
             width = self._width[now]
@@ -187,43 +201,47 @@ class Crowd:
             left[where] -= more
             given[now] = self._stuck[now] + more
 
-    def _walk(self, rank: Ints) -> tuple[Bools, Ints]:
+    def _who_fits(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Parts of those that find room on servers that nobody has yet, server by server: whose, where, how many GPUs; and where each server's begin."""
+        never = np.zeros(len(self._nodes), dtype=np.bool_)
+        never[self._entity[self._free[self._server] < self._wants]] = True
+        parts = np.argsort(self._server, kind="stable")
+        parts = parts[~never[self._entity[parts]]]
+        server = self._server[parts]
+        return self._entity[parts], server, self._wants[parts], _firsts(server)
+
+    def _walk(self, rank: Ints, order: Ints) -> tuple[Bools, Ints]:
         """Who has its turn, and the GPUs that are left on each server."""
         free, runs = self._free.copy(), np.zeros(len(rank), dtype=np.bool_)
-        entity, server, wants = self._entity, self._server, self._wants
-        while True:
-            short = np.flatnonzero(free[server] < wants)
-            if short.size or runs.any():
-                out = runs.copy()
-                out[entity[short]] = True
-                stays = np.flatnonzero(~out[entity])
-                entity, server, wants = entity[stays], server[stays], wants[stays]
-            if not entity.size:
-                return runs, free
-            turn = rank[entity]
-            first = np.full(len(free), len(rank))
-            np.minimum.at(first, server, turn)
-            late = np.zeros(len(rank), dtype=np.bool_)
-            late[entity[np.flatnonzero(first[server] != turn)]] = True
-            now = np.flatnonzero(~late[entity])
-            free[server[now]] -= wants[now]
-            runs[entity[now]] = True
+        entity, server, wants, firsts = self._contest
+        turn = rank[entity]
+        while entity.size:
+            who = order[np.minimum.reduceat(turn, firsts)]
+            now = np.bincount(who, minlength=len(rank))[who] == self._nodes[who]  # first everywhere
+            who = who[now]
+            free[server[firsts[now]]] -= self._needs[who]
+            runs[who] = True
+            fits = np.flatnonzero(free[server] >= wants)
+            whose = entity[fits]
+            everywhere = np.bincount(whose, minlength=len(rank))[whose] == self._nodes[whose]
+            stays = fits[everywhere & ~runs[whose]]
+            entity, server, wants, turn = entity[stays], server[stays], wants[stays], turn[stays]
+            firsts = _firsts(server)
+        return runs, free
 
-    def _charge(self, given: Floats, total: Floats, mean: Floats) -> None:
-        """Each is charged what it was given, less its part of what all of its component were given. By component: `total` tickets, and a `mean` stride."""
+    def _charge(self, given: Floats, lags: Floats) -> None:
+        """Each is charged what it was given, less its part of what all of its component were given. `lags`: before that."""
+        total = self._total
         handed = np.bincount(self._group, weights=given)
         part = np.divide(handed, total, out=np.zeros_like(total), where=total > 0)
-        lags = self._got / self._tickets
         self._got = self._got + given - self._tickets * part[self._group]
-        self._bound(lags, part, total, mean)
+        self._bound(lags, part)
 
-    def _bound(self, lags: Floats, part: Floats, total: Floats, mean: Floats) -> None:
+    def _bound(self, lags: Floats, part: Floats) -> None:
         """As `split` has it. `lags`: before this quantum, in which virtual time went on by so much."""
-        could = self._could
-        last = np.full(total.size, np.inf)
-        np.minimum.at(last, self._group[could], lags[could])
-        own = np.maximum(self._stride / self._tickets, mean[self._group])
-        now = np.minimum(self._got, ((last - part)[self._group] + DEBT * own) * self._tickets)
+        could, total = self._could, self._total
+        last = np.minimum.reduceat(np.where(could, lags, np.inf)[self._by_group], self._firsts)
+        now = np.minimum(self._got, ((last - part)[self._group] + self._most_ahead) * self._tickets)
         now = np.where(could, now, np.maximum(now, -self._stride))
         beyond = self._got - now
         if not beyond.any():
@@ -250,6 +268,13 @@ def _order(numbers: Floats) -> Ints:
     both = np.sort((numbers.astype(np.int64) << bits) | np.arange(len(numbers)))
     places: Ints = both & ((1 << bits) - 1)
     return places
+
+
+def _firsts(numbers: Ints) -> Ints:
+    """The places where others begin than before; equal ones lie together."""
+    others = np.ones(numbers.size, dtype=np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=others[1:])
+    return np.flatnonzero(others)
 
 
 def _ints(numbers: Sequence[int]) -> Ints:

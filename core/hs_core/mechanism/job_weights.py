@@ -136,6 +136,4 @@ def _of_width(band: Band, width: int) -> Iterable[JobId]:
 
 def ids_of_small(world: World, own: Own) -> Ints:
     name, width = own
-    ids, gangs, _ = world.at[name].roll
-    found: Ints = ids if len(world.at[name].widths) == 1 else ids[gangs == width]
-    return found
+    return world.at[name].by_width[width]

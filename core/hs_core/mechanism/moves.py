@@ -71,6 +71,7 @@ class Mover:
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
         self._now_s, self._running = self.world.snapshot.now_s, self.world.snapshot.running
+        self._ready: dict[tuple[Kind, bool], list[JobFacts]] = {}  # by whether jobs with a process may go
         self._cool_down_s = limits.cool_down_quanta * self.world.snapshot.quantum_s
         self._urgent_s = limits.urgent_cool_down_quanta * self.world.snapshot.quantum_s
 
@@ -250,16 +251,26 @@ class Mover:
 
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
-        best: JobFacts | None = None
-        kin = self.world.kinds.get(kind)
-        if kin is None:
-            return None
-        for job in kin.jobs if self.moves_started else kin.waiting:
-            if not self.may_go(job) or (job.started and job.migrate is not Migrate.AUTO):
-                continue
-            if target in self.world.usable(job) and (best is None or self.cost_of(job) < self.cost_of(best)):
-                best = job
-        return best
+        for job in self._who_could(kind):
+            if target in self.world.usable(job) and self.may_go(job):
+                return job
+        return None
+
+    def _who_could(self, kind: Kind) -> list[JobFacts]:
+        """Go to another pool, cheapest first. Found once: those of a kind that may go become fewer as jobs move, never more."""
+        key = kind, self.moves_started
+        ready = self._ready.get(key)
+        if ready is None:
+            kin = self.world.kinds.get(kind)
+            jobs = () if kin is None else kin.jobs if self.moves_started else kin.waiting
+            ready = [
+                job
+                for job in jobs
+                if self.may_go(job) and not (job.started and job.migrate is not Migrate.AUTO)
+            ]
+            ready.sort(key=self.cost_of)
+            self._ready[key] = ready
+        return ready
 
 
 def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> Mover:

@@ -258,12 +258,12 @@ class _Run(Running):
 
     def _busy(self) -> int:
         """GPUs, of those that run."""
-        return int(self._fleet.gang[self._run_now].sum())
+        return int(self._crew(self._run_now).gang.sum())
 
     def _in_turn(self) -> Floats:
         """GPUs of those that run, by owner."""
-        fleet, jobs = self._fleet, self._run_now
-        gpus = np.bincount(fleet.owner[jobs], weights=fleet.gang[jobs], minlength=len(fleet.owners))
+        crew = self._crew(self._run_now)
+        gpus = np.bincount(crew.owner, weights=crew.gang, minlength=len(self._fleet.owners))
         return gpus.astype(np.float64, copy=False)
 
     def _decide(self, now_s: float) -> None:
@@ -395,6 +395,7 @@ class _Run(Running):
         ended = fleet.ended_s.tolist()
         suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
         steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
+        had_s = fleet.gpu_s(np.arange(len(fleet.jobs))).tolist()
         outcomes = tuple(
             JobOutcome(
                 id=job.id,
@@ -408,7 +409,7 @@ class _Run(Running):
                 suspends=suspends[at],
                 migrations=migrations[at],
             )
-            for at, (job, had) in enumerate(zip(fleet.jobs, fleet.gpu_s.tolist(), strict=True))
+            for at, (job, had) in enumerate(zip(fleet.jobs, had_s, strict=True))
         )
         return Result(
             experiment=self._experiment,

@@ -7,6 +7,7 @@ from itertools import compress, product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
@@ -21,10 +22,13 @@ from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
 from hs_sim.quanta.together import lie_together
 
+Places = NDArray[np.int32]
+
 NOWHERE = np.inf
+MANY_STOPS = 64
 IN_EACH_QUANTUM = (  # of those who run; then of those who begin or leave
-    *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "user", "column"),
-    *("gang", "pair", "ready_s", "first_s", "ended_s", "suspends", "model", "per_node"),
+    *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "gang", "had"),
+    *("pair", "ready_s", "first_s", "ended_s", "model", "per_node"),
 )
 
 
@@ -57,13 +61,11 @@ class Fleet:
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
         most = max((job.nodes for job in jobs), default=1)
-        self.rows_of: Ints = np.full(
-            (most, count), -1, dtype=np.int64
-        )  # the same, rank by rank, filled up with -1
+        self.rows_of: Places = np.full((most, count), -1, dtype=np.int32)  # the same, rank by rank, filled up with -1
+        self.wide: Bools = np.zeros(count, dtype=np.bool_)  # on more than one
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
         self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
-        self.column: Ints = np.full(count, -1, dtype=np.int64)  # its place in `gpu_s`, row by row, there
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.going: dict[int, Going] = {}  # of those that leave their homes
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
@@ -86,11 +88,16 @@ class Fleet:
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
         self.running: Bools = np.zeros(count, dtype=np.bool_)
         self.started: Bools = np.zeros(count, dtype=np.bool_)
-        self.gpu_s: Floats = np.zeros((count, len(self.models)))
+        self.had: Floats = np.zeros(count)  # GPU-seconds on the model of its home …
+        self._elsewhere: Floats = np.zeros((count, len(self.models)))  # … and by model, but not on that one
         self.first_s: Floats = np.full(count, np.nan)
         self.ended_s: Floats = np.full(count, np.nan)
         self.settled_s: Floats = np.zeros(count)
-        self.suspends: Ints = np.zeros(count, dtype=np.int64)
+        self._suspends: Ints = np.zeros(count, dtype=np.int64)
+        self._stopped: list[Ints] = []  # jobs that are to be counted there
+        self.raw: Bools = np.ones(count, dtype=np.bool_)  # perhaps not up yet, or never run
+        self.near: Bools = np.ones(count, dtype=np.bool_)  # may end before it is looked at all of them again
+        self.changes = 0  # of where somebody lives, and of what is charged there
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
         self._here: Ints | None = None  # the same; None: others than before
@@ -157,6 +164,7 @@ class Fleet:
         self._is_of(job, class_)
         if self.home[job]:
             self._pace(job)
+        self.near[job] = True
         self._odd[job] = True
 
     def _is_of(self, job: int, class_: str) -> None:
@@ -200,6 +208,7 @@ class Fleet:
             self.rows_of[0, job] = home[0]
         if len(home) < len(self.rows_of):
             self.rows_of[len(home) :, job] = -1
+        self.wide[job] = len(home) > 1
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
@@ -266,10 +275,14 @@ class Fleet:
 
     def _is_on(self, job: int | Ints, model: int | Ints) -> None:
         models = len(self.models)
+        self.changes += 1
+        self.near[job] = True
+        elsewhere, before = self._elsewhere.reshape(-1), self.model[job]
+        elsewhere[job * models + np.maximum(before, 0)] = self.had[job]
+        self.had[job] = elsewhere[job * models + model]
         self.model[job] = model
         self.owner[job] = self.user[job] * models + model
         self.pair[job] = self.class_of[job] * models + model
-        self.column[job] = job * models + model
 
     def shape_of(self, job: int) -> Shape:
         """Of an elastic one, also where nobody chose it."""
@@ -282,6 +295,42 @@ class Fleet:
         elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
         assert elastic is not None
         return steps_per_s(elastic, self.speeds[class_, self.models[model]], self.shape_of(job))
+
+    def pays(self, job: int, rate: float, charged: float) -> None:
+        """Beside whom it is now."""
+        self.changes += 1
+        self.near[job] = True
+        self.rate[job], self.charged[job] = rate, charged
+
+    def foresee(self, seconds: float) -> None:
+        """Who may end within so many, all of them on its GPUs."""
+        self.near = ~(self.steps_left > seconds * self.rate)
+
+    def is_ready(self, jobs: int | Ints, at_s: float) -> None:
+        """Their processes stand from then on."""
+        self.ready_s[jobs] = at_s
+        self.raw[jobs] = True
+
+    def unseen(self, jobs: int | Ints) -> None:
+        """They were not up yet."""
+        self.first_s[jobs] = np.nan
+        self.raw[jobs] = True
+
+    def stops(self, jobs: Ints) -> None:
+        """They are suspended. Counted later, many together."""
+        self._stopped.append(jobs)
+        if len(self._stopped) >= MANY_STOPS:
+            self._count_stops()
+
+    def _count_stops(self) -> None:
+        if self._stopped:
+            self._suspends += np.bincount(np.concatenate(self._stopped), minlength=self._suspends.size)
+            self._stopped.clear()
+
+    @property
+    def suspends(self) -> Ints:
+        self._count_stops()
+        return self._suspends
 
     def learn_noise(self, jobs: Iterable[int]) -> None:
         """Of those of these, which train, that have measured the noise scale of their gradients often enough."""
@@ -429,9 +478,23 @@ class Fleet:
             now["gpus"] = [self._bound.get(job, ()) for job in which]
         return now
 
+    def gpu_s(self, jobs: Ints) -> Floats:
+        """(jobs, models) GPU-seconds that they were charged."""
+        found: Floats = self._elsewhere[jobs]
+        found[np.arange(jobs.size), np.maximum(self.model[jobs], 0)] = self.had[jobs]
+        return found
+
+    def receive(self, jobs: Ints, gpu_s: Floats) -> None:
+        """(jobs, models), of those that are on several."""
+        at, here = np.arange(jobs.size), self.model[jobs]
+        self.had[jobs] += gpu_s[at, here]
+        others = gpu_s.copy()
+        others[at, here] = 0.0
+        self._elsewhere[jobs] += others
+
     def attained(self, jobs: Ints, now_s: float) -> Floats:
         """GPU-seconds until now."""
-        attained: Floats = np.add.reduce(self.gpu_s[jobs], axis=1)
+        attained: Floats = np.add.reduce(self.gpu_s(jobs), axis=1)
         since_s = np.maximum(0.0, now_s - self.held_s[jobs])
         attained += np.where(self.running[jobs], since_s * self.charged[jobs], 0.0)
         return attained

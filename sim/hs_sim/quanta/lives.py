@@ -105,9 +105,9 @@ class Lives(State):
         self._charge_one(job, now_s)
         self._trials.stops([job])
         self._free(job)
-        fleet.suspends[job] += 1
+        fleet.stops(np.array([job]))
         if fleet.first_s[job] > now_s:
-            fleet.first_s[job] = np.nan  # it was not up yet
+            fleet.unseen(job)
         fleet.switched(job)
 
     def _free(self, job: int) -> None:
@@ -167,7 +167,9 @@ class Lives(State):
         fleet = self._fleet
         fleet.started[job] = False
         self._movable[job] = True
-        fleet.ready_s[job] = from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
+        fleet.is_ready(
+            job, from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
+        )
         fleet.changed(job)
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
@@ -211,7 +213,7 @@ class Lives(State):
         ran = jobs[fleet.running[jobs]]
         fleet.running[ran] = False
         fleet.from_s[ran] = np.inf
-        fleet.suspends[ran] += 1
+        fleet.stops(ran)
         fleet.switched(ran)
         self._run_now = self._run_now[fleet.running[self._run_now]]
         single: dict[int, tuple[int, ...]] = {}
@@ -224,4 +226,4 @@ class Lives(State):
             else:
                 self._settle(job, home, now_s, (), None)
         fleet.settle_all(np.array([*single], dtype=np.int64), [*single.values()], now_s)
-        fleet.ready_s[jobs] = now_s
+        fleet.is_ready(jobs, now_s)

@@ -31,6 +31,7 @@ PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
+TOGETHER = 256  # rows that are settled one pass after the other: so many stay in the cache
 NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
 LEAST = 1e-300  # tickets where nobody competes: nothing is handed out there, and over these it is nothing
 NEVER = 1 << 40  # GPUs of who does not compete: more than there are
@@ -179,7 +180,7 @@ class Rows:
         if not changed.size:
             return
         at, tickets, before = at[changed], tickets[changed], before[changed]
-        rows, passes = at // self._places, self._pass.reshape(-1)
+        rows, passes = self._rows_of(at), self._pass.reshape(-1)
         virtual = self._virtual[rows]
         passes[at] = virtual + (passes[at] - virtual) * (before / tickets)
         self._tickets.reshape(-1)[at] = tickets
@@ -204,12 +205,15 @@ class Rows:
             at[rows] = np.arange(rows.size)
             here = here[at[self.row[here]] >= 0]
             keys[at[self.row[here]], self._column[here]] = CLOSED
-        keys.sort(axis=1)
-        ran = self._walk(rows, keys, left)
+        if width > AT_ONCE:  # most need no others: these are sorted for who does
+            keys.partition(AT_ONCE - 1, axis=1)
+        first = keys[:, :AT_ONCE]
+        first.sort(axis=1)
+        at = self._walk(rows, keys, left)
         self.handed = free - left
-        at = np.concatenate(ran)
-        far, most = self._far(at, self._last(rows, keys, free))
-        self._charge(at, 1.0)
+        passes, strides = self._pass.reshape(-1)[at], self._stride.reshape(-1)[at]
+        far, most = self._far(at, passes, strides, self._last(rows, keys, free))
+        self._charge_to(at, passes + strides)
         self._advance = self.handed / self._total
         self._virtual += self._advance
         if far.size:
@@ -217,8 +221,9 @@ class Rows:
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
-    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> list[Ints]:
-        """Who runs, by row and column as one number, place by place in the order of `keys`, a sorted row for each of `rows`. Takes its GPUs from `left`."""
+    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> Ints:
+        """Who runs, by row and column as one number, place by place in the order of `keys`, a row for each of `rows`, of which the first `AT_ONCE` places are
+        sorted. Takes its GPUs from `left`."""
         places, gang = self._places, self.gang.reshape(-1)
         ran: list[Ints] = []
         # Most servers are full after a few places: so far all of them at once, without asking who is done.
@@ -232,21 +237,25 @@ class Rows:
         ran.append(at[fits])
         left[rows] = here
         which = (here >= self._smallest[rows]).nonzero()[0]
-        for place in range(AT_ONCE, keys.shape[1]):
+        more = keys[which, AT_ONCE:]
+        more.sort(axis=1)
+        of = np.arange(which.size)  # their rows in `more`
+        for place in range(more.shape[1]):
             if not which.size:
                 break
-            key = keys[which, place]
+            key = more[of, place]
             if key.max() == CLOSED:
                 still = key != CLOSED
-                which, key = which[still], key[still]
+                which, of, key = which[still], of[still], key[still]
             row = rows[which]
             found = row * places + (key & COLUMNS)
             gangs_here = gang[found]
             fits = gangs_here <= left[row]
             ran.append(found[fits])
             left[row] -= gangs_here * fits
-            which = which[left[row] >= self._smallest[row]]
-        return ran
+            still = left[row] >= self._smallest[row]
+            which, of = which[still], of[still]
+        return np.concatenate(ran)
 
     def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""
@@ -301,12 +310,19 @@ class Rows:
         """Columns that there is room for: a power of two. With row and column as one number an array is looked up in one step."""
         return int(self.job.shape[1])
 
+    def _rows_of(self, at: Ints) -> Ints:
+        """Of row and column as one number. Shifted: to divide takes several times as long."""
+        rows: Ints = at >> (self._places.bit_length() - 1)
+        return rows
+
     def _charge(self, at: Ints, part: float) -> None:
         """`at`: row and column as one number, each once."""
-        now = self._pass.reshape(-1)[at] + part * self._stride.reshape(-1)[at]
+        self._charge_to(at, self._pass.reshape(-1)[at] + part * self._stride.reshape(-1)[at])
+
+    def _charge_to(self, at: Ints, now: Floats) -> None:
         self._pass_to(at, now)
-        if at.size and now.max() > FARTHEST:
-            self._dirty[at // self._places] = True
+        if at.size and np.maximum.reduce(now) > FARTHEST:
+            self._dirty[self._rows_of(at)] = True
 
     def _pass_to(self, at: Ints, now: Floats) -> None:
         self._pass.reshape(-1)[at] = now
@@ -325,15 +341,15 @@ class Rows:
             found[row] = passes[columns][gang[columns] <= free[row]].min(initial=NOBODY)
         return found
 
-    def _far(self, at: Ints, last: Floats) -> tuple[Ints, Floats]:
+    def _far(self, at: Ints, passes: Floats, strides: Floats, last: Floats) -> tuple[Ints, Floats]:
         """Those of these, who run now, that will be ahead of the last one of their server beyond `DEBT`, and how far they may be."""
-        stride, rows = self._stride.reshape(-1)[at], at // self._places
-        far = (self._pass.reshape(-1)[at] - last[rows] > (DEBT - 1) * stride).nonzero()[0]
-        return at[far], last[rows[far]] + DEBT * stride[far]
+        last = last[self._rows_of(at)]
+        far = (passes - last > (DEBT - 1) * strides).nonzero()[0]
+        return at[far], last[far] + DEBT * strides[far]
 
     def _forgive(self, at: Ints, most: Floats) -> None:
         """They come back, and with them their part of the virtual time; down to that, and no further."""
-        rows = at // self._places
+        rows = self._rows_of(at)
         most = np.minimum(np.maximum(most, self._virtual[rows]), self._pass.reshape(-1)[at])
         beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
         self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._total
@@ -346,7 +362,14 @@ class Rows:
         if not rows.size:
             return
         self._dirty[:] = False
-        width = self._width = int(np.maximum.reduce(self.count, initial=0))
+        self._width = int(np.maximum.reduce(self.count, initial=0))
+        for start in range(0, rows.size, TOGETHER):
+            self._settle_some(rows[start : start + TOGETHER])
+        self._new.clear()
+        self._members = False
+
+    def _settle_some(self, rows: Ints) -> None:
+        width = self._width
         open_ = self._open[rows, :width]
         lag = self._pass[rows, :width] - self._virtual[rows][:, None]
         # Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit.
@@ -357,9 +380,8 @@ class Rows:
         self._pass[rows, :width] = passes
         self._virtual[rows] = 0.0
         if self._new:
-            for row in sorted(self._new):
+            for row in sorted(self._new.keys() & set(rows.tolist())):
                 self._spread(row, self._new[row])
-            self._new.clear()
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
         ticks = _ticks(passes) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
@@ -369,7 +391,6 @@ class Rows:
             present = self.job[rows, :width] >= 0
             gangs = np.where(present, self.gang[rows, :width], NEVER)
             self._smallest[rows] = np.minimum.reduce(gangs, axis=1, initial=NEVER)
-            self._members = False
 
     def _spread(self, row: int, newcomers: Sequence[int]) -> None:
         """Those of one kind (user, gang, tickets) over one stride; the first of a kind enters at the virtual time."""
@@ -430,4 +451,4 @@ class Rows:
 
 
 def _ticks(passes: Floats) -> Ints:
-    return np.rint(np.clip(passes * GRID, -LAST_TICK, LAST_TICK)).astype(np.int64)
+    return np.rint(np.minimum(np.maximum(passes * GRID, -LAST_TICK), LAST_TICK)).astype(np.int64)

@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable
 import numpy as np
 
 from hs_core.errors import BrokenError
+from hs_sim.quanta.crew import Crew
 from hs_sim.quanta.lives import Lives
 from hs_sim.quanta.pairs import Share
 from hs_sim.quanta.rows import Floats, Ints
@@ -110,15 +111,17 @@ class Running(Lives):
         fleet = self._fleet
         stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
         stays[chosen] = True
-        losers = self._run_now[~stays[self._run_now]]
-        winners = chosen[~fleet.running[chosen]]
-        if losers.size:
+        lose = ~stays[self._run_now]
+        crew = Crew(fleet, chosen)
+        winners = crew.only(~fleet.running[chosen])
+        if lose.any():
+            losers = self._crew(self._run_now).only(lose)
             self._leave(losers, now_s)
-            fleet.switched(losers)
-        if winners.size:
+            fleet.switched(losers.jobs)
+        if winners.jobs.size:
             self._enter(winners, now_s)
-            fleet.switched(winners)
-        self._run_now = chosen
+            fleet.switched(winners.jobs)
+        self._run_now, self._runs = chosen, crew
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
@@ -126,42 +129,49 @@ class Running(Lives):
             servers = self._fleet.rows_of[:, jobs]
             there = servers >= 0
             return there.nonzero()[1], servers[there]
+        first, *others = self._fleet.rows_of
         which = np.arange(jobs.size, dtype=np.int64)
-        of: list[Ints] = []
-        on: list[Ints] = []
-        for servers in self._fleet.rows_of:  # most jobs have one node
-            rows = servers[jobs]
+        of, on = [which], [first[jobs]]  # they have homes
+        which = which[self._fleet.wide[jobs]]
+        for servers in others:  # most jobs have one node
+            rows = servers[jobs[which]]
             there = rows >= 0
-            if not there.all():
-                jobs, which, rows = jobs[there], which[there], rows[there]
-            if not jobs.size:
+            which = which[there]
+            if not which.size:
                 break
             of.append(which)
-            on.append(rows)
-        if not of:
-            return which, which
+            on.append(rows[there])
         return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
-    def _enter(self, jobs: Ints, now_s: float) -> None:
-        fleet = self._fleet
+    def _enter(self, crew: Crew, now_s: float) -> None:
+        fleet, jobs = self._fleet, crew.jobs
         fleet.running[jobs] = True
-        fleet.held_s[jobs] = begin_s = self._clear_s(jobs, now_s)
-        fleet.from_s[jobs] = np.maximum(begin_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        fleet.held_s[jobs] = begin_s = self._clear_s(crew, now_s)
+        fleet.from_s[jobs] = begin_s + self._costs.resume_s
+        raw = fleet.raw[jobs]
+        some = jobs[raw]
+        if some.size:
+            up_s = begin_s[raw] if isinstance(begin_s, np.ndarray) else begin_s
+            ready_s = fleet.ready_s[some]
+            fleet.from_s[some] = np.maximum(up_s, ready_s) + self._costs.resume_s
+            fleet.raw[some] = ready_s > now_s
         if self._loses_restarts and self._quanta:
             self._lose_restart(jobs)
-        new = jobs[np.isnan(fleet.first_s[jobs])]
+        new = some[np.isnan(fleet.first_s[some])]
         if new.size:
-            fleet.first_s[new] = fleet.from_s[new]
+            fleet.first_s[new] = first_s = fleet.from_s[new]
+            self._first_s = max(self._first_s, float(first_s.max()))
         if self._trials.any:
             self._foresee_trials(jobs.tolist())
 
-    def _clear_s(self, jobs: Ints, now_s: float) -> Floats | float:
+    def _clear_s(self, crew: Crew, now_s: float) -> Floats | float:
         """When those who left their servers have stopped, and they can begin there."""
         if not (self._clears_s > now_s).any():
             return now_s
-        found: Floats = np.full(jobs.size, now_s)
-        which, rows = self._parts(jobs)
-        np.maximum.at(found, which, self._clears_s[rows])
+        found: Floats = np.maximum(self._clears_s[crew.first], now_s)
+        if crew.wide.size:
+            which, rows = self._parts(crew.jobs[crew.wide])
+            np.maximum.at(found, crew.wide[which], self._clears_s[rows])
         return found
 
     def _lose_restart(self, jobs: Ints) -> None:
@@ -172,17 +182,21 @@ class Running(Lives):
         fleet.from_s[jobs] += lost_s
         fleet.held_s[jobs] += lost_s
 
-    def _leave(self, jobs: Ints, now_s: float) -> None:
+    def _leave(self, crew: Crew, now_s: float) -> None:
         """Its GPUs are its own until it has stopped."""
-        fleet = self._fleet
+        fleet, jobs = self._fleet, crew.jobs
         if self._trials.any:
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
-        fleet.suspends[jobs] += 1
-        fleet.first_s[jobs[fleet.first_s[jobs] > self._now_s]] = np.nan  # they were not up yet
+        fleet.stops(jobs)
+        if self._first_s > self._now_s:
+            fleet.unseen(jobs[fleet.first_s[jobs] > self._now_s])
         if self._costs.suspend_s:
-            self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
-            self._clears_s[self._parts(jobs)[1]] = now_s + self._costs.suspend_s
+            self._receive(crew, np.full(jobs.size, self._costs.suspend_s))
+            clear_s = now_s + self._costs.suspend_s
+            self._clears_s[crew.first] = clear_s
+            if crew.wide.size:
+                self._clears_s[self._parts(jobs[crew.wide])[1]] = clear_s
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""
@@ -202,7 +216,7 @@ class Running(Lives):
             return
         jobs = np.array(chosen, dtype=np.int64)
         self._used[row] += int(fleet.per_node[jobs].sum())
-        self._enter(jobs, now_s)
+        self._enter(Crew(fleet, jobs), now_s)
         self._run_now = np.concatenate([self._run_now, jobs])
         fleet.switched(chosen)
         self._foresee(jobs, end_s)
@@ -224,7 +238,7 @@ class Running(Lives):
                 for row, gpus in needed.items():
                     self._used[row] += gpus
                 one = np.array([job])
-                self._enter(one, now_s)
+                self._enter(Crew(fleet, one), now_s)
                 self._run_now = np.append(self._run_now, job)
                 fleet.switched(job)
                 self._foresee(one, end_s)

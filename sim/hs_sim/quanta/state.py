@@ -12,6 +12,7 @@ from hs_core.forms import Form
 from hs_core.names import JobId
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
+from hs_sim.quanta.crew import Crew
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.gpus import Gpus
 from hs_sim.quanta.ledger import Series
@@ -27,6 +28,7 @@ from hs_sim.quanta.turns import Turns
 
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
+NEAR = 16  # quanta for which it is known whose ends are too far away
 COME, END, STAND, WRITTEN, CHANGE, TRIED = range(6)  # what happens inside quanta
 
 
@@ -76,6 +78,9 @@ class State:
             len(fleet.hosts)
         )  # by then who left a server at an edge has stopped
         self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._runs = Crew(fleet, self._run_now)  # what was asked of them last
+        self._first_s = -np.inf  # the last time from which somebody trains who had not before
+        self._near_s = -np.inf  # who ends until then is known to be near
         self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._shapes: dict[int, Form | None] = {}  # and in which shape
@@ -158,7 +163,15 @@ class State:
         fleet.steps_left[jobs] = left - steps
         fleet.held_s[jobs] = np.maximum(held_from_s, now_s)
         fleet.from_s[jobs] = np.maximum(from_s, now_s)
-        self._receive(jobs, np.maximum(0.0, now_s - held_from_s), steps)
+        self._receive(self._crew(jobs), np.maximum(0.0, now_s - held_from_s), steps)
+
+    def _crew(self, jobs: Ints) -> Crew:
+        if not self._runs.stands(jobs):
+            crew = Crew(self._fleet, jobs)
+            if jobs is not self._run_now:
+                return crew
+            self._runs = crew
+        return self._runs
 
     def _charge_one(self, job: int, now_s: float) -> None:
         fleet, held_from_s = self._fleet, float(self._fleet.held_s[job])
@@ -174,28 +187,31 @@ class State:
         fleet.steps_left[job] = left - steps
         fleet.held_s[job], fleet.from_s[job] = now_s, max(from_s, now_s)
         gpu_s = (now_s - held_from_s) * float(fleet.charged[job])
-        fleet.gpu_s[job, fleet.model[job]] += gpu_s
+        fleet.had[job] += gpu_s
         self._series.received_by_one(int(fleet.owner[job]), gpu_s, int(fleet.user[job]), steps)
 
-    def _receive(self, jobs: Ints, seconds: Floats, steps: Floats | None = None) -> None:
+    def _receive(self, crew: Crew, seconds: Floats, steps: Floats | None = None) -> None:
         """`steps`: None if they did none."""
-        fleet = self._fleet
-        users = fleet.user[jobs]
+        fleet, jobs = self._fleet, crew.jobs
+        users = crew.user
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
             models = len(fleet.models)
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
-            fleet.gpu_s[jobs] += gpu_s
+            fleet.receive(jobs, gpu_s)
             every = (users[:, None] * models + np.arange(models)).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
             return
-        gpu_s = seconds * fleet.charged[jobs]
-        received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
-        received[fleet.column[jobs]] += gpu_s
-        self._series.received(fleet.owner[jobs], gpu_s, users, steps)
+        gpu_s = seconds * crew.charged
+        fleet.had[jobs] += gpu_s  # each job is there once
+        self._series.received(crew.owner, gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:
         """Who ends in this quantum, and when."""
         fleet = self._fleet
+        if end_s > self._near_s:
+            self._near_s = end_s + NEAR * self._quantum_s
+            fleet.foresee(self._near_s - self._edge_s + self._quantum_s)
+        jobs = jobs[fleet.near[jobs]]
         if not jobs.size:
             return
         rate = fleet.rate[jobs]
@@ -220,7 +236,7 @@ class State:
             one = np.array([job])
             if fleet.running[job]:
                 self._charge(one, now_s)
-            fleet.rate[job], fleet.charged[job] = rate, charged
+            fleet.pays(job, rate, charged)
             if fleet.running[job]:
                 self._foresee(one, end_s)
 

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+LINE = 8  # numbers of 8 bytes that are fetched together
+
 
 def lie_together(whose: object, names: Sequence[str]) -> None:
     """These attributes, arrays of one length with 8 bytes for each element, become columns of one block, in that order."""
     arrays: list[NDArray[np.generic]] = [getattr(whose, name) for name in names]
-    block = np.empty((len(arrays[0]), len(arrays)))
+    block = _aligned(len(arrays[0]), len(arrays))
     for column, (name, array) in enumerate(zip(names, arrays, strict=True)):
         place = block[:, column].view(array.dtype)
         place[:] = array
         setattr(whose, name, place)
+
+
+def _aligned(rows: int, columns: int) -> NDArray[np.float64]:
+    """What begins where a line of the cache does: else eight numbers are in two."""
+    whole = np.empty(rows * columns + LINE - 1)
+    ahead = -whole.ctypes.data // whole.itemsize % LINE
+    return whole[ahead : ahead + rows * columns].reshape(rows, columns)
