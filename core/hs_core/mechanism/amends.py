@@ -8,25 +8,28 @@ wait. Nobody comes to less than its shares are worth to it by that, as far as ra
 Departure: the paper leaves this to users having many jobs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
-from math import frexp, fsum, inf
+from math import frexp, fsum
+from typing import Any
 
+from hs_core.mechanism.band import NOBODY
 from hs_core.mechanism.beside_gangs import most_beside
 from hs_core.mechanism.job_weights import Shares
 from hs_core.mechanism.level import Level
-from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.rates import Speeds, Value
 from hs_core.mechanism.world import At, World
 from hs_core.names import UserName
+from hs_core.newest import Own
 
 STEPS = 64  # of a GPU, and finer the less of one it is: shares are multiples of its inverse, so that tickets stay simple fractions
 NEAR = 0.01  # of what its shares are worth to a user: so far off is near enough
 KEPT = 0.25  # of what it has in a pool stays with whoever gives: its jobs there must not starve
 TINY = 1e-9
 
-_Worth = Mapping[str, tuple[float, bool]]
-"""By model: a GPU's, and whether all of the user's classes that live there were measured there."""
+# Amends made last, and what they go by. Nothing comes of it but time.
+_newest = Own[list[tuple[tuple[Any, ...], Shares | None]]](list)
 
 
 def amended(
@@ -46,17 +49,36 @@ def amended(
     short = {user for (user, model), share in shares.items() if share > asked.get((user, model), 0)}
     if not short:
         return entitled
-    books = _Books(world, levels, shares, speeds)
+    newest, goes_by = _newest(), _goes_by(world, entitled, speeds)
+    if not newest or newest[0][0] != goes_by:
+        newest[:] = [(goes_by, _amend(_Books(world, levels, shares, speeds), entitled, short))]
+    found = newest[0][1]
+    return entitled if found is None else found
+
+
+def _goes_by(world: World, entitled: Shares, speeds: Speeds) -> tuple[Any, ...]:
+    beside = {
+        name: (parts.users, parts.per_node, here.users, here.gangs)
+        for name, parts in world.parts.items()
+        if parts
+        for here in (world.at.get(name, NOBODY),)
+    }
+    # Copies of what the world has: that is about to change.
+    return world.floor, world.pools, entitled, speeds, dict(world.gpus), dict(world.kind_gpus), beside
+
+
+def _amend(books: "_Books", entitled: Shares, short: Collection[UserName]) -> Shares | None:
+    """None: nobody gives to others."""
     books.enter(books.waiting(short))
     touched = books.even_out() if books.lack else set[str]()
     if not touched:
-        return entitled
+        return None
     found = dict(entitled)
     for at, has in books.has.items():
         if at[1] in touched:
             share = _simple(has)
             # Who runs all the time keeps what it could use if more of its jobs came.
-            found[at] = max(share, entitled.get(at, share)) if has >= asked[at] - TINY else share
+            found[at] = max(share, entitled.get(at, share)) if has >= books.asked[at] - TINY else share
     return found
 
 
@@ -73,13 +95,17 @@ class _Books:
         self, world: World, levels: Mapping[str, Level], shares: Mapping[At, float], speeds: Speeds
     ) -> None:
         self._world, self._shares, self._speeds = world, shares, speeds
-        self._asked = world.gpus
+        self.asked = world.gpus
         parts = {model: level.parts() for model, level in levels.items()}
         # GPUs that users' jobs can expect, where they live.
         self.has = {(user, model): parts[model][user] * gpus for (user, model), gpus in world.gpus.items()}
         self._parts = parts
-        self._most: dict[str, Mapping[UserName, float]] = {}  # by pool, of those where somebody waits
-        self._worth: dict[UserName, _Worth] = {}
+        self._wait: dict[str, dict[UserName, float]] = {model: {} for model in world.models}
+        for (user, model), has in self.has.items():
+            if (waits := world.gpus[user, model] - has) > TINY:
+                self._wait[model][user] = waits
+        self._could: dict[str, Mapping[UserName, float]] = {}
+        self._worth: dict[UserName, Value] = {}
         self._lacks: dict[UserName, float] = {}
 
     @cached_property
@@ -96,27 +122,30 @@ class _Books:
         """Somebody lacks something."""
         return any(lacks > 0 for lacks in self._lacks.values())
 
-    def waiting(self, users: Iterable[UserName]) -> set[UserName]:
+    def waiting(self, users: Collection[UserName]) -> set[UserName]:
         """Those of them whose jobs wait somewhere."""
-        models = self._world.models
-        return {user for user in users if any(self._waits((user, model)) > TINY for model in models)}
+        models = [model for model, wait in self._wait.items() if not wait.keys().isdisjoint(users)]
+        return {user for model in models for user in self._waits(model)}.intersection(users)
 
-    def _waits(self, at: At) -> float:
-        """GPUs that are asked for, and not expected though they could be had."""
-        (user, model), has = at, self.has.get(at, 0.0)
-        waits = self._asked.get(at, 0) - has
-        if waits <= TINY:
-            return waits
-        if model not in self._most:
-            self._most[model] = most_beside(self._world, model, self._parts[model])
-        return min(waits, self._most[model].get(user, inf) - has)
+    def _waits(self, model: str) -> Mapping[UserName, float]:
+        """Of users whose jobs wait there, before any GPUs are handed over: those that are asked for, and not expected though they could be had."""
+        found = self._could.get(model)
+        if found is None:
+            found = self._wait[model]
+            if found and (most := most_beside(self._world, model, self._parts[model])):
+                could = {
+                    user: min(waits, most[user] - self.has[user, model]) for user, waits in found.items()
+                }
+                found = {user: waits for user, waits in could.items() if waits > TINY}
+            self._could[model] = found
+        return found
 
     def enter(self, users: Iterable[UserName]) -> None:
         wanted = set(users)
         for user, kinds in self._kinds.items() if wanted else ():
             if user not in wanted:
                 continue
-            worth = _worth(self._world.models, self._speeds, kinds)
+            worth = self._speeds.worth(user, kinds)
             pairs = [
                 (one, is_known, self._shares.get((user, model), 0.0), self.has.get((user, model), 0.0))
                 for model, (one, is_known) in worth.items()
@@ -129,7 +158,7 @@ class _Books:
     def even_out(self) -> set[str]:
         """Pool by pool those who have more than their shares are worth give to those who have less and whose jobs wait there. Where somebody could."""
         some = [model for model in self._world.models if any(True for _ in self._could_get(model))]
-        self.enter({user for user, model in self._asked if model in some and user not in self._worth})
+        self.enter({user for user, model in self.asked if model in some and user not in self._worth})
         return {model for model in some if self._hand_over(model)}
 
     def _hand_over(self, model: str) -> bool:
@@ -146,10 +175,11 @@ class _Books:
         return True
 
     def _could_get(self, model: str) -> Iterator[tuple[UserName, float]]:
-        for user, lacks in self._lacks.items():
-            if lacks > 0 and (waits := self._waits((user, model))) > TINY:
+        waits = self._waits(model)
+        for user, lacks in self._lacks.items() if waits else ():
+            if lacks > 0 and user in waits:
                 one, _ = self._worth[user][model]
-                yield user, min(waits, lacks / one) if one > 0 else waits
+                yield user, min(waits[user], lacks / one) if one > 0 else waits[user]
 
     def _could_give(self, model: str) -> Iterator[tuple[UserName, float]]:
         for user, lacks in self._lacks.items():
@@ -157,18 +187,3 @@ class _Books:
             one, is_known = self._worth[user][model]
             if lacks < 0 and has > TINY and is_known and one > 0:
                 yield user, min(has * (1 - KEPT), -lacks / one)
-
-
-def _worth(models: Sequence[str], speeds: Speeds, kinds: Iterable[tuple[str, str, int]]) -> _Worth:
-    """Mean over what a user's jobs ask for."""
-    classes: dict[str, int] = {}
-    untold: set[str] = set()
-    for job_class, model, gpus in kinds:
-        classes[job_class] = classes.get(job_class, 0) + gpus
-        if speeds.get(job_class, model) is None:
-            untold.add(model)
-    whole, rows = sum(classes.values()), [(gpus, speeds.hoped(one)) for one, gpus in classes.items()]
-    return {
-        model: (fsum([gpus * row[at] for gpus, row in rows]) / whole, model not in untold)
-        for at, model in enumerate(models)
-    }

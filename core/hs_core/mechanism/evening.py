@@ -350,8 +350,9 @@ class Evening:
         draft = _Draft(self, packs=True)
         others = [at for at in sources if at != target]
         for at in sorted(others, key=lambda at: (-self.load(at), at)):
-            for job in sorted(self._movable(at), key=self._mover.cost_of):
-                if job.gang <= room and 2 * job.gang <= gpus and self._may(job, target):
+            small = [job for job in self._movable(at) if job.gang <= room and 2 * job.gang <= gpus]
+            for job in sorted(small, key=self._mover.cost_of):
+                if self._may(job, target):
                     draft.put(job, at, target)
                     room -= job.gang
                     break
@@ -374,29 +375,41 @@ class Evening:
         narrowest = min(job.gang for job in here)
         leave = [job for job in here if job.gang == narrowest]
         for few in dict.fromkeys([len(leave), *range(1, min(len(leave), TOGETHER))]):
-            draft = self._replaced(target, leave[:few], narrowest + 1, some, waits)
+            draft = self._replaced(target, leave[:few], narrowest + 1, some, waits, for_wider=True)
             if len(draft.changes) > few and (changes := self._worth(draft)):
                 return changes
         return ()
 
     def _replaced(
-        self, target: int, leave: Sequence[JobFacts], least: int, some: Sequence[int], waits: Sequence[int]
+        self,
+        target: int,
+        leave: Sequence[JobFacts],
+        least: int,
+        some: Sequence[int],
+        waits: Sequence[int],
+        *,
+        for_wider: bool = False,
     ) -> "_Draft":
-        """These by others of `least` GPUs or more; nobody, if one of them may not go, or nowhere can be."""
+        """These by others of `least` GPUs or more; nobody, if one of them may not go, or nowhere can be. `for_wider`: or if there are no others."""
         draft, tried = _Draft(self, packs=True), self._limits.servers_tried
         if not all(self._mover.may_go(job) for job in leave):
             return draft
         others = [at for at in dict.fromkeys([*some, *waits[-tried:]]) if at != target]
-        for job in sorted(leave, key=lambda job: (-job.gang, job.id)):
-            fits = self.fits(job)
-            homes = [at for at in others if self._accepts[at] and fits[at]]
-            if not homes:
-                return _Draft(self)
-            draft.put(job, target, min(zip(draft.afters(job, target, homes), homes, strict=True))[1])
-        for at in waits[:tried]:
-            wider = [job for job in self._movable(at) if job.gang >= least and self._may(job, target)]
-            for job in sorted(wider, key=self._mover.cost_of):
-                if at != target and draft.after(job, at, target) < draft.squares:
+        leavers = sorted(leave, key=lambda job: (-job.gang, job.id))
+        homes = [[at for at in others if self._accepts[at] and fits[at]] for fits in map(self.fits, leavers)]
+        if not all(homes):
+            return draft
+        wider = {
+            at: [job for job in self._movable(at) if job.gang >= least and self._may(job, target)]
+            for at in waits[:tried]
+        }
+        if for_wider and not any(wider.values()):
+            return draft
+        for job, there in zip(leavers, homes, strict=True):
+            draft.put(job, target, min(zip(draft.afters(job, target, there), there, strict=True))[1])
+        for at, jobs in wider.items():
+            for job in sorted(jobs, key=self._mover.cost_of) if at != target else ():
+                if draft.after(job, at, target) < draft.squares:
                     draft.put(job, at, target)
         return draft
 
@@ -410,10 +423,9 @@ class Evening:
             return ()
         heaviest = max(weight.get(job.user, 0.0) for job in small)
         narrowest = min(job.gang for job in small)
-        for group in (
-            [job for job in small if weight.get(job.user, 0.0) == heaviest],
-            [job for job in small if job.gang == narrowest],
-        ):
+        heavy = [job for job in small if weight.get(job.user, 0.0) == heaviest]
+        narrow = [job for job in small if job.gang == narrowest]
+        for group in (heavy, narrow) if heavy != narrow else (heavy,):
             if not 1 < len(group) <= TOGETHER or not all(
                 self._mover.may_go(job, urgent=urgent) for job in group
             ):

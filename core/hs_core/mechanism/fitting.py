@@ -10,11 +10,12 @@ turns together (`mechanism.split`), so they count as one place: looked at one by
 Departure: the paper leaves this to balance alone.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, repeat
+from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ Ints = NDArray[np.int64]
 
 STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
+_FACTORS = [Fraction(steps, STEPS) for steps in range(round(STEPS * MOST_FACTOR) + 1)]
 ROUNDS = 6  # by then most of what can be gained is
 EVEN = 0.01  # so far off is near enough
 SLACK = 1e-9
@@ -66,38 +68,42 @@ def fitted(world: World, levels: Mapping[str, Level], entitled: Shares) -> Share
             continue
         for user, steps in zip(asked.users, _fits[model](asked), strict=True):
             if steps != STEPS and (user, model) in entitled:
-                found[user, model] = entitled[user, model] * Fraction(steps, STEPS)
+                found[user, model] = entitled[user, model] * _FACTORS[steps]
     return found
 
 
 def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | None:
     """None: within one server the stride is exact, and where all run at once there is nothing to divide."""
     there = world.floor.servers[model]
-    gpus = tuple(there.gpus.tolist())
-    if len(gpus) < 2:
-        return None
-    bands = [(world.at.get(name, NOBODY), world.parts.get(name, NOBODY)) for name in there.names]
-    asked_here = [own.gpus + sum(parts.per_node) for own, parts in bands]
-    if all(asked <= has for asked, has in zip(asked_here, gpus, strict=True)):
+    gpus = there.gpus.tolist()
+    asked_here = world.asked_in(model)
+    if len(gpus) < 2 or all(map(le, asked_here, gpus)):
         return None
     places = _places(world, there.names)
     room = [0] * len(gpus)
-    rows: dict[_Row, int] = {}
-    for place, both, asked, has in zip(places, bands, asked_here, gpus, strict=True):
+    for place, asked, has in zip(places, asked_here, gpus, strict=True):
         room[place] += min(asked, has)
-        for row in chain.from_iterable(_rows(world, place, band) for band in both):
-            rows[row] = rows.get(row, 0) + 1
+    rows = Counter(
+        chain.from_iterable(
+            [
+                _rows(world, place, band)
+                for name, place in zip(there.names, places, strict=True)
+                for band in (world.at[name], world.parts.get(name, NOBODY))
+            ]
+        )
+    )
     users = tuple(sorted({row[1] for row in rows}))
     parts_of = level.parts()
     asks = [world.gpus.get((user, model), 0) for user in users]
     shares = [entitled.get((user, model), 0) for user in users]
     return _Asked(
         gpus=tuple(room),
-        rows=rows,
+        rows=dict(rows),  # of its own kind: counters are compared one by one
         users=users,
         due=tuple([parts_of.get(user, 0.0) * asked for user, asked in zip(users, asks, strict=True)]),
         per_gpu=tuple([
-            max(_LEAST, float(share) / max(1, asked)) for share, asked in zip(shares, asks, strict=True)
+            max(_LEAST, share.numerator / share.denominator / max(1, asked))
+            for share, asked in zip(shares, asks, strict=True)
         ]),
     )  # fmt: skip
 

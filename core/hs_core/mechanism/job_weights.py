@@ -51,8 +51,9 @@ def tickets_of(
 ) -> dict[JobId, Fraction]:
     """Of these users' jobs in these pools."""
     tickets: dict[JobId, Fraction] = {}
+    all_bands = world.bands
     for at in users:
-        if (bands := world.bands.get(at)) is None:
+        if (bands := all_bands.get(at)) is None:
             continue
         by_gang = _by_gang(world, entitled, factors, at, bands)
         for jobs in bands:

@@ -44,6 +44,11 @@ class Level:
         """GPUs, entitlements, and what is asked for now."""
         return self._gpus, self._entitled, dict(self._asked)
 
+    def is_of(self, gpus: int, entitled: Mapping[UserName, float], asked: Mapping[UserName, int]) -> bool:
+        """One made of these would say the same: nobody has asked for more or fewer since it was found."""
+        same = (self._gpus, self._entitled, self._asked) == (gpus, entitled, asked)
+        return same and not self._changed
+
     @property
     def idle(self) -> bool:
         """Nobody asks for some of the GPUs."""

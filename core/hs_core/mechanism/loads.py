@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, compress
-from operator import add
+from operator import add, gt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,12 +275,8 @@ class Board:
 
     def crowded(self, model: str) -> bool:
         """Jobs on some server there ask for more GPUs than it has."""
-        there, at, parts = self.world.floor.servers[model], self.world.at, self.world.parts
-        return any(
-            at[name].gpus > gpus
-            or (name in parts and at[name].gpus + sum([job.per_node for job in parts[name]]) > gpus)
-            for name, gpus in zip(there.names, there.gpus.tolist(), strict=True)
-        )
+        there = self.world.floor.servers[model]
+        return any(map(gt, self.world.asked_in(model), there.gpus.tolist()))
 
     def time_load(self, name: HostName) -> float:
         """As `mechanism.time_load` has it, of one server."""
@@ -330,11 +326,20 @@ class Board:
             own.put(job.user, own.index[name], sign * job.per_node)
 
 
-def find_levels(world: World, shares: Mapping[At, float]) -> dict[str, Level]:
+def find_levels(
+    world: World, shares: Mapping[At, float], known: Mapping[str, Level] | None = None
+) -> dict[str, Level]:
+    """`known`: others, of which those go on being used that are the same."""
     entitled: dict[str, dict[UserName, float]] = {model: {} for model in world.models}
     asked: dict[str, dict[UserName, int]] = {model: {} for model in world.models}
     for (user, model), share in shares.items():
         entitled[model][user] = share
     for (user, model), gpus in world.gpus.items():
         asked[model][user] = gpus
-    return {model: Level(gpus, entitled[model], asked[model]) for model, gpus in world.pools}
+    levels: dict[str, Level] = {}
+    for model, gpus in world.pools:
+        level = known.get(model) if known is not None else None
+        if level is None or not level.is_of(gpus, entitled[model], asked[model]):
+            level = Level(gpus, entitled[model], asked[model])
+        levels[model] = level
+    return levels

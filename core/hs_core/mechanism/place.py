@@ -23,6 +23,8 @@ from hs_core.policy import JobFacts
 def place(board: Board, speeds: Speeds) -> None:
     """Homes for `world.new`, as far as there are any."""
     world, tickets = board.world, board.world.snapshot.tickets
+    if not world.new:
+        return
     waiting: dict[UserName, list[JobFacts]] = {}
     for job in sorted(world.new, key=lambda job: (job.priority, -job.arrival_s, -job.id)):
         waiting.setdefault(job.user, []).append(job)  # the next one last

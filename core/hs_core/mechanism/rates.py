@@ -21,6 +21,11 @@ class _Bid(NamedTuple):
     unknown: int  # and the others
 
 
+Kinds = Sequence[tuple[str, str, int]]
+"""Of a user's jobs: class, model, and GPUs that they ask for."""
+Value = Mapping[str, tuple[float, bool]]
+"""By model: a GPU's, and whether all of the user's classes that live there were measured there."""
+
 _Found = dict[tuple[str, str], _Bid]
 """By (fast, slow)."""
 
@@ -51,6 +56,7 @@ class Speeds:
         self._speeds = {at: rate / slowest.get(at[0], 1.0) for at, rate in rates.items()}
         self._hoped: dict[str, tuple[float, ...]] = {}
         self._bids: dict[UserName, tuple[_Classes, _Found]] = {}
+        self._worth: dict[UserName, tuple[Kinds, Value]] = {}
 
     def get(self, job_class: str, model: str) -> float | None:
         return self._speeds.get((job_class, model))
@@ -83,6 +89,26 @@ class Speeds:
         if kept is None or kept[0] != classes:
             kept = self._bids[user] = classes, {}
         return kept[1]
+
+    def worth(self, user: UserName, kinds: Kinds) -> Value:
+        """Mean over what the user's jobs ask for; kept for as long as that stays the same."""
+        kept = self._worth.get(user)
+        if kept is None or kept[0] != kinds:
+            kept = self._worth[user] = kinds, self._value(kinds)
+        return kept[1]
+
+    def _value(self, kinds: Kinds) -> Value:
+        classes: dict[str, int] = {}
+        untold: set[str] = set()
+        for job_class, model, gpus in kinds:
+            classes[job_class] = classes.get(job_class, 0) + gpus
+            if self.get(job_class, model) is None:
+                untold.add(model)
+        whole, rows = sum(classes.values()), [(gpus, self.hoped(one)) for one, gpus in classes.items()]
+        return {
+            model: (fsum([gpus * row[at] for gpus, row in rows]) / whole, model not in untold)
+            for at, model in enumerate(self._models)
+        }
 
     def measured(self, job_class: str, models: Iterable[str]) -> bool:
         return all((job_class, model) in self._rates for model in models)

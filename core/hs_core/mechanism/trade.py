@@ -307,7 +307,9 @@ class Market:
     def _all_carried(self) -> bool:
         """Of no trade anything has to be taken back, as nearly always: there are fewer balances than trades have sides."""
         unit, base, totals = self._unit, self._base_totals, self._totals
-        if any(gpus < self._least(at) or gpus > self._most(at) for at, gpus in self._has.items()):
+        # Who has what it had before any trade carries that.
+        changed = [(at, gpus) for at, gpus in self._has.items() if gpus != self._base.get(at)]
+        if any(gpus < self._least(at) or gpus > self._most(at) for at, gpus in changed):
             return False
         limits = self._needs.total
         return all(

@@ -62,7 +62,16 @@ class World:
     def _asked(self, name: HostName) -> int:
         """GPUs, of the jobs that live on that server."""
         here, parts = self.at.get(name), self.parts.get(name)
-        return sum(here.gangs if here else ()) + sum(parts.per_node if parts else ())
+        return (here.gpus if here else 0) + sum(parts.per_node if parts else ())
+
+    def asked_in(self, model: str) -> list[int]:
+        """The same of each server of a pool, by name."""
+        names, at, several = self.floor.servers[model].names, self.at, self.parts
+        asked = [at[name].gpus for name in names]
+        for place, name in enumerate(names) if several else ():
+            if name in several:
+                asked[place] += sum(several[name].per_node)
+        return asked
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -225,9 +234,7 @@ def look(snapshot: Snapshot, *, many: bool = False) -> World:
 
 def _by_first(bands: Mapping[K, Band]) -> list[tuple[K, Band]]:
     """By the lowest id in each; nobody is in two of them."""
-    items = list(bands.items())
-    order = np.argsort([band.ids[0] for _, band in items])
-    return [items[at] for at in order.tolist()]
+    return sorted(bands.items(), key=lambda item: item[1].ids[0])
 
 
 def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | None, Ask | None]]:

@@ -48,9 +48,10 @@ class Worth:
 
     def content(self, user: UserName) -> bool:
         """Every job of the user gets all it asks for on the newest pool."""
-        newest, *older = self._world.models
-        gpus = self._world.gpus
-        return self._part(user, newest) >= 1 and not any(gpus.get((user, model), 0) for model in older)
+        models, gpus = self._world.models, self._world.gpus
+        if self._part(user, models[0]) < 1:
+            return False
+        return not any(gpus.get((user, model), 0) for model in models[1:])
 
     def targets(self, user: UserName, job_class: str, source: str) -> Iterator[str]:
         """Pools that the user has a share of, or of which GPUs idle, and where a job of the class might do no worse: a quick no for most."""

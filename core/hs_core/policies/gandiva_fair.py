@@ -41,7 +41,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     shares = _floats(traded.entitled)
-    mended, levels = _levels(world, shares, traded.entitled, speeds)
+    mended, levels = _levels(world, shares, traded.entitled, speeds, {})
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
     if not again:
@@ -52,7 +52,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
     if world.new or moved:
-        mended, levels = _levels(world, shares, traded.entitled, speeds)
+        mended, levels = _levels(world, shares, traded.entitled, speeds, levels)
     fits = fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
@@ -100,12 +100,12 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 
 
 def _levels(
-    world: World, shares: Mapping[At, float], entitled: Shares, speeds: Speeds
+    world: World, shares: Mapping[At, float], entitled: Shares, speeds: Speeds, known: Mapping[str, Level]
 ) -> tuple[Shares, dict[str, Level]]:
-    """Shares with amends made, and the levels of these."""
-    levels = find_levels(world, shares)
+    """Shares with amends made, and the levels of these; `known`: as they were before anybody has found a home, or another one."""
+    levels = find_levels(world, shares, known)
     mended = amended(world, levels, entitled, shares, speeds)
-    return mended, levels if mended is entitled else find_levels(world, _floats(mended))
+    return mended, levels if mended is entitled else find_levels(world, _floats(mended), levels)
 
 
 def _floats(shares: Shares) -> dict[At, float]:
