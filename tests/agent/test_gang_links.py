@@ -215,6 +215,9 @@ def test_a_node_that_does_not_read_has_its_link_ended(tmp_path: Any, reads_then:
                 hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1, grant="g")
                 await call.write(agent_pb2.GangUp(hello=hello))
                 await call.initial_metadata()
+                async with asyncio.timeout(WITHIN_S):
+                    while 1 not in head._members:  # which it is told before it joins
+                        await asyncio.sleep(0.01)
                 member = head._members[1]
                 for connection in range(FLOOD):
                     if 1 not in head._members:
