@@ -216,7 +216,7 @@ def test_a_node_that_does_not_read_has_its_link_ended(tmp_path: Any, reads_then:
                 await call.write(agent_pb2.GangUp(hello=hello))
                 await call.initial_metadata()
                 async with asyncio.timeout(WITHIN_S):
-                    while 1 not in head._members:  # which it is told before it joins
+                    while 1 not in head._members:  # noqa: ASYNC110 — it is told before it joins, and nobody says when it has
                         await asyncio.sleep(0.01)
                 member = head._members[1]
                 for connection in range(FLOOD):
