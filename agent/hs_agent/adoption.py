@@ -1,7 +1,7 @@
 """An agent takes up what the one before it left: jobs that run on, jobs that ended while nobody looked, launches that were cut off."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import structlog
@@ -55,11 +55,11 @@ class Adoption:
         """`launches`: has taken up those that the last agent left."""
         self._launcher, self._jobs, self._launches, self._post = launcher, jobs, launches, post
 
-    async def adopt(self, known: Mapping[Key, JobReport], *, remembers: bool) -> None:
-        """`remembers`: what is not `known` had been forgotten, or put into last words, by the agent before."""
+    async def adopt(self, known: Mapping[Key, JobReport], kept: Container[Key], *, remembers: bool) -> None:
+        """`kept`: have left, and are lent; `remembers`: what is neither had been forgotten, or put into last words, by the agent before."""
         for path in sorted(self._launcher.jobs.iterdir()):
             key = folder.parse_key(path.name)
-            if key is not None:
+            if key is not None and key not in kept:  # else it is forgotten when it is lent no longer
                 await self._one(Folder(path, key), known.get(key), remembers=remembers)
         for key, report in known.items():
             if has_process(report) and not self._launcher.folder(key).path.exists():
@@ -77,7 +77,7 @@ class Adoption:
             log.info("a job that nobody remembers had ended", job=job.key.job, epoch=job.key.epoch)
             self._post(found)  # it is forgotten once that is remembered
         elif report is None:
-            await asyncio.to_thread(self._launcher.forget, job.key)
+            await asyncio.to_thread(self._launcher.forget, job.key, copies=remembers)
         elif has_process(report):
             self._ended(job)
 

@@ -335,7 +335,7 @@ class Jobs:
             procs.send(shim, signal.SIGCONT)
             folder.control("term 0")  # it may not listen yet
             if not procs.alive(shim):
-                await asyncio.to_thread(self.launcher.forget, folder.key)
+                await asyncio.to_thread(self.launcher.forget, folder.key, copies=False)
                 return
             await asyncio.sleep(CONTROL_POLL_S)
         log.error("a job that nobody remembers does not end", job=job, epoch=epoch, shim=shim.pid)

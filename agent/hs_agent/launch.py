@@ -267,10 +267,11 @@ class Launcher:
             time.sleep(pause_s)
             pause_s *= 2
 
-    def forget(self, key: Key) -> None:
-        """Remove what is left but for checkpoints; the log moves aside."""
+    def forget(self, key: Key, *, copies: bool = True) -> None:
+        """Remove what is left but for checkpoints; the log moves aside. `copies`: what it wrote as a copy is nobody's any more, either."""
         self.group(key).remove()
-        self.forget_copies(key)
+        if copies:
+            self.forget_copies(key)
         self.folder(key).retire(self.ended)
         self.socket_path(key).unlink(missing_ok=True)
         self.sweep_groups()

@@ -161,7 +161,10 @@ class Agent:
             await self.watch.look_at_memory()
             known = {Key(report.job, report.epoch): report for report in self.reports()}
             adoption = Adoption(self.launcher, self.jobs, self.launches, self.post)
-            await adoption.adopt(known, remembers=found.machine is not None)
+            kept = (
+                {Key(job, epoch) for job, epoch in self.machine.kept} if self.machine is not None else set()
+            )
+            await adoption.adopt(known, kept, remembers=found.machine is not None)
         finally:
             self._handling = False
 

@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, procs
+from hs_agent import accounts, cgroup, procs
 from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
@@ -21,7 +22,7 @@ from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed, Suspend
 from hs_core.host import comings
 from hs_core.reports import Exit, JobReport, Tier
-from hs_core.wanted import Turn, Wanted, WantedJob
+from hs_core.wanted import Lend, Turn, Wanted, WantedJob
 
 
 def why_not_launched(
@@ -261,3 +262,43 @@ def test_a_disk_without_room_for_the_end_of_a_job_is_the_hosts_fault(
         settings(), job(1, "true"), monkeypatch, lambda _: monkeypatch.setattr(os, "posix_fallocate", full)
     )
     assert (event.why, event.host_fault) == ("No space left on device", True)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_what_copies_have_written_is_there_after_a_restart_for_as_long_as_it_is_lent(
+    settings, job, remembers: bool
+) -> None:
+    config = settings()
+    one = replace(job(1, "true"), epoch=3, copy=0, copies=2, hold=True)
+    before, now = Key(one.job, 3), replace(one, epoch=4)
+    lent = Lend(job=one.job, epoch=3, generation=0, grant="g", copy=0)
+
+    def wants(agent: Agent, seq: int, wanted: WantedJob, *lends: Lend) -> None:
+        agent.wanted(Wanted(term=1, seq=seq, quantum_s=1.0, turn=Turn(), jobs=(wanted,), lends=lends), 0.0)
+
+    async def restarts() -> None:
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        wants(agent, 1, one)
+        agent.launcher.folder(before).make()
+        written = agent.launcher.make_checkpoint_dir(one, accounts.account(one.run_as, config))
+        written.mkdir()
+        wants(agent, 2, now, lent)
+        assert agent.machine is not None
+        assert agent.machine.kept == {(one.job, 3)}
+        await agent.stop()
+        if not remembers:
+            agent.memory.path.unlink()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        try:
+            assert written.exists(), "its own processes are to make an average of it yet"
+            wants(agent, 3, now, lent)
+            assert written.exists()
+            wants(agent, 4, now)
+            await asyncio.gather(*agent.jobs._tasks)
+            assert written.exists() == (not remembers)
+        finally:
+            await agent.stop()
+
+    asyncio.run(restarts())

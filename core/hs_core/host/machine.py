@@ -373,6 +373,11 @@ class HostMachine:
         at_s = self._as_of(now_s)
         return tuple([self._report(job, at_s) for job in self._board.jobs.values()])
 
+    @property
+    def kept(self) -> frozenset[tuple[JobId, int]]:
+        """Incarnations (job, epoch) that have left, and of which others are to fetch what they wrote: not forgotten yet."""
+        return frozenset(self._board.kept)
+
     def last_words(self, now_s: float | None = None) -> tuple[JobReport, ...]:
         """For a controller that is met: of incarnations that are no longer here, the older ones first."""
         return self._board.last_words.said(self._as_of(now_s))
