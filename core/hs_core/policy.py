@@ -331,6 +331,9 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    ahead: Mapping[JobId, int] = field(
+        default_factory=dict
+    )  # in how many quanta after the one that is planned they have a turn, if nothing changes; those are left out of whom that is not known
     how: Mapping[JobId, str] = field(
         default_factory=dict
     )  # and, of those that run, why so, where the policy chose: "as tp=2: …"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from clusters import ALICE, N1, SETTINGS, submit, world
 
-from hs_core.cluster import ClusterMachine
-from hs_core.cluster.harness import World, a_host, a_spec
+from hs_core.cluster import ClusterMachine, Settings
+from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.cluster.told import MOST
 from hs_core.errors import RefusedError
 from hs_core.events import Direct, HostDrained, HostJoined, HostReported
@@ -330,3 +330,20 @@ def test_a_gang_whose_servers_may_be_to_blame_for_its_end_begins_once_more(
 ) -> None:
     row = back_with(*ends, **how).machine.job(JobId(1))
     assert (row.state.ended, row.epoch) == (False, 1)
+
+
+def test_what_is_told_of_lost_work_adds_up_to_all_of_it_where_a_checkpoint_could_not_be_fetched() -> None:
+    at = World(plain_policy(), Settings(quantum_s=20.0, settle_s=0.0))
+    at.do("host n1 V100:4")
+    at.do("user alice")
+    at.do("submit alice a checkpoint_dir=/shared/alice")
+    at.do("report n1 1:0=running step=10 gpu_s=10 checkpoint_step=9 checkpoint_generation=3")
+    at.do("leave n1")
+    at.do("host n2 V100:2")
+    at.do("remove n1 force")
+    at.do(
+        "report n2 1:1=exited why=cannot_fetch_checkpoint_3_in_the_folder_that_its_user_named:_No_such_file"
+    )
+    told = [fact.data["lost_gpu_s"] for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]
+    assert told == [1.0, 9.0]
+    assert at.machine.job(JobId(1)).past_lost_gpu_s == 10.0

@@ -465,3 +465,33 @@ def test_one_in_whose_turn_another_has_not_left_its_gpus_is_told_who_and_not_tha
     why = at.machine.why(JobId(2), 0.0)
     assert why.text == "it has its turn on n1 now, and is about to start"
     assert why.expected_wait_s == 0.0
+
+
+def test_a_gang_out_of_turn_is_told_when_it_has_its_next_one_and_has_it_then() -> None:
+    at = world(policy=find("gandiva-fair"))
+    at.do("host n2 V100:4")
+    for user in ("bob", "carol"):
+        at.do(f"user {user}")
+    for user in ("alice", "bob", "carol"):  # each wants all GPUs
+        at.do(f"submit {user} a gpus=4 nodes=2")
+    gpus = {name: ",".join(f"GPU-{name}-{gpu}" for gpu in range(4)) for name in ("n1", "n2")}
+    told: dict[JobId, float] = {}
+    met = 0
+    for quantum in range(1, 16):
+        at.now_s = 10.0 * quantum
+        at.do("tick")
+        for name in ("n1", "n2"):
+            for job in (1, 2, 3):
+                at.do(f"report {name} {job}:0=held gpus={gpus[name]} run_s={quantum}")
+        for job in (JobId(1), JobId(2), JobId(3)):
+            why = at.machine.why(job, at.now_s)
+            assert why.expected_wait_s >= 0.0, why
+            turn_s = at.now_s + why.expected_wait_s
+            met += job in told and told[job] > at.now_s
+            assert told.get(job, 0.0) <= at.now_s or told[job] == turn_s, "it stays so, if nothing changes"
+            told[job] = turn_s
+            if why.expected_wait_s > 10.0:
+                assert why.reason is Reason.WAITING_FOR_TURN
+                assert "; next turn, as planned now, in about" in why.text
+                assert "its share is 33% of the quanta" in why.text
+    assert met > 10

@@ -1,10 +1,12 @@
 """HadarE's copies: no node idles, and steps add up."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.mechanism.hadare import IDLE, Jobs, assign, orders, portions
+from hs_core.errors import RefusedError
+from hs_core.mechanism.hadare import IDLE, Jobs, assign, first_guess, orders, portions
 
 ROUND_S = 360.0
 
@@ -84,3 +86,23 @@ def test_portions_add_up_and_are_within_a_step_of_the_rates(steps: int, rates: l
     found = portions(steps, rates)
     assert found.sum() == steps
     assert np.abs(found - steps * np.array(rates) / sum(rates)).max() < 1
+
+
+def test_the_first_guess_follows_hardware_batch_and_sizes() -> None:
+    def guess(
+        tflops: float = 65, memory: float = 16, *, pcie: int = 3, batch: int = 32, model: str = "M"
+    ) -> float:
+        return float(
+            first_guess(
+                tensor_tflops=tflops, memory_gib=memory, pcie=pcie, batch=batch, model=model, data="M"
+            )
+        )
+
+    base = guess()
+    assert guess(130) == pytest.approx(2 * base)
+    assert guess(65, 64) == pytest.approx(base / 2)
+    assert guess(pcie=4) == pytest.approx(2 * base)
+    assert guess(batch=64) == pytest.approx(2 * base)
+    assert guess(model="XL") == pytest.approx(base / 2)
+    with pytest.raises(RefusedError, match="model is 'XXL'"):
+        guess(model="XXL")

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 
 from benchmarks.literal import migration_cost, node_cost
 from hs_core.errors import BrokenError
-from hs_core.mechanism.tesserae.migrate import Ints, by_name, least_moves, settle
+from hs_core.mechanism.tesserae.migrate import Ints, by_name, least_moves, least_moves_of_gpus, settle
 from hs_core.mechanism.tesserae.small import small_assignments
 
 
@@ -124,6 +124,14 @@ def test_who_changes_partner_is_counted_once() -> None:
     old, new = plan([(1, 2), 3], [4, 5]), plan([1, (2, 3)], [4, 5])
     found = least_moves(old, new)
     assert (found.cost, found.moved.tolist()) == (1.0, [2])
+
+
+def test_single_gpus_are_renamed_over_all_nodes() -> None:
+    old, new = plan([1, 2], [3, 4]), plan([1, 3], [2, 4])
+    assert least_moves(old, new).cost == 2.0
+    assert least_moves_of_gpus(old, new).cost == 0.0
+    with pytest.raises(BrokenError, match="two jobs on one GPU"):
+        least_moves_of_gpus(plan([(1, 2)]), plan([1]))
 
 
 def test_plans_must_have_the_same_shape() -> None:

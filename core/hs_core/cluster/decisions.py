@@ -279,6 +279,7 @@ class Decisions(Requests):
         self._said.planned_turns = new
         self._said.tickets = decided.tickets
         self._said.why = verdict.why
+        self._said.ahead, self._said.quantum = verdict.ahead, self._edges.quantum
         self._said.how = verdict.how
         self._tell_trials(decided.trials, now_s)
         self._said.entitled = verdict.entitled

@@ -23,6 +23,8 @@ class LastSaid:
     planned_turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the one after it
     tickets: Mapping[JobId, object] = field(default_factory=dict)  # as in the plan
     why: Mapping[JobId, str] = field(default_factory=dict)
+    ahead: Mapping[JobId, int] = field(default_factory=dict)  # as in the verdict …
+    quantum: int = 0  # … that was about this one
     how: Mapping[JobId, str] = field(default_factory=dict)
     trials: Mapping[JobId, Trial] = field(default_factory=dict)  # profiling runs that are on
     entitled: Mapping[tuple[UserName, str], Fraction] = field(default_factory=dict)

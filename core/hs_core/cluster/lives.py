@@ -322,9 +322,10 @@ class Lives(Views):
         return row
 
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
-        lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
-        row = replace(row, stored=None, past_lost_gpu_s=lost_s)
-        self._lost(row, why if reports.unknown(row) is not None else f"{why}; it starts afresh", now_s)
+        lost_s = reports.lost_work_gpu_s(row, 0)
+        row = replace(row, stored=None, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
+        afresh = "" if reports.unknown(row) is not None else "; it starts afresh"
+        self._lost(row, f"{why}{afresh}", now_s, counted_s=lost_s)
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone. `forgot`: the host knows nothing of it."""
@@ -336,8 +337,11 @@ class Lives(Views):
             gone = Exit(why=f"{LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
 
-    def _lost(self, row: Job, why: str, now_s: float, *, forgot: bool = False) -> None:
-        """Its incarnation is dead, through no fault of its own. `forgot`: its host, which may have its files still, knows nothing of it."""
+    def _lost(
+        self, row: Job, why: str, now_s: float, *, forgot: bool = False, counted_s: float = 0.0
+    ) -> None:
+        """Its incarnation is dead, through no fault of its own. `forgot`: its host, which may have its files still, knows nothing of it; `counted_s`: GPU-seconds
+        that are lost by it as well, and are in its account already."""
         ended = Exit(why=LOST)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
@@ -357,7 +361,7 @@ class Lives(Views):
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
-        data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
+        data: dict[str, str | int | float] = {"lost_gpu_s": round(counted_s + lost_s, 3)}
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
         self._again(row, stored, ended, now_s, lost_s)
 

@@ -274,6 +274,7 @@ class Views(Contents):
         unplaced = row.host is None and not row.state.ended
         turns = [turn for name in row.hosts if (turn := self._said.planned_turns.get(name)) is not None]
         in_turn, turn_in_s = self._turn_of(row, now_s)
+        ahead = self._ahead_of(row) if not in_turn and turn_in_s < 0 else 0
         misfit = healthy_misfit = None
         if unplaced:
             fits, version = self._sight.fits, book.hosts_version
@@ -307,6 +308,7 @@ class Views(Contents):
             in_turn=in_turn,
             in_its_way=self._in_its_way(row) if in_turn else (),
             turn_in_s=turn_in_s,
+            turn_after_s=self._edge_in(now_s) + ahead * self.settings.quantum_s if ahead > 0 else -1.0,
             idle=self._idle_on(row.hosts[0])
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
@@ -328,6 +330,15 @@ class Views(Contents):
         if edge_s is None or not any(self._book.spanned.get(name, 0) for name in row.hosts):
             return chosen[1], -1.0  # servers without a gang over several are told at once
         return chosen[0], max(0.0, edge_s - now_s) if chosen[1] else -1.0
+
+    def _ahead_of(self, row: Job) -> int:
+        """Of a gang that is not chosen for the next quantum: in how many after that it has its turn; 0: that is not known."""
+        if row.nodes == 1 or row.state.ended or self._edges.at_s is None:
+            return 0
+        return max(0, self._said.ahead.get(row.id, 0) - (self._edges.quantum - self._said.quantum))
+
+    def _edge_in(self, now_s: float) -> float:
+        return max(0.0, self._edges.at_s - now_s) if self._edges.at_s is not None else 0.0
 
     def _in_its_way(self, row: Job) -> list[JobId]:
         """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop is about to."""

@@ -94,6 +94,7 @@ class Scene:
     in_turn: bool  # and has chosen it for the quantum that is now …
     in_its_way: Sequence[JobId]  # but these, which are of no turn now, have not left its GPUs …
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
+    turn_after_s: float  # it is a gang and has one only then, if nothing changes; -1: that is not known
     share_gpus: float  # what its tickets come to on its host
     part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
     waited_s: float  # since it last changed its state
@@ -425,7 +426,7 @@ def _for_turn(scene: Scene) -> Why:
     )
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {_at(job)}: {share}, {turns}; next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
+        text=f"it waits for its turn on {_at(job)}: {share}, {turns}; unless jobs come or go, next turn {_in(_soon(wait_s))}{_for_memory(job, ', or later: it ')}",
         next_step=_by_itself(job),
         expected_wait_s=wait_s,
     )
@@ -534,6 +535,13 @@ def _for_gpus(scene: Scene) -> Why:
     memory = _for_memory(job, "it ")
     if not memory and (why := _in_its_turn(scene)) is not None:
         return why
+    if not memory and scene.turn_after_s >= 0 and scene.policy_says and not _for_gpu_memory(job):
+        return Why(
+            reason=Reason.WAITING_FOR_TURN,
+            text=f"{scene.policy_says}; next turn, as planned now, {_in(_soon(scene.turn_after_s))}",
+            next_step=_by_itself(job),
+            expected_wait_s=scene.turn_after_s,
+        )
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
         text=memory

@@ -3,6 +3,7 @@
 Which job each node trains in a round, and how many steps of it. How copies become one again is `hs_job.average`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+SIZES: Mapping[str, int] = {"S": 1, "M": 2, "L": 3, "XL": 4}
 IDLE = -1
 
 
@@ -127,3 +129,26 @@ def orders(jobs: Jobs, chosen: Ints) -> Ints:
         nodes = np.flatnonzero(chosen == job)
         steps[nodes] = portions(int(jobs.left[job]), jobs.rates[job, nodes])
     return steps
+
+
+def first_guess(
+    *,
+    tensor_tflops: ArrayLike,
+    memory_gib: ArrayLike,
+    pcie: ArrayLike,
+    batch: ArrayLike,
+    model: str,
+    data: str,
+) -> Floats:
+    """Steps/s up to a common factor before anything was measured (equation 10, of which the text has only the words).
+
+    Grows with the performance-memory index, read here as TFLOP/s of the tensor cores per square root of GiB, with the PCIe generation's
+    bandwidth (doubling each) and the batch; falls with the weights of model and data set: S, M, L, XL.
+    """
+    for name, size in (("model", model), ("data", data)):
+        if size not in SIZES:
+            raise RefusedError(f"{name} is {size!r}; expected one of {', '.join(SIZES)}")
+    index = np.asarray(tensor_tflops, float) / np.sqrt(np.asarray(memory_gib, float))
+    scale = 2.0 ** (np.asarray(pcie, float) - 3)
+    found: Floats = index * scale * np.asarray(batch, float) / (SIZES[model] * SIZES[data])
+    return found

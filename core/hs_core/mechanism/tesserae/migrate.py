@@ -86,6 +86,17 @@ def by_name(old: Ints, new: Ints) -> Moves:
     return _moves(_common(old, new), *_names(old))
 
 
+def least_moves_of_gpus(old: Ints, new: Ints) -> Moves:
+    """Algorithm 5: GPUs renamed freely over all nodes, for plans without packing. Jobs may end up spread over nodes.
+
+    Every GPU counts as a node of its own: `node` of the answer is (N * G,), from GPU 0 of node 0 on.
+    """
+    nodes, gpus, _ = old.shape
+    if (old >= 0).all(axis=-1).any() or (new >= 0).all(axis=-1).any():
+        raise BrokenError("a plan has two jobs on one GPU; matching single GPUs takes plans without packing")
+    return least_moves(old.reshape(nodes * gpus, 1, 2), new.reshape(nodes * gpus, 1, 2))
+
+
 def _common(old: Ints, new: Ints) -> _Plans:
     if old.shape != new.shape or old.ndim != 3 or old.shape[2] != 2:
         raise BrokenError(f"plans have shapes {old.shape} and {new.shape}; expected (nodes, GPUs, 2) both")
