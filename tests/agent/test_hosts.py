@@ -73,3 +73,31 @@ def _stops(hosts: Hosts, count: int) -> list[list[tuple[int, float]]] | None:
             for line in lines if line["event"] == "suspended"
         ])  # fmt: skip
     return found if all(len(each) >= count for each in found) else None
+
+
+FAILS = """
+import os, torch
+torch.distributed.init_process_group("gloo")
+w = torch.nn.Parameter(torch.zeros(1))
+o = torch.optim.SGD([w], lr=0.1)
+for i in range(10**9):
+    w.sum().backward()
+    torch.distributed.all_reduce(w.grad)
+    o.step()
+    if i == 200 and os.environ["RANK"] == "1":
+        raise SystemExit(3)
+"""
+
+
+def test_the_parts_of_a_gang_that_fails_by_itself_say_that_their_agents_heard_one_another(
+    hosts: Hosts, job, place: Path
+) -> None:
+    hosts.start()
+    script = place / "fails.py"
+    script.write_text(FAILS)
+    run = job(1, sys.executable, str(script), nodes=2, torchrun=True, env=ENV)
+    hosts.want(hosts.over_all(run, f"127.0.0.1:{free_port()}"))
+    hosts.all_report(1, lambda r: r.exit, "an exit")
+    said_last = [each.reports[1] for each in hosts.controllers]
+    assert all(report.exit is not None and report.exit.code for report in said_last)
+    assert [report.in_touch for report in said_last] == [True, True]

@@ -491,6 +491,7 @@ ANYTHING = st.recursive(
 WORDS = [
     "hello",
     "arrived",
+    "blocked",
     "can",
     "accept",
     "reject",
@@ -503,7 +504,7 @@ WORDS = [
 ]
 FIELDS = [
     "protocol", "pid", "rank", "world", "step", "state", "tier", "can", "id", "generation", "bound", "at_step", "bytes",
-    "what", "why", "seconds", "steps", "device_bytes", "noise_scale", "noise_samples", "note", "portion",
+    "what", "why", "seconds", "steps", "device_bytes", "noise_scale", "noise_samples", "note", "portion", "on",
 ]  # fmt: skip
 SOUND = {
     "protocol": 1, "pid": 9, "rank": 0, "world": 1, "step": 3, "state": "new", "tier": "hold", "can": ["hold"], "id": 1, "generation": 0,

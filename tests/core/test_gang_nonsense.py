@@ -46,6 +46,8 @@ MALFORMED: list[dict[str, Any]] = [
     {"type": "failed", "id": 1, "what": ["swap"], "why": ""},
     {"type": "restored", "step": 1, "generation": -2},
     {"type": "can", "can": [1]},
+    {"type": "blocked", "on": True},
+    {"type": "blocked", "on": True, "rank": 2, "world": 2},
     {"type": "saved", "id": 1},
 ]
 

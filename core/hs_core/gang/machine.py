@@ -282,7 +282,9 @@ class GangMachine(Stops):
             self._crew.say_capable()
 
     def _heard_blocked(self, connection: Connection, word: Blocked) -> None:
-        process = self._crew.process(connection)
+        crew, process = self._crew, self._crew.process(connection)
+        if crew.rank_of(connection) is not None or connection in crew.siblings:
+            raise MalformedError  # it has arrived
         process.place, process.blocked = word.place, word.on
         self._ready_in_part()
 
