@@ -1,8 +1,10 @@
 """Shares that users cannot use where their jobs are come back to them where they are."""
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from math import fsum
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +122,43 @@ def test_nobody_comes_to_less_than_its_shares_are_worth_or_than_it_had(
             fsum(worth[model] * where[model].get(user, 0.0) for model in worth) for where in (before, after)
         )
         assert has >= min(due, had) - slack * max(worth.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_amends_are_of_the_world_as_it_is_whatever_was_asked_before(seed: int) -> None:
+    """One thing after another changes: jobs, gangs beside them, tickets, speeds."""
+    dice, hosts = Random(seed), [host("v1"), host("k1", model="K80"), host("k2", model="K80")]
+    jobs = {at: (dice.choice(["ann", "bob", "cat"]), dice.choice([1, 2, 4]), dice.choice(["v1", "k1"])) for at in range(1, 9)}  # fmt: skip
+    tickets, speedups, gangs = {"ann": 100, "bob": 100, "cat": 50}, {"ann": 1.0, "bob": 2.0, "cat": 3.0}, 1
+
+    def now() -> Shares:
+        there = [job(at, user, gang, host=name, job_class=user) for at, (user, gang, name) in jobs.items()]
+        there += [job(90 + at, "ann", 8, nodes=2, hosts=("k1", "k2"), job_class="ann") for at in range(gangs)]
+        world = look(having(snapshot(hosts, there, tickets), there, rates=dict(rated(**speedups))))
+        return shared(world)[1]
+
+    seen = []
+    for _ in range(30):
+        what = dice.choice(["job", "gangs", "tickets", "speeds", "nothing"])
+        if what == "job":
+            jobs[dice.randint(1, 8)] = (
+                dice.choice(["ann", "bob", "cat"]),
+                2,
+                dice.choice(["v1", "k1", "k2"]),
+            )
+        elif what == "gangs":
+            gangs = 1 - gangs
+        elif what == "tickets":
+            tickets[dice.choice(["ann", "bob", "cat"])] = dice.choice([50, 100, 400])
+        elif what == "speeds":
+            speedups[dice.choice(["ann", "bob", "cat"])] = dice.choice([0.5, 1.0, 2.0, 5.0])
+        asked_again = now()
+        seen.append(asked_again)
+        asked_afresh = (
+            ThreadPoolExecutor(1).submit(now).result()
+        )  # another thread remembers nothing of this one's
+        assert asked_again == asked_afresh
+    assert len({tuple(sorted(shares.items())) for shares in seen}) > 3
 
 
 def had_and_due(

@@ -8,7 +8,7 @@ import pytest
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.time_load import time_load, weighed
 from hs_core.mechanism.world import look
-from hs_core.names import HostName
+from hs_core.names import HostName, UserName
 
 from .worlds import host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -92,3 +92,19 @@ def test_loads_found_of_all_servers_at_once_are_those_found_one_by_one(seed: int
         if at not in odd:
             assert loads[at] == pytest.approx(time_load(4, weighed(there, pool.per_gpu)))
     assert len(odd) < len(names) / 2
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_levels_that_go_on_being_used_say_what_new_ones_do(more: int) -> None:
+    one = board()
+    known = {model: one.level(model) for model in one.world.models}
+    shares = {**one.entitled, ("A", "V100"): 3.0}
+    again, before = find_levels(one.world, one.entitled, known), dict(known)
+    assert all(again[model] is level for model, level in before.items())
+    one.add(next(job for job in one.world.jobs if job.id == 5), (HostName("h2"),))
+    for has in (one.entitled, shares):
+        kept, anew = find_levels(one.world, has, known), find_levels(one.world, has)
+        assert kept["K80"] is known["K80"]
+        for model, level in anew.items():
+            assert kept[model].parts() == level.parts()
+            assert kept[model].part(UserName("A"), more) == level.part(UserName("A"), more)
