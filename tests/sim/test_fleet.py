@@ -64,3 +64,26 @@ def test_who_goes_by_progress_sees_it_at_every_switch() -> None:
         (job, *_) = fleet.facts(now_s, movable=movable)
         assert (job.id in fleet.turn()) is running
         assert job.steps_done == fleet.steps[0] - fleet.steps_left[0]
+
+
+def test_what_a_job_had_on_one_model_is_kept_while_it_lives_on_another() -> None:
+    load = generate(Recipe(jobs=2, users=1, sizes={1: 1.0}))
+    fleet = Fleet(Experiment(cluster=parse_cluster("v100:4,k80:4"), workload=load))
+    both = np.arange(2)
+    fleet.settle(0, (0,), 0.0)
+    fleet.had[0] += 5.0
+    fleet.settle(0, (1,), 60.0)
+    assert fleet.gpu_s(both).tolist() == [[5.0, 0.0], [0.0, 0.0]]
+    fleet.had[0] += 2.0
+    fleet.settle_all(both[:1], [(0,)], 120.0)
+    fleet.had[0] += 1.0
+    assert fleet.gpu_s(both).tolist() == [[6.0, 2.0], [0.0, 0.0]]
+
+
+def test_who_is_too_far_from_its_end_is_near_again_once_it_lives_elsewhere() -> None:
+    fleet = a_fleet(progress=False)
+    fleet.steps_left[:] = fleet.rate * [10.0, 100.0, 1000.0]
+    fleet.foresee(100.0)
+    assert fleet.near.tolist() == [True, True, False]
+    fleet.settle(2, (0,), 60.0)
+    assert fleet.near.tolist() == [True, True, True]

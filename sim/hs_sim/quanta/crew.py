@@ -34,7 +34,8 @@ class Crew:
     @cached_property
     def first(self) -> Ints:
         """The first of the servers of each."""
-        return self._fleet.rows_of[0, self.jobs].astype(np.int64)
+        rows: Ints = self._fleet.rows_of[0, self.jobs].astype(np.int64)
+        return rows
 
     @cached_property
     def wide(self) -> Ints:

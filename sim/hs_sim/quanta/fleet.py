@@ -61,7 +61,9 @@ class Fleet:
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
         most = max((job.nodes for job in jobs), default=1)
-        self.rows_of: Places = np.full((most, count), -1, dtype=np.int32)  # the same, rank by rank, filled up with -1
+        self.rows_of: Places = np.full(
+            (most, count), -1, dtype=np.int32
+        )  # the same, rank by rank, filled up with -1
         self.wide: Bools = np.zeros(count, dtype=np.bool_)  # on more than one
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it

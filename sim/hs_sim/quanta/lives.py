@@ -167,9 +167,7 @@ class Lives(State):
         fleet = self._fleet
         fleet.started[job] = False
         self._movable[job] = True
-        fleet.is_ready(
-            job, from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
-        )
+        fleet.is_ready(job, from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s)
         fleet.changed(job)
         self._rising[job] = None
         if len(fleet.home[job]) == 1:

@@ -31,7 +31,6 @@ PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
-TOGETHER = 256  # rows that are settled one pass after the other: so many stay in the cache
 NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
 LEAST = 1e-300  # tickets where nobody competes: nothing is handed out there, and over these it is nothing
 NEVER = 1 << 40  # GPUs of who does not compete: more than there are
@@ -363,12 +362,12 @@ class Rows:
             return
         self._dirty[:] = False
         self._width = int(np.maximum.reduce(self.count, initial=0))
-        for start in range(0, rows.size, TOGETHER):
-            self._settle_some(rows[start : start + TOGETHER])
-        self._new.clear()
+        first, last = int(rows[0]), int(rows[-1])
+        # One, or all: where they lie side by side they need not be gathered.
+        self._settle_some(slice(first, last + 1) if last - first < rows.size else rows)
         self._members = False
 
-    def _settle_some(self, rows: Ints) -> None:
+    def _settle_some(self, rows: Ints | slice) -> None:
         width = self._width
         open_ = self._open[rows, :width]
         lag = self._pass[rows, :width] - self._virtual[rows][:, None]
@@ -380,8 +379,9 @@ class Rows:
         self._pass[rows, :width] = passes
         self._virtual[rows] = 0.0
         if self._new:
-            for row in sorted(self._new.keys() & set(rows.tolist())):
+            for row in sorted(self._new):
                 self._spread(row, self._new[row])
+            self._new.clear()
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
         ticks = _ticks(passes) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)

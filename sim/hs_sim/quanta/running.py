@@ -128,7 +128,7 @@ class Running(Lives):
         if len(self._fleet.rows_of) * jobs.size <= FEW:
             servers = self._fleet.rows_of[:, jobs]
             there = servers >= 0
-            return there.nonzero()[1], servers[there]
+            return there.nonzero()[1], servers[there].astype(np.int64)
         first, *others = self._fleet.rows_of
         which = np.arange(jobs.size, dtype=np.int64)
         of, on = [which], [first[jobs]]  # they have homes
