@@ -402,5 +402,4 @@ def test_every_policy_of_the_table_can_take_over_from_copies() -> None:
 def test_hadare_forks_who_has_an_average_as_its_process_says(cluster: Cluster, single: bool) -> None:
     cluster.says(A, Phase.RUNNING, 10, single=single)
     cluster.happens(PolicySet(now_s=0.0, name="hadare", by=ANN))
-    cluster.edge()
     assert (cluster.row.move is None) is single
