@@ -18,6 +18,7 @@ from hs_agent.config import DeviceKind
 from hs_agent.folder import Folder, Key
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic, Shape
+from hs_core.host.memory import VERSION
 from hs_core.model import Gpu, SuspendMode
 from hs_core.names import GpuId, JobId
 
@@ -287,14 +288,14 @@ def test_other_names_are_nobodys(name) -> None:
 def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_up_again(
     place, monkeypatch
 ) -> None:
-    memory.Memory(place).save({}, (), 100.0)
+    memory.Memory(place).save({"version": VERSION}, (), 100.0)
     assert not memory.Memory(place).load().rebooted
     monkeypatch.setattr(procs, "boot_id", lambda: "another")
     assert memory.Memory(place).load().rebooted
 
 
 def test_what_another_machine_kept_is_known_to_be_however_it_came_here(place, monkeypatch) -> None:
-    memory.Memory(place).save({}, (), 100.0)
+    memory.Memory(place).save({"version": VERSION}, (), 100.0)
     monkeypatch.setattr(procs, "boot_id", lambda: "another")
     assert not memory.Memory(place).load().elsewhere, "rebooted"
     monkeypatch.setattr(procs, "machine_id", lambda: "another")

@@ -28,7 +28,7 @@ def test_examples_of_submit_do_submit(hsctl, fake, tmp_path, monkeypatch, line):
     (tmp_path / "python").write_text("#!/bin/sh\n")
     (tmp_path / "python").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("HOSTNAME", "here")
+    monkeypatch.setenv("WANDB_API_KEY", "here")
     (tmp_path / "train.sh").write_text("#!/bin/sh\n#SBATCH -G 2\ntrue\n")
     (tmp_path / "job.yaml").write_text(re.search(r"```yaml\n(.*?)```", JOB_FILE, re.DOTALL)[1])
     (tmp_path / "work/logs").mkdir(parents=True)

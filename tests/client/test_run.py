@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hs_client import Client, api
+from hs_client import Client, line, output
 from hs_client.errors import UnavailableError
 from hs_client.verbs import common
 from hs_proto.v1 import controller_pb2 as wire
@@ -337,11 +337,11 @@ def test_who_follows_the_end_of_a_log_misses_nothing_over_a_restart_of_the_contr
     reading.join(20)
     assert b"".join(got) == b"one\n" * tail + b"two\n"
     again = fake.last("Logs")
-    assert (again.tail_lines, again.since_s >= api.AGAIN_S) == (-1, True)
+    assert (again.tail_lines, again.since_s >= output.AGAIN_S) == (-1, True)
 
 
 def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(serving, fake, monkeypatch):
-    monkeypatch.setattr(api, "QUIET_S", 0.01)
+    monkeypatch.setattr(line, "QUIET_S", 0.01)
     fake.add(state="succeeded", host="n1")
     fake.logs[1] = [b"%d\n" % number for number in range(100)]
     looks = threading.Semaphore(0)
@@ -360,6 +360,6 @@ def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(ser
             pass
         for _ in range(5):
             assert looks.acquire(timeout=20)
-        monkeypatch.setattr(api, "QUIET_S", 60.0)
+        monkeypatch.setattr(line, "QUIET_S", 60.0)
         got += output
     assert got == fake.logs[1]
