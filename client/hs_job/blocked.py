@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Optional, Tuple
@@ -13,7 +14,13 @@ At = Optional[Tuple[int, int]]
 
 def at(thread: Optional[int]) -> At:
     """Where in such a call the thread is; None: in none. Twice the same place means that it has got no further in between."""
-    frame = sys._current_frames().get(thread or 0)  # noqa: SLF001 — documented so
+    collects = gc.isenabled()
+    gc.disable()  # Pythons before 3.12.1 may hang where they look for garbage amid the next call
+    try:
+        frame = sys._current_frames().get(thread or 0)  # noqa: SLF001 — documented so
+    finally:
+        if collects:
+            gc.enable()
     if frame is None or _CALLS not in frame.f_code.co_filename:
         return None
     return id(frame), frame.f_lasti

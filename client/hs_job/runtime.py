@@ -524,8 +524,8 @@ class Runtime:
 
     def _tell_blocked(self) -> None:
         """Before its first suspend point: those to whom it is in a call may stand at theirs, until all have got to one."""
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        distributed = sys.modules.get("torch.distributed")  # as far as it has been imported
+        if not getattr(distributed, "is_initialized", bool)():
             return
         before, self._blocked_at = self._blocked_at, blocked.at(self.trainer)
         on = before is not None and before == self._blocked_at
