@@ -166,7 +166,7 @@ with Join([model]):
 warnings.simplefilter("ignore")  # Join has them all said; torch 2.5 leaves a folder to who ends
 print("done", flush=True)
 torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+os._exit(0)  # torch may hang where a process group goes while a thread of its own waits for the interpreter
 """
 
 PIPELINE = """
