@@ -11,7 +11,8 @@ from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
 from hs_core.ages import Stage
 from hs_core.cluster import ClusterMachine, Reason, WayRate, Why, explain_end
-from hs_core.model import Host, Job, JobState, User, job_class
+from hs_core.job_class import job_class
+from hs_core.model import Host, Job, JobState, User
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
 from hs_core.reports import JobReport

@@ -567,34 +567,3 @@ class Job:
 # Asked for a dozen times between two reports.
 _parts_as_one = Kept[JobReport, JobReport | None](lambda reports, nodes, _: as_one(reports, nodes))
 _copies_as_one = Kept[JobReport, JobReport | None](copies_as_one)
-
-
-def class_over(job_class: str, before: int, nodes: int) -> str:
-    """The class of jobs over `before` servers, where they are over so many: synchronizing costs more there."""
-    base = job_class.removesuffix(f" on {before} servers")
-    return f"{base} on {nodes} servers" if nodes > 1 else base
-
-
-def job_class(user: str, spec: JobSpec) -> str:
-    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters; on as many servers.
-
-    A hyper-parameter is an option's value (`--lr 0.1`, `--lr=0.1`) or `key=value`; program, script, option names stay.
-    """
-    if spec.job_class:
-        return named_class(user, spec.job_class, spec.nodes)
-    words: list[str] = []
-    after_option = False
-    for word in spec.command:
-        if word.startswith("-"):
-            words.append(word.split("=", 1)[0])
-            after_option = "=" not in word and word.startswith("--")
-        elif after_option:
-            after_option = False
-        else:
-            words.append(word.split("=", 1)[0])
-    return named_class(user, f"{' '.join(words)}/{spec.gang}", spec.nodes)
-
-
-def named_class(user: str, name: str, nodes: int) -> str:
-    """Of a user's jobs that go by that name, over so many servers: synchronizing costs more over several."""
-    return f"{user}/{name} on {nodes} servers" if nodes > 1 else f"{user}/{name}"

@@ -53,9 +53,11 @@ class Deaf(agent_pb2_grpc.AgentPeerServicer):
             self.changed.set()
 
 
-def member_of(head: Peer, dial: Callable[[Peer], grpc.aio.Channel]) -> MemberGang:
+def member_of(
+    head: Peer, dial: Callable[[Peer], grpc.aio.Channel], dropped: Callable[[], None] = lambda: None
+) -> MemberGang:
     hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1)
-    return MemberGang(KEY, hello, head, dial, lambda *_: None, lambda: None, lambda _: None)
+    return MemberGang(KEY, hello, head, dial, lambda *_: None, dropped, lambda _: None)
 
 
 async def until(condition: Any, changed: asyncio.Event) -> None:
@@ -72,14 +74,10 @@ def test_a_first_node_that_does_not_read_has_its_link_ended_and_hears_the_ranks_
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         dropped = asyncio.Event()
-        member = MemberGang(
-            KEY,
-            agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1),
+        member = member_of(
             Peer(host=HostName("v1"), address=f"127.0.0.1:{port}"),
             lambda peer: grpc.aio.insecure_channel(peer.address),
-            lambda *_: None,
             dropped.set,
-            lambda _: None,
         )
         try:
             await until(lambda: deaf.heard, deaf.changed)
@@ -280,14 +278,10 @@ def test_a_node_is_in_touch_with_a_first_one_that_has_ended_the_link_and_not_whe
         agent_pb2_grpc.add_AgentPeerServicer_to_server(First(status), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        member = MemberGang(
-            KEY,
-            agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1),
+        member = member_of(
             Peer(host=HostName("v1"), address=f"127.0.0.1:{port}"),
             lambda peer: grpc.aio.insecure_channel(peer.address),
-            lambda *_: None,
             dropped.set,
-            lambda _: None,
         )
         try:
             assert not member.in_touch

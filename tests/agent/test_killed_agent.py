@@ -44,6 +44,15 @@ def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, contr
     assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
 
 
+def counting(daemon, controller, job):
+    """The folder of a job that runs."""
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    return folder
+
+
 def test_the_exit_of_a_job_that_had_written_its_checkpoint_is_heard_of_by_the_next_agent(
     daemon, controller, job, wait_for
 ) -> None:
@@ -164,10 +173,7 @@ def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, cont
 def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     daemon, controller, job, wait_for
 ) -> None:
-    daemon.start()
-    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    (folder,) = daemon.folders()
+    folder = counting(daemon, controller, job)
     state = wait_for(folder.shim_state, "the shim is up")
     daemon.kill()
     kept = daemon.place / "state/host.json"
@@ -183,10 +189,7 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
 def test_an_agent_leaves_alone_what_one_of_another_version_knows_and_its_jobs(
     daemon, controller, job, wait_for
 ) -> None:
-    daemon.start()
-    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
-    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
-    (folder,) = daemon.folders()
+    folder = counting(daemon, controller, job)
     state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
     daemon.kill()
     kept = daemon.place / "state/host.json"

@@ -1,5 +1,6 @@
 """Verbs about jobs, for people and for scripts."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -232,14 +233,20 @@ def test_logs_are_bytes_as_they_were_written(hsctl, fake):
     assert fake.last("Logs").tail_lines == 2
 
 
-@pytest.fixture
-def utc(monkeypatch):
-    """Where this test is."""
+@contextlib.contextmanager
+def zoned(monkeypatch, name):
     with monkeypatch.context() as here:
-        here.setenv("TZ", "UTC")
+        here.setenv("TZ", name)
         time.tzset()
         yield
     time.tzset()
+
+
+@pytest.fixture
+def utc(monkeypatch):
+    """Where this test is."""
+    with zoned(monkeypatch, "UTC"):
+        yield
 
 
 @pytest.mark.usefixtures("utc")
@@ -277,11 +284,8 @@ def test_show_says_what_a_jobs_age_is_made_of(hsctl, fake):
 @pytest.fixture
 def nowhere(monkeypatch):
     """A time zone that nobody knows."""
-    with monkeypatch.context() as here:
-        here.setenv("TZ", "Europe/Berln")
-        time.tzset()
+    with zoned(monkeypatch, "Europe/Berln"):
         yield
-    time.tzset()
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -305,23 +305,18 @@ def test_a_gang_that_still_runs_is_ended_and_goes_on_from_what_it_wrote_last() -
     assert row.gpu_s == 70.0
 
 
-def test_a_part_of_a_gang_whose_other_part_is_gone_is_not_gone_on_from() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [gang(2, 1, generation=-1, step=-1), gang(2, 0, generation=5, step=35)],
+    ids=["the other is gone", "both say they are the first"],
+)
+def test_a_part_of_a_gang_without_the_other_is_not_gone_on_from(other: str) -> None:
     world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
     told = heard(
         world,
         f"host n1 V100:4 last {gang(2, 0, generation=5, step=35)}",
-        f"host n2 V100:4 last {gang(2, 1, generation=-1, step=-1)}",
+        f"host n2 V100:4 last {other}",
     )
     assert "written-since" not in told
     row = world.machine.job(JobId(1))
     assert row.stored is None or row.stored.epoch == 0
-
-
-def test_two_servers_that_say_they_are_the_same_part_are_no_gang() -> None:
-    world = put_back(backup("submit ann one nodes=2", f"report n1 1:0={RUNNING} nodes=2"))
-    told = heard(
-        world,
-        f"host n1 V100:4 last {gang(2, 0, generation=5, step=35)}",
-        f"host n2 V100:4 last {gang(2, 0, generation=5, step=35)}",
-    )
-    assert "written-since" not in told

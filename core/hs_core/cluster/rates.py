@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hs_core.forms import Shape
-from hs_core.model import JobSpec, class_over, job_class, spreads
+from hs_core.job_class import class_over, job_class
+from hs_core.model import JobSpec, spreads
 from hs_core.names import GpuId, JobId, UserName
 from hs_core.profile import SETTLE_S, Profile, RateSample
 from hs_core.reports import JobReport, Phase

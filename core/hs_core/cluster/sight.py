@@ -14,15 +14,14 @@ from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
+from hs_core.job_class import class_over, job_class
 from hs_core.model import (
     Host,
     Job,
     Migrate,
     OnPartition,
     SuspendMode,
-    class_over,
     gpus_as,
-    job_class,
     spans,
     split_memory,
     spreads,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from hs_core.job_class import class_over
 from hs_core.mechanism.placing import takes_new
-from hs_core.model import class_over
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.strategy import class_as
 

@@ -24,7 +24,7 @@ from hs_core.mechanism.place import place
 from hs_core.mechanism.rates import Speeds, speeds_of
 from hs_core.mechanism.reweighing import AtOnce, OneByOne, Scales
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
-from hs_core.mechanism.turns_ahead import TurnsAhead
+from hs_core.mechanism.turns_ahead import turns_ahead
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look
 from hs_core.names import HostName, JobId
@@ -92,7 +92,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         ),
         memory=kept,
         why=Waiting(world, board, turns),
-        ahead=TurnsAhead(
+        ahead=turns_ahead(
             lambda: _entities(world, tickets) if played is None else (played.gangs, played.servers),
             kept.get("books", {}),
         ),

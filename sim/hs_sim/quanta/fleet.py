@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
-from hs_core.model import Dataset, job_class, named_class, split_memory
+from hs_core.job_class import job_class, named_class
+from hs_core.model import Dataset, split_memory
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Going, HostFacts, JobFacts
 from hs_core.strategy import class_as
