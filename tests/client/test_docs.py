@@ -12,6 +12,7 @@ import pytest
 
 from hs_client.errors import BY_KIND
 from hs_client.verbs.table import VERBS
+from hs_proto.v1 import controller_pb2 as wire
 
 ROOT = Path(__file__).resolve().parents[2]
 HSCTL = (ROOT / "docs/hsctl.md").read_text(encoding="utf-8")
@@ -140,3 +141,10 @@ def test_completion_writes_no_error_into_the_line_where_there_is_no_such_verb():
 )
 def test_the_shell_completes_names_of_files_where_they_are_meant(line, kind):
     assert completed(line).stdout.startswith(f"{kind},")
+
+
+def test_all_that_show_tells_of_a_job_is_named():
+    (row,) = [line for line in HSCTL.splitlines() if line.startswith("| `show` |")]
+    told = {field.name for field in wire.JobDetail.DESCRIPTOR.fields} - {"view"}
+    told |= {field.name for field in wire.Ages.DESCRIPTOR.fields}
+    assert told <= set(re.findall(r"\w+", row))
