@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from hs_core.mechanism.placing import Home, best_fit
+from hs_core.mechanism.placing import Home, best_fit, room_needed
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Snapshot
 from hs_core.words import listed
@@ -35,7 +35,7 @@ class BehindTrials:
         return _text(measured, there) if measured else ""
 
     def _fits(self, job: JobFacts) -> Home:
-        like = job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred
+        like = room_needed(job)
         if like not in self._found:
             self._found[like] = best_fit(job, self._snapshot.hosts, self._room)
         return self._found[like]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hs_core.mechanism.placing import Home, best_fit
+from hs_core.mechanism.placing import Home, best_fit, room_needed
 from hs_core.model import Migrate
 from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts
@@ -38,7 +38,7 @@ class IdleElsewhere:
         """Servers of its own model, if any have room."""
         models = {self._models[name] for name in home}
         own = (models.pop(),) if len(models) == 1 else ()
-        like = job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred, own
+        like = *room_needed(job), own
         if like not in self._found:
             near = best_fit(replace(job, gpu_types=own), self._hosts, self._free) if own else ()
             self._found[like] = near or best_fit(job, self._hosts, self._free), not near

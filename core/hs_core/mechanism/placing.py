@@ -101,6 +101,11 @@ def runs_at(job: JobFacts, home: Home, hosts: Mapping[HostName, HostFacts]) -> b
     return all(job.per_node <= hosts[name].gpus for name in home)
 
 
+def room_needed(job: JobFacts) -> tuple[object, ...]:
+    """By which servers have room for it or not: of jobs that are alike in that one need be looked at."""
+    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred
+
+
 def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> Home:
     """Consolidated: the newest pool with room, there the servers that the job leaves fewest GPUs of, then those that have its data, then by name; () if none."""
     left: dict[str, list[HostFacts]] = {}

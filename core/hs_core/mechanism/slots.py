@@ -18,6 +18,7 @@ from hs_core.mechanism.placing import (
     best_fit,
     by_arrival,
     is_lost,
+    room_needed,
     runs_at,
     settled_homes,
     why_nowhere,
@@ -342,7 +343,7 @@ class Slots:
 
     def _fit(self, job: JobFacts) -> Home:
         """Servers never get GPUs back: where one like it found none, it does not either."""
-        like = _like(job)
+        like = room_needed(job)
         if like in self._full:
             return ()
         found = best_fit(job, self._snapshot.hosts, self._free)
@@ -451,7 +452,7 @@ class Slots:
 
     def _nowhere_for(self, job: JobFacts, *, mixed: bool, over: tuple[int, ...]) -> str:
         """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
-        like = *_like(job), over
+        like = *room_needed(job), over
         found = self._nowhere.get(like)
         if found is None:
             hosts = self._snapshot.hosts
@@ -464,11 +465,6 @@ class Slots:
 def whole_turn(gangs: tuple[JobId, ...]) -> Turn:
     """On GPUs of their own; on most servers the same from round to round."""
     return Turn(gangs=gangs, local=False)
-
-
-def _like(job: JobFacts) -> tuple[object, ...]:
-    """Alike to servers."""
-    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred
 
 
 def lost(job: JobFacts, known: Mapping[HostName, object]) -> HostName:
