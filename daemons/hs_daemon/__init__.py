@@ -1,9 +1,13 @@
 """What both daemons do alike on their hosts: logs, systemd's notification socket, the boot clock, their version, their host's name."""
 
+import os
 import socket
 import time
 from functools import cache
 from importlib import metadata
+
+# Read when gRPC is loaded. Its own lines (one a connection that is no TLS) are neither JSON nor have a level; what fails comes as exceptions.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 @cache
