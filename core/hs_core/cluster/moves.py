@@ -7,7 +7,7 @@ from hs_core.cluster import copies, reports, states
 from hs_core.cluster.given_up import as_lost, as_rehomed
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.cluster.why import reshapes
+from hs_core.cluster.way import reshapes, way
 from hs_core.forms import Form
 from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
@@ -35,7 +35,7 @@ class Moves(Lives):
             self._event.meta = True
         self._grounded.begins(row.id, row.report.checkpoint_fails if row.report else 0)
         move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
-        what = _way(row, move)
+        what = way(row, move)
         row = replace(row, move=move)
         self._put(row, now_s)
         because = f": {text}" if text else f" ({reason})"
@@ -213,7 +213,7 @@ class Moves(Lives):
         assert row.move is not None
         self._asking.stale = True
         self._put(replace(row, move=None), now_s)
-        does_not = f"does not {_way(row, row.move)}"
+        does_not = f"does not {way(row, row.move)}"
         if not (row.portions or row.move.portions or reshapes(row, row.move)):
             does_not = f"does not move to {', '.join(row.move.to)}"
         text = f"it stays on {', '.join(row.hosts)} and {does_not}: {why}"
@@ -275,18 +275,6 @@ def _why_not_saved(row: Job) -> str:
     assert row.report is not None
     told = f" ({row.report.note})" if row.report.note else ""
     return f"its checkpoint could not be written{told}"
-
-
-def _way(row: Job, move: Move) -> str:
-    """What is to become of it."""
-    to = ", ".join(move.to)
-    if move.portions:
-        return f"train as {len(move.portions)} copies on {to}"
-    if row.portions:
-        return f"become one again on {to}"
-    if reshapes(row, move):
-        return f"be restarted with {move.shape} on {to}"
-    return f"move from {', '.join(row.hosts)} to {to}"
 
 
 def _as_copies(row: Job, stored: Stored, portions: tuple[int, ...]) -> str:
