@@ -14,6 +14,11 @@ from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareServicer, add_HeteroShareServicer_to_server
 
+# What `--json` has of a job first, in this order.
+CONTRACT = [
+    "id", "user", "name", "state", "reason", "gpus", "gpu_type", "nodes", "gpu_ids", "epoch", "share", "rate", "steps",
+    "suspends", "migrations", "lost_gpu_s", "submitted_at", "started_at", "ended_at", "exit_code",
+]  # fmt: skip
 ENDED = {"succeeded", "failed", "cancelled"}
 CODES = {
     "invalid": grpc.StatusCode.INVALID_ARGUMENT,

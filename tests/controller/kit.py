@@ -8,6 +8,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import grpc
+import pytest
 
 from hs_controller.app import Controller
 from hs_controller.config import Config
@@ -293,3 +294,13 @@ class Sending:
         ends = self.sent[request] == self.chunks
         last = [agent_pb2.LogData(request_id=request, end=True)] if more and ends else []
         return [agent_pb2.LogData(request_id=request, data=self.chunk)] * more + last
+
+
+async def audited(here: SimpleNamespace) -> list[tuple[str, str]]:
+    """Each event's kind and by whom, oldest first."""
+    call = here.client.stub.Events(pb.EventsRequest())
+    return [(event.kind, event.data.get("by", "")) async for event in call]
+
+
+def refused_as(error: pytest.ExceptionInfo[grpc.aio.AioRpcError], code: grpc.StatusCode, words: str) -> None:
+    assert (error.value.code(), words in error.value.details()) == (code, True), error.value.details()
