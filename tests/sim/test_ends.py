@@ -110,7 +110,8 @@ def test_ends_that_leave_nothing_idle_wait_longer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_waits_for_ends_goes_by_what_is_idle_and_who_is_there() -> None:
-    fleet = SimpleNamespace(gpus=np.array([4 * IDLE_PART]), live=range(2 * ENDED_JOBS))
+    servers = SimpleNamespace(gpus=np.array([4 * IDLE_PART]))
+    fleet = SimpleNamespace(servers=servers, live=range(2 * ENDED_JOBS))
     since = SimpleNamespace(users_left=False)
     waits = Patience(fleet, since)  # type: ignore[arg-type]
     waits.decided(100)

@@ -14,7 +14,7 @@ from hs_sim.quanta.shapes import Shapes
 def known_speeds(experiment: Experiment, needs: Needs) -> list[Any]:
     """As its journal keeps them."""
     fleet = Fleet(experiment, mixed=needs.mixed)
-    rates = dict(zip(fleet.pairs, fleet.rates.ravel().tolist(), strict=True))
+    rates = dict(zip(fleet.classes.pairs, fleet.classes.rates.ravel().tolist(), strict=True))
     profile = Profile()
     for (job_class, model), rate in rates.items():
         dice = roll(experiment.seed, "known", job_class, model)

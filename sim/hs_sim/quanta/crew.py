@@ -28,7 +28,7 @@ class Crew:
 
     @cached_property
     def user(self) -> Ints:
-        users: Ints = self.owner // len(self._fleet.models)
+        users: Ints = self.owner // len(self._fleet.servers.models)
         return users
 
     @cached_property

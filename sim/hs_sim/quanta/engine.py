@@ -10,27 +10,23 @@ this depth, and said in docs/simulator.md: messages and their delays, which GPU 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from heapq import heappop
 from itertools import compress
 from math import floor, isnan
-from operator import is_not
 
 import numpy as np
 
 from hs_core import plan as plans
 from hs_core.forms import Form
-from hs_core.job_tickets import JobTickets
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import check_all_end, keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
-from hs_sim.quanta.ledger import as_floats
-from hs_sim.quanta.rows import Floats, Ints
+from hs_sim.quanta.agenda import CHANGE, END, STAND, TRIED
+from hs_sim.quanta.rows import Floats
 from hs_sim.quanta.running import Running
-from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
+from hs_sim.quanta.state import EPSILON_S
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
@@ -136,7 +132,7 @@ class _Run(Running):
             at_s = self._next_s()
             if at_s > end_s + EPSILON_S:
                 return False
-            if at_s >= end_s - EPSILON_S and self._later_kind(at_s) != END:
+            if at_s >= end_s - EPSILON_S and self._agenda.next_by(at_s) != END:
                 return False  # a matter of the next edge
             self._now_s = at_s
             on_the_way = bool(self._moving or self._rising)
@@ -164,10 +160,7 @@ class _Run(Running):
         come_s = (
             self._fleet.jobs[self._next_job].arrival_s if self._next_job < len(self._fleet.jobs) else np.inf
         )
-        return min(come_s, self._later[0][0] if self._later else np.inf)
-
-    def _later_kind(self, at_s: float) -> int:
-        return self._later[0][1] if self._later and self._later[0][0] <= at_s else COME
+        return min(come_s, self._agenda.next_s)
 
     def _happen(self, until_s: float, *, edge: bool = False) -> set[int]:
         """All that is due; the servers where GPUs may be idle now."""
@@ -176,12 +169,11 @@ class _Run(Running):
             fleet.comes(self._next_job)
             self._next_job += 1
             self._since.came = True
-        while self._later and self._later[0][0] <= until_s:
-            at_s, what, job = heappop(self._later)
+        for at_s, what, job in self._agenda.due(until_s):
             if what == END:
                 touched.update(self._end(job, at_s))
             elif what == STAND:
-                self._stand([job, *self._due_with(at_s, STAND)], at_s, edge=edge)
+                self._stand([job, *self._agenda.due_with(at_s, STAND)], at_s, edge=edge)
             elif what == CHANGE:
                 self._change_speed(job, at_s)
             elif what == TRIED:
@@ -189,13 +181,6 @@ class _Run(Running):
             else:
                 touched.update(self._written(job, at_s))
         return touched
-
-    def _due_with(self, at_s: float, what: int) -> list[int]:
-        """The jobs to which the same happens at the same time: at the beginning thousands."""
-        jobs = []
-        while self._later and self._later[0][:2] == (at_s, what):
-            jobs.append(heappop(self._later)[2])
-        return jobs
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -236,8 +221,8 @@ class _Run(Running):
             self._since.told()
         if onward.homes:
             self._rehome_all(onward.homes, now_s)
-        if self._strides and onward.tickets:
-            self._weigh(onward.tickets)
+        if onward.tickets:
+            self._strides.weigh(onward.tickets)
         self._turns.plan(onward.turns)
         if onward.entitled is not None:
             self._series.entitled(onward.entitled, now_s)
@@ -250,7 +235,7 @@ class _Run(Running):
         for _ in compress(ids, started):
             self._budget.take(now_s)
         if all(started) and self._moves_at_once():
-            self._move_at_once(jobs, [fleet.rows(homes[job]) for job in ids], now_s)
+            self._move_at_once(jobs, [fleet.servers.rows(homes[job]) for job in ids], now_s)
         else:
             for job_id in ids:
                 self._rehome(job_id - 1, homes[job_id], now_s)
@@ -280,7 +265,7 @@ class _Run(Running):
             now_s=now_s,
             quantum_s=self._quantum_s,
             quantum=self._quantum + 1,
-            hosts=fleet.host_facts,
+            hosts=fleet.servers.facts,
             jobs=facts,
             tickets={user: fleet.tickets[user] for user in fleet.users_here()},
             rates=self._measured.rates(),
@@ -300,9 +285,7 @@ class _Run(Running):
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
         news = plans.check(snapshot, verdict.plan, self._policy.needs)
-        self._decisions += 1
-        self._decision_s += took_s
-        self._decision_s_max = max(self._decision_s_max, took_s)
+        self._asked.took(took_s)
         self._memory = verdict.memory
         self._sequel = verdict.sequel
         self._patience.decided(self._quantum)
@@ -310,8 +293,8 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, news: Iterable[plans.Homed], now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
-        if not self._strides and self._turns.leave_some(plan.turns):
-            self._list_all()
+        if not self._strides.kept and self._turns.leave_some(plan.turns):
+            self._strides.keep()
         for facts, names in news:
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
@@ -323,7 +306,7 @@ class _Run(Running):
             if facts.started and (names != facts.hosts or reshaped):
                 self._budget.take(now_s)
             self._rehome(job, names, now_s, copies, shape)
-        self._weigh(plan.tickets)
+        self._strides.weigh(plan.tickets)
         self._told_trials(plan, now_s)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
@@ -341,7 +324,7 @@ class _Run(Running):
         copies: tuple[int, ...] = (),
         shape: Form | None = None,
     ) -> None:
-        home = self._fleet.rows(names)
+        home = self._fleet.servers.rows(names)
         if self._fleet.started[job]:
             self._move(job, home, now_s, copies, shape)
         elif job not in self._moving:
@@ -365,35 +348,13 @@ class _Run(Running):
             self._charge_one(job, now_s)
         self._foresee_trials(here)
 
-    def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
-        if tickets is self._told or not self._strides:
-            return
-        self._told = tickets
-        if isinstance(tickets, JobTickets):
-            self._weights.clear()  # what they are told next is compared by value
-            self._set_tickets(tickets.ids - 1, tickets.floats())
-            return
-        # Most have the very same as before.
-        news = list(map(is_not, tickets.values(), map(self._weights.get, tickets)))
-        changed = dict(compress(tickets.items(), news))
-        if not changed:
-            return
-        self._weights.update(changed)
-        jobs = np.fromiter(changed, dtype=np.int64, count=len(changed)) - 1
-        self._set_tickets(jobs, as_floats(changed.values()))
-
-    def _set_tickets(self, jobs: Ints, values: Floats) -> None:
-        self._tickets[jobs] = values
-        here = self._rows.row[jobs] >= 0
-        self._rows.set_tickets(jobs[here], values[here])
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _result(self, cpu_s: float) -> Result:
         fleet = self._fleet
         began = np.where(fleet.first_s <= self._now_s, fleet.first_s, np.nan).tolist()
         ended = fleet.ended_s.tolist()
-        suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
+        suspends, migrations = fleet.suspends.counts().tolist(), fleet.migrations.tolist()
         steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
         had_s = fleet.gpu_s(np.arange(len(fleet.jobs))).tolist()
         outcomes = tuple(
@@ -405,7 +366,7 @@ class _Run(Running):
                 started_s=_or_none(began[at]),
                 ended_s=_or_none(ended[at]),
                 steps=int(job.steps * (1.0 - left[at] / steps[at])) if isnan(ended[at]) else job.steps,
-                gpu_s={model: gpu_s for model, gpu_s in zip(fleet.models, had, strict=True) if gpu_s},
+                gpu_s={model: gpu_s for model, gpu_s in zip(fleet.servers.models, had, strict=True) if gpu_s},
                 suspends=suspends[at],
                 migrations=migrations[at],
             )
@@ -418,9 +379,9 @@ class _Run(Running):
             samples=self._series.samples(),
             ended_s=self._now_s,
             quanta=self._quanta,
-            decisions=self._decisions,
-            decision_s_mean=self._decision_s / self._decisions if self._decisions else 0.0,
-            decision_s_max=self._decision_s_max,
+            decisions=self._asked.times,
+            decision_s_mean=self._asked.mean_s,
+            decision_s_max=self._asked.longest_s,
             cpu_s=cpu_s,
             trades=tuple(self._trades),
         )

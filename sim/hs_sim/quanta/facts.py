@@ -1,16 +1,19 @@
 """What policies see of jobs, made column by column: among a hundred thousand jobs most have to be made anew for every decision."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
+
 from hs_core.model import spans
 from hs_core.names import JobId
 from hs_core.policy import JobFacts
 from hs_sim.model import SimJob
+from hs_sim.quanta.rows import Bools, Ints
 
 _NAMES = [each.name for each in fields(JobFacts)]
 _DEFAULTS = {each.name: each.default for each in fields(JobFacts) if each.default is not MISSING}
@@ -74,3 +77,31 @@ class Columns:
         if name in become:
             return islice(become[name], len(jobs))
         return map(self._said[name].__getitem__, jobs)
+
+
+class Facts:
+    """Of every job what was made of it last, and made anew where something has changed since. Mutable."""
+
+    def __init__(self, jobs: Sequence[SimJob]) -> None:
+        self._columns = Columns(jobs)
+        self._made: list[Any] = [None] * len(jobs)
+        self._odd: Bools = np.ones(len(jobs), dtype=np.bool_)  # something of them has changed
+
+    def changed(self, jobs: int | Sequence[int] | Ints) -> None:
+        self._odd[jobs] = True
+
+    def forget(self, job: int) -> None:
+        self._made[job] = None
+        self._odd[job] = True
+
+    def of(self, jobs: Ints, now: Callable[[Ints], Mapping[str, Iterable[Any]]]) -> tuple[JobFacts, ...]:
+        """`now`: what has become of jobs, by field."""
+        anew = jobs[self._odd[jobs]]
+        if anew.size:
+            made = self._columns.facts(anew.tolist(), now(anew))
+            for job, facts in zip(anew.tolist(), made, strict=True):
+                self._made[job] = facts
+            self._odd[anew] = False
+        return tuple(
+            self._made if jobs.size == len(self._made) else map(self._made.__getitem__, jobs.tolist())
+        )

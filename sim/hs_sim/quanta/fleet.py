@@ -1,32 +1,30 @@
 """Everything there is, as arrays: one place a job of the workload, one place a server."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fractions import Fraction
-from itertools import compress, product
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.datasets import after_use
-from hs_core.forms import ENOUGH_NOISE, Form, Shape
-from hs_core.job_class import job_class, named_class
+from hs_core.forms import Form, Shape
 from hs_core.model import Dataset, split_memory
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Going, HostFacts, JobFacts
-from hs_core.strategy import class_as
-from hs_sim.cluster import check_fits, servers
-from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
-from hs_sim.model import Experiment, SimJob, Workload
-from hs_sim.quanta.facts import Columns
+from hs_core.policy import Going, JobFacts
+from hs_sim.cluster import check_fits
+from hs_sim.model import Experiment, Workload
+from hs_sim.quanta.classes import Classes
+from hs_sim.quanta.elastics import Elastics
+from hs_sim.quanta.facts import Facts
 from hs_sim.quanta.rows import Bools, Floats, Ints
+from hs_sim.quanta.servers import Servers
+from hs_sim.quanta.suspends import Suspends
 from hs_sim.quanta.together import lie_together
 
 Places = NDArray[np.int32]
 
 NOWHERE = np.inf
-MANY_STOPS = 64
 IN_EACH_QUANTUM = (  # of those who run; then of those who begin or leave
     *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "gang", "had"),
     *("pair", "ready_s", "first_s", "ended_s", "model", "per_node"),
@@ -36,131 +34,87 @@ IN_EACH_QUANTUM = (  # of those who run; then of those who begin or leave
 class Fleet:
     def __init__(self, experiment: Experiment, *, mixed: bool = False, progress: bool = True) -> None:
         """`mixed`: a job may live on several GPU models. `progress`: of what jobs have received and done, facts are as of their last turn at least."""
+        workload, self.jobs = experiment.workload, experiment.workload.jobs
+        for job in self.jobs:
+            check_fits(job, workload, experiment.cluster, mixed=mixed)
+        self.servers = Servers(experiment.cluster)
+        self.classes = Classes(workload, self.servers.models)
+        self._people(workload)
+        self._as_submitted()
+        self._at_homes()
+        self._in_turns()
+        lie_together(self, IN_EACH_QUANTUM)
+        self.elastics = Elastics(workload, self.shapes)
+        self.suspends = Suspends(len(self.jobs))
+        self.changes = 0  # of where somebody lives, and of what is charged there
+        self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._here: Ints | None = None  # the same; None: others than before
         self._progress = progress
-        self._servers(experiment)
-        workload, jobs = experiment.workload, experiment.workload.jobs
-        self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
+        self._facts = Facts(self.jobs)
+
+    def _people(self, workload: Workload) -> None:
+        self.users = sorted({*workload.tickets, *(job.user for job in self.jobs)})
         said = {tickets: Fraction(str(tickets)) for tickets in workload.tickets.values()}
         self.tickets = {user: said[workload.tickets[user]] for user in self.users}
-        users = {user: at for at, user in enumerate(self.users)}
-        pools = ((user, model) for user in self.users for model in self.models)
+        pools = ((user, model) for user in self.users for model in self.servers.models)
         self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
-        for job in jobs:
-            check_fits(job, workload, experiment.cluster, mixed=mixed)
-        count = len(jobs)
-        self.jobs = jobs
+        self.jobs_of = [0] * len(self.users)  # live ones, by user
+
+    def _as_submitted(self) -> None:
+        """What users said of their jobs; of some of it a policy may choose another."""
+        jobs, users = self.jobs, {user: at for at, user in enumerate(self.users)}
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
         self.nodes: Ints = np.array([job.nodes for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
-        self._memory_said = [job.gpu_memory_bytes for job in jobs]
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
         self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
         self.steps_left: Floats = self.steps.copy()
+        self.class_of: Ints = self.classes.of_all()
+        self.job_class = [self.classes.names[at] for at in self.class_of.tolist()]
+        self.accumulation: Ints = np.ones(len(jobs), dtype=np.int64)
+        self._memory_said = [job.gpu_memory_bytes for job in jobs]
         self._spreads = {at: found for at, job in enumerate(jobs) if (found := job.spreads)}
-        self._classes(experiment)
+
+    def _at_homes(self) -> None:
+        """Where they live, as what, how fast they are there, and what they are charged."""
+        count = len(self.jobs)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
-        most = max((job.nodes for job in jobs), default=1)
-        self.rows_of: Places = np.full(
-            (most, count), -1, dtype=np.int32
-        )  # the same, rank by rank, filled up with -1
+        most = max((job.nodes for job in self.jobs), default=1)
+        self.rows_of: Places = np.full((most, count), -1, dtype=np.int32)  # rank by rank, filled up with -1
         self.wide: Bools = np.zeros(count, dtype=np.bool_)  # on more than one
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
-        self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
+        self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `Classes.pairs` has it
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.going: dict[int, Going] = {}  # of those that leave their homes
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
+        self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
-        self.slowed: Floats = np.ones(
-            count
-        )  # how many times as long it takes on its GPUs as on middling ones
-        self.speeds = workload.speeds
-        self.elastic = [job.elastic for job in jobs]  # as declared, until the noise scale was measured
-        self.elastics = {at for at, job in enumerate(jobs) if job.elastic is not None}
-        self.unsure = {at for at, job in enumerate(jobs) if job.elastic != job.truly}
-        self._left_then: Floats = self.steps_left.copy()  # as it came to its home
-        self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
-        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
+        self.slowed: Floats = np.ones(count)  # how often as long it takes on its GPUs as on middling ones
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
-        self.accumulation: Ints = np.ones(count, dtype=np.int64)
+        self.settled_s: Floats = np.zeros(count)
+        self.migrations: Ints = np.zeros(count, dtype=np.int64)
+        self._left_then: Floats = self.steps_left.copy()  # as it came to its home
+        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
+
+    def _in_turns(self) -> None:
+        """Their processes, when they train, and what they have had."""
+        count = len(self.jobs)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
         self.running: Bools = np.zeros(count, dtype=np.bool_)
         self.started: Bools = np.zeros(count, dtype=np.bool_)
         self.had: Floats = np.zeros(count)  # GPU-seconds on the model of its home …
-        self._elsewhere: Floats = np.zeros((count, len(self.models)))  # … and by model, but not on that one
+        models = len(self.servers.models)
+        self._elsewhere: Floats = np.zeros((count, models))  # … and by model, but not on that one
         self.first_s: Floats = np.full(count, np.nan)
         self.ended_s: Floats = np.full(count, np.nan)
-        self.settled_s: Floats = np.zeros(count)
-        self._suspends: Ints = np.zeros(count, dtype=np.int64)
-        self._stopped: list[Ints] = []  # jobs that are to be counted there
         self.raw: Bools = np.ones(count, dtype=np.bool_)  # perhaps not up yet, or never run
         self.near: Bools = np.ones(count, dtype=np.bool_)  # may end before it is looked at all of them again
-        self.changes = 0  # of where somebody lives, and of what is charged there
-        self.migrations: Ints = np.zeros(count, dtype=np.int64)
-        self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
-        self._here: Ints | None = None  # the same; None: others than before
-        self.jobs_of = [0] * len(self.users)  # live ones, by user
-        lie_together(self, IN_EACH_QUANTUM)
-        self._columns = Columns(jobs)
-        self._facts: list[Any] = [None] * count
-        self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
-        self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
-
-    def _servers(self, experiment: Experiment) -> None:
-        """A row each, in the order of the cluster; facts of them by name."""
-        named = list(servers(experiment.cluster))
-        self.hosts: list[HostName] = [name for name, _ in named]
-        self.row_of: dict[HostName, int] = {name: row for row, name in enumerate(self.hosts)}
-        self.host_facts = tuple(
-            sorted(
-                (
-                    HostFacts(
-                        name=name,
-                        model=pool.model,
-                        gpus=pool.gpus_per_server,
-                        gpu_memory_bytes=pool.gpu_memory_bytes,
-                    )
-                    for name, pool in named
-                ),
-                key=lambda host: host.name,
-            )
-        )
-        self._cache_bytes = experiment.cluster.dataset_cache_bytes
-        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
-        self.models = list(dict.fromkeys(pool.model for _, pool in named))
-        self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
-        self.model_of_row: Ints = np.array(
-            [self.models.index(pool.model) for _, pool in named], dtype=np.int64
-        )
-
-    def _classes(self, experiment: Experiment) -> None:
-        """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
-        workload = experiment.workload
-        self._known: dict[tuple[str, str, int], int] = {}  # by user, class and servers
-        self._spread = workload.spread
-        names: list[str] = []
-        self.job_class: list[str] = []
-        pair_of = np.zeros(len(self.jobs), dtype=np.int64)
-        rates: list[list[float]] = []
-        for at, job in enumerate(self.jobs):
-            for (number, class_), nodes in product(enumerate(job.classes), job.spreads or (job.nodes,)):
-                key = (job.user, class_, nodes)
-                if key not in self._known:
-                    self._known[key] = len(names)
-                    names.append(_name(job, number, nodes))
-                    rates.append([_told(workload, job, class_, model, nodes) for model in self.models])
-            pair_of[at] = self._known[job.user, job.classes[0], job.nodes]
-            self.job_class.append(names[pair_of[at]])
-        self._class_names = names
-        self.workload_class = {names[at]: class_ for (_, class_, _), at in self._known.items()}
-        self.class_of: Ints = pair_of
-        self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
-        self.pairs = [(name, model) for name in names for model in self.models]
 
     def becomes(self, job: int, class_: str) -> None:
         """Of that class of the workload from now on."""
@@ -168,20 +122,11 @@ class Fleet:
         if self.home[job]:
             self._pace(job)
         self.near[job] = True
-        self._odd[job] = True
+        self.changed(job)
 
     def _is_of(self, job: int, class_: str) -> None:
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_, int(self.nodes[job])]
-        self.job_class[job] = self._class_names[found]
-
-    def rows(self, names: tuple[HostName, ...]) -> tuple[int, ...]:
-        return tuple([self.row_of[name] for name in names])
-
-    def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
-        found = self._host_tuples.get(home)
-        if found is None:
-            found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
-        return found
+        self.class_of[job] = found = self.classes.find(self.jobs[job].user, class_, int(self.nodes[job]))
+        self.job_class[job] = self.classes.names[found]
 
     def settle(
         self,
@@ -219,35 +164,30 @@ class Fleet:
         self._pace(job)
         self.settled_s[job] = now_s
         self._left_then[job] = self.steps_left[job]
-        self._odd[job] = True
+        self.changed(job)
 
     def settle_all(self, jobs: Ints, homes: Sequence[tuple[int, ...]], now_s: float) -> None:
         """The same for many, each with one server as before, and in the shape that it has."""
         for job, home in zip(jobs.tolist(), homes, strict=True):
             self._reside(job, home)
         self.rows_of[0, jobs] = rows = np.array([row for (row,) in homes], dtype=np.int64)
-        model = self.model_of_row[rows]
+        model = self.servers.model[rows]
         self._is_on(jobs, model)
-        self.alone[jobs] = self.rate[jobs] = self.rates[self.class_of[jobs], model] / self.slowed[jobs]
+        self.alone[jobs] = self.rate[jobs] = (
+            self.classes.rates[self.class_of[jobs], model] / self.slowed[jobs]
+        )
         self.settled_s[jobs] = now_s
         self._left_then[jobs] = self.steps_left[jobs]
-        self._odd[jobs] = True
+        self.changed(jobs)
 
     def _reside(self, job: int, home: tuple[int, ...]) -> None:
-        self.home[job], self.home_names[job] = home, self.names(home)
+        self.home[job], self.home_names[job] = home, self.servers.called(home)
         self._bound.pop(job, None)
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
-        if model not in self.models:
+        if model not in self.servers.models:
             return
-        mine = [at for at, job in enumerate(self.jobs) if job_class in job.classes]
-        for job in mine:
-            spec = self.jobs[job]
-            for nodes in spec.spreads or (spec.nodes,):
-                part = self._spread.get((job_class, model), 1.0) if nodes > 1 else 1.0
-                row = self._known[spec.user, job_class, nodes]
-                self.rates[row, self.models.index(model)] = steps_per_s * part
-        for job in mine:
+        for job in self.classes.change_speed(job_class, model, steps_per_s):
             if self.home[job]:
                 self._pace(job)
 
@@ -255,29 +195,33 @@ class Fleet:
         home = self.home[job]
         if len(home) == 1 and job not in self.copies:  # as nearly all
             self.spread.discard(job)
-            model = int(self.model_of_row[home[0]])
+            model = int(self.servers.model[home[0]])
             self._is_on(job, model)
             rate = (
-                self._elastic_rate(job, model)
+                self.elastics.rate_on(job, self.servers.models[model])
                 if job in self.elastics
-                else self.rates[self.class_of[job], model]
+                else self.classes.rates[self.class_of[job], model]
             )
             self.alone[job] = self.rate[job] = rate / self.slowed[job]
             return
-        rates = self.rates[self.class_of[job]]
-        models = self.model_of_row[list(home)].tolist()
+        rates = self.classes.rates[self.class_of[job]]
+        models = self.servers.model[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self._is_on(job, model)
-        rate = rates[model] if self.jobs[job].elastic is None else self._elastic_rate(job, model)
+        rate = (
+            rates[model]
+            if self.jobs[job].elastic is None
+            else self.elastics.rate_on(job, self.servers.models[model])
+        )
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
 
     def _is_on(self, job: int | Ints, model: int | Ints) -> None:
-        models = len(self.models)
+        models = len(self.servers.models)
         self.changes += 1
         self.near[job] = True
         elsewhere, before = self._elsewhere.reshape(-1), self.model[job]
@@ -286,18 +230,6 @@ class Fleet:
         self.model[job] = model
         self.owner[job] = self.user[job] * models + model
         self.pair[job] = self.class_of[job] * models + model
-
-    def shape_of(self, job: int) -> Shape:
-        """Of an elastic one, also where nobody chose it."""
-        shape, said = self.shapes.get(job), self.jobs[job].elastic
-        assert said is not None
-        return shape if isinstance(shape, Shape) else said.on(self.jobs[job].gang, self.jobs[job].nodes)
-
-    def _elastic_rate(self, job: int, model: int) -> float:
-        """Steps a second in the shape that it has."""
-        elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
-        assert elastic is not None
-        return steps_per_s(elastic, self.speeds[class_, self.models[model]], self.shape_of(job))
 
     def pays(self, job: int, rate: float, charged: float) -> None:
         """Beside whom it is now."""
@@ -320,60 +252,33 @@ class Fleet:
         self.raw[jobs] = True
 
     def stops(self, jobs: Ints) -> None:
-        """They are suspended. Counted later, many together."""
-        self._stopped.append(jobs)
-        if len(self._stopped) >= MANY_STOPS:
-            self._count_stops()
-
-    def _count_stops(self) -> None:
-        if self._stopped:
-            self._suspends += np.bincount(np.concatenate(self._stopped), minlength=self._suspends.size)
-            self._stopped.clear()
-
-    @property
-    def suspends(self) -> Ints:
-        self._count_stops()
-        return self._suspends
+        """They are suspended."""
+        self.suspends.add(jobs)
 
     def learn_noise(self, jobs: Iterable[int]) -> None:
         """Of those of these, which train, that have measured the noise scale of their gradients often enough."""
         for job in jobs:
-            truly = self.jobs[job].truly
             if not self.rate[job] > 0:
                 continue
-            shape = self.shape_of(job)
-            speed = self.speeds[self.jobs[job].job_class, self.models[self.model[job]]]
-            trained_s = (self._left_then[job] - self.steps_left[job]) / self.rate[job]
-            if noise_samples(speed, shape, float(trained_s)) >= ENOUGH_NOISE:
-                self.elastic[job] = truly
-                self.unsure.discard(job)
-                self._odd[job] = True
+            trained_s = float((self._left_then[job] - self.steps_left[job]) / self.rate[job])
+            if self.elastics.trained(job, self.model_of(job), trained_s):
+                self.changed(job)
+
+    def model_of(self, job: int) -> str:
+        """The GPUs of its home; of several models the slowest."""
+        model: str = self.servers.models[self.model[job]]
+        return model
 
     def read(self, job: int) -> float:
         """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
-        spec, missing = self.jobs[job], 0.0
+        spec = self.jobs[job]
         if not spec.dataset:
-            return missing
-        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
-        for row in self.home[job]:
-            before = self._datasets[row]
-            if all(one.name != data.name for one in before):
-                missing = float(data.bytes)
-            self._datasets[row] = after_use(before, data, self._cache_bytes)
-            if {one.name for one in self._datasets[row]} != {one.name for one in before}:
-                self._lies(row)
-        return missing
-
-    def _lies(self, row: int) -> None:
-        """Other data sets than before."""
-        name, names = self.hosts[row], frozenset(data.name for data in self._datasets[row])
-        self.host_facts = tuple(
-            replace(host, datasets=names) if host.name == name else host for host in self.host_facts
-        )
+            return 0.0
+        return self.servers.read(self.home[job], Dataset(name=spec.dataset, bytes=spec.dataset_bytes))
 
     def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
         self._bound[job] = gpus
-        self._odd[job] = True
+        self.changed(job)
 
     def slow(self, job: int, times: float) -> None:
         """Its mini-batches take so many times as long as on middling GPUs."""
@@ -382,9 +287,9 @@ class Fleet:
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
-        found = np.zeros((jobs.size, len(self.models)), dtype=np.int64)
+        found = np.zeros((jobs.size, len(self.servers.models)), dtype=np.int64)
         for at, job in enumerate(jobs.tolist()):
-            np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
+            np.add.at(found[at], self.servers.model[list(self.home[job])], self.per_node[job])
         return found
 
     def comes(self, job: int) -> None:
@@ -396,8 +301,7 @@ class Fleet:
         self.steps_left[job] = 0.0
         self.ended_s[job] = now_s
         self.copies.pop(job, None)
-        self._facts[job] = None
-        self._odd[job] = True
+        self._facts.forget(job)
         del self.live[job]
         self._here = None
         self.jobs_of[self.user[job]] -= 1
@@ -414,8 +318,8 @@ class Fleet:
 
     def goes(self, job: int, home: tuple[int, ...], shape: Form | None) -> None:
         """It leaves for there, where it will have this shape."""
-        self.going[job] = Going(hosts=self.names(home), gpus=self._per_node_as(job, shape))
-        self._odd[job] = True
+        self.going[job] = Going(hosts=self.servers.called(home), gpus=self._per_node_as(job, shape))
+        self.changed(job)
 
     def _per_node_as(self, job: int, shape: Form | None) -> int:
         """GPUs on each of its servers, where it runs so; None: as it does."""
@@ -428,23 +332,17 @@ class Fleet:
         )
 
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
-        self._odd[jobs] = True
+        """Other facts than before."""
+        self._facts.changed(jobs)
 
     def switched(self, jobs: int | Sequence[int] | Ints) -> None:
         """They run now, or no more: other facts for who goes by progress."""
         if self._progress:
-            self._odd[jobs] = True
+            self.changed(jobs)
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
-        found, live = self._facts, self.here()
-        anew = live[self._odd[live]]
-        if anew.size:
-            made = self._columns.facts(anew.tolist(), self._now(anew, now_s, movable))
-            for job, facts in zip(anew.tolist(), made, strict=True):
-                found[job] = facts
-            self._odd[anew] = False
-        return tuple(found if live.size == len(found) else map(found.__getitem__, self.live))
+        return self._facts.of(self.here(), lambda jobs: self._now(jobs, now_s, movable))
 
     def turn(self) -> frozenset[JobId]:
         """Who is in its turn now."""
@@ -476,7 +374,7 @@ class Fleet:
         if self._spreads:
             now["spreads"] = [() if self.home[job] else self._spreads.get(job, ()) for job in which]
         if self.elastics:
-            now["elastic"] = map(self.elastic.__getitem__, which)
+            now["elastic"] = map(self.elastics.said.__getitem__, which)
         if self._bound:
             now["gpus"] = [self._bound.get(job, ()) for job in which]
         return now
@@ -509,19 +407,3 @@ class Fleet:
             spec, parts = self.jobs[jobs[at]], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
-
-
-def _name(job: SimJob, number: int, nodes: int) -> str:
-    """Of one of its classes, over so many servers, as the controller has it."""
-    if not job.strategies and (name := job.classes[number]):
-        return named_class(job.user, name, nodes)
-    found = job_class(job.user, replace(job.spec(), nodes=nodes, gpus=job.gang // nodes))
-    return class_as(found, job.strategies[number]) if job.strategies else found
-
-
-def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) -> float:
-    """What jobs of the class report as declared."""
-    speed = workload.speeds.get((class_, model))
-    if job.elastic is not None and speed is not None:
-        return told_per_s(speed, job.elastic.on(job.gang, job.nodes))
-    return workload.rate(class_, model, nodes)

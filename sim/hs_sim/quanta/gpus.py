@@ -68,8 +68,8 @@ class Gpus:
         found: Bound = {}
         for row in self._fleet.home[job]:
             taken = used.get(row, set())
-            free = [gpu for gpu in range(int(self._fleet.gpus[row])) if gpu not in taken]
-            shared = [gpu for gpu in range(int(self._fleet.gpus[row])) if gpu in taken]
+            free = [gpu for gpu in range(int(self._fleet.servers.gpus[row])) if gpu not in taken]
+            shared = [gpu for gpu in range(int(self._fleet.servers.gpus[row])) if gpu in taken]
             found[row] = tuple([*free, *shared][:each])
         return found
 
@@ -110,7 +110,7 @@ class Slowdowns(Mapping[tuple[str, HostName], tuple[float, ...]]):
         return bool(self._said)
 
     def of(self, job: int, row: int, gpu: int) -> float:
-        times = self._find(self._fleet.job_class[job], self._fleet.hosts[row])
+        times = self._find(self._fleet.job_class[job], self._fleet.servers.names[row])
         return 1.0 if times is None else times[gpu]
 
     def _find(self, job_class: str, host: HostName) -> tuple[float, ...] | None:
@@ -129,7 +129,7 @@ class Slowdowns(Mapping[tuple[str, HostName], tuple[float, ...]]):
         return found
 
     def __iter__(self) -> Iterator[tuple[str, HostName]]:
-        keys = ((name, host) for name in self._fleet.workload_class for host in self._said)
+        keys = ((name, host) for name in self._fleet.classes.of_workload for host in self._said)
         return (key for key in keys if self._find(*key) is not None)
 
     def __len__(self) -> int:

@@ -1,14 +1,15 @@
 """What happens to a job of a run: it is placed, comes up, moves, stops, ends."""
 
 from collections.abc import Sequence
-from heapq import heappush
 
 import numpy as np
 
 from hs_core.forms import Form
 from hs_core.model import Migrate
+from hs_sim.quanta.agenda import STAND, WRITTEN
+from hs_sim.quanta.journey import Journey
 from hs_sim.quanta.rows import Ints
-from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
+from hs_sim.quanta.state import EPSILON_S, State
 
 
 class Lives(State):
@@ -21,7 +22,7 @@ class Lives(State):
             return ()  # it was held up on the way
         home = fleet.home[job]
         self._free(job)
-        self._remove(job)
+        self._strides.leaves(job)
         self._turns.ends(job)
         fleet.ends(job, now_s)
         if not fleet.live:
@@ -35,7 +36,7 @@ class Lives(State):
     def _idles_beside_gangs(self, row: int) -> bool:
         """As `ClusterMachine` has it."""
         own = self._rows.gang[row][self._rows.job[row] >= 0]
-        return self._turns.has_parts(row) and bool(own.sum() < self._fleet.gpus[row])
+        return self._turns.has_parts(row) and bool(own.sum() < self._fleet.servers.gpus[row])
 
     def _stand(self, jobs: Sequence[int], now_s: float, *, edge: bool) -> None:
         """Their processes are up: they take part from now on, like newcomers."""
@@ -69,15 +70,15 @@ class Lives(State):
     def _written(self, job: int, now_s: float) -> tuple[int, ...]:
         """A checkpoint is durable: the point of no return, it belongs to its new home."""
         fleet, costs = self._fleet, self._costs
-        old, new = fleet.home[job], self._moving.pop(job)
+        old, journey = fleet.home[job], self._moving.pop(job)
+        new, shape = journey.home, journey.shape
         del fleet.going[job]
         if fleet.running[job]:
             self._stop(job, now_s)
-        carry = self._remove(job)
-        shape = self._shapes.pop(job)
+        carry = self._strides.leaves(job)
         fleet.migrations[job] += new != old or shape != fleet.shapes.get(job)
         averaged = len(old) if job in fleet.copies else 1
-        self._settle(job, new, now_s, self._copies.pop(job), shape)
+        self._settle(job, new, now_s, journey.copies, shape)
         bytes_ = float(fleet.state_bytes[job]) * averaged  # each of the new has them all
         come_s = now_s + bytes_ / costs.network_bytes_per_s
         if new != old:
@@ -120,38 +121,10 @@ class Lives(State):
         for row, gpus in self._pairs.kept(job).items():
             self._used[row] += gpus
 
-    def _remove(self, job: int) -> float | None:
-        """From its server's stride, if it is on one server: what it carries. Where the policy hands out all turns, that is nothing."""
-        if job in self._unlisted:
-            del self._unlisted[job]
-            return 0.0
-        row = self._rows.row_of(job)
-        return self._rows.remove(job, carries=bool(self._turns.local[row])) if row >= 0 else None
-
-    def _list(self, job: int, carry: float | None) -> None:
-        """Into its server's stride."""
-        fleet = self._fleet
-        self._rows.add(
-            job,
-            fleet.home[job][0],
-            int(fleet.per_node[job]),
-            float(self._tickets[job]),
-            kin=fleet.jobs[job].user,
-            carry=carry,
-        )
-
-    def _list_all(self) -> None:
-        """From now on some server shares GPUs out itself: strides are kept, with all that have come, in that order."""
-        self._strides = True
-        for job, carry in self._unlisted.items():
-            self._list(job, carry)
-        self._rows.begin([job for job in self._unlisted if self._fleet.started[job]])
-        self._unlisted.clear()
-
     def _place(
         self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
-        self._remove(job)
+        self._strides.leaves(job)
         self._settle(job, home, now_s, copies, shape)
         self._rise(job, now_s, None)
 
@@ -171,23 +144,18 @@ class Lives(State):
         fleet.changed(job)
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
-            if self._strides:
-                self._list(job, carry)
-            else:
-                self._unlisted[job] = carry
+            self._strides.comes(job, carry)
         if fleet.ready_s[job] <= self._now_s:
             self._up.append(job)  # once its tickets are known
         else:
-            heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
+            self._agenda.add(float(fleet.ready_s[job]), STAND, job)
 
     def _move(
         self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         """Suspended through a checkpoint first; its GPUs are its own until that is written."""
         self._movable[job] = False
-        self._copies[job] = copies
-        self._shapes[job] = shape
-        self._moving[job] = home
+        self._moving[job] = Journey(home=home, copies=copies, shape=shape)
         self._fleet.goes(job, home, shape)
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
@@ -197,13 +165,13 @@ class Lives(State):
         if write_s <= 0:
             self._written(job, now_s)
             return
-        heappush(self._later, (now_s + write_s, WRITTEN, job))
+        self._agenda.add(now_s + write_s, WRITTEN, job)
 
     def _moves_at_once(self) -> bool:
         """Moves take no time, and nothing but its home becomes another of who moves."""
         fleet = self._fleet
         odd = fleet.elastics or fleet.shapes or fleet.copies or self._moving or self._rising
-        return self._moves_free and not (odd or self._trials.any or self._pairs.any or self._strides)
+        return self._moves_free and not (odd or self._trials.any or self._pairs.any or self._strides.kept)
 
     def _move_at_once(self, jobs: Ints, homes: Sequence[tuple[int, ...]], now_s: float) -> None:
         """What `_move` of each, all of which have processes, comes to then. At an edge: what is in use is counted after it."""
@@ -219,8 +187,8 @@ class Lives(State):
             fleet.migrations[job] += home != fleet.home[job]
             if len(home) == len(fleet.home[job]) == 1:
                 single[job] = home
-                del self._unlisted[job]
-                self._unlisted[job] = 0.0  # in the order in which they come to their servers
+                # In the order in which they come to their servers.
+                self._strides.comes(job, self._strides.leaves(job))
             else:
                 self._settle(job, home, now_s, (), None)
         fleet.settle_all(np.array([*single], dtype=np.int64), [*single.values()], now_s)

@@ -90,7 +90,7 @@ class Pairs:
 
     def _key(self, job: int, other: int) -> Key:
         fleet = self._fleet
-        return fleet.job_class[job], fleet.job_class[other], fleet.models[fleet.model[job]]
+        return fleet.job_class[job], fleet.job_class[other], fleet.model_of(job)
 
     def _ratio(self, job: int, other: int) -> float:
         return self._truth.get(self._key(job, other), self._otherwise)
@@ -120,8 +120,8 @@ class Interference(Mapping[Key, float]):
     """What the workload says of pairs of classes, by the classes that the controller knows: of each job another, they are too many to list before they are asked for."""
 
     def __init__(self, fleet: Fleet, table: Mapping[Key, float]) -> None:
-        self._of = fleet.workload_class
-        self._models = fleet.models
+        self._of = fleet.classes.of_workload
+        self._models = fleet.servers.models
         self._table = table
 
     def __getitem__(self, key: Key) -> float:

@@ -20,7 +20,7 @@ class Patience:
     def __init__(self, fleet: Fleet, since: Since) -> None:
         self._fleet = fleet
         self._since = since
-        self._gpus = int(fleet.gpus.sum())
+        self._gpus = int(fleet.servers.gpus.sum())
         self._decided_at = 0
         self._least_idle = inf  # GPUs
 

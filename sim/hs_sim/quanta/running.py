@@ -34,7 +34,7 @@ class Running(Lives):
         else:
             self._rows.rest()
             chosen = gangs
-        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else free)
+        used = fleet.servers.gpus - (self.gpus_left(chosen) if self._pairs.any else free)
         late = []
         whole = set(forced.tolist()) if self._rising else ()
         for job in self._rising:
@@ -44,12 +44,12 @@ class Running(Lives):
                 and len(fleet.home[job]) == 1
                 and self._turns.local[row]
                 and not self._rows.competes(job)  # else it was picked, or does not fit
-                and used[row] + fleet.per_node[job] <= fleet.gpus[row]
+                and used[row] + fleet.per_node[job] <= fleet.servers.gpus[row]
             ):
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
-            if self._strides:  # else no turn was told yet, and nobody is there to be charged with them
+            if self._strides.kept:  # else no turn was told yet, and nobody is there to be charged with them
                 self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
@@ -83,7 +83,7 @@ class Running(Lives):
         """On every server, beside these."""
         fleet = self._fleet
         if not jobs.size:
-            return fleet.gpus.copy()
+            return fleet.servers.gpus.copy()
         shared: list[Share] = []
         if self._pairs.any:
             there = set(jobs.tolist())
@@ -95,14 +95,14 @@ class Running(Lives):
         fleet = self._fleet
         which, rows = self._parts(jobs)
         # Whole numbers: they add up the same in any order.
-        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=len(fleet.hosts))
-        left: Ints = fleet.gpus - taken.astype(np.int64)
+        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=len(fleet.servers))
+        left: Ints = fleet.servers.gpus - taken.astype(np.int64)
         for row, _, _, gpus in shared:
             left[row] += gpus
         if np.minimum.reduce(left) < 0:
             row = int(left.argmin())
             raise BrokenError(
-                f"{fleet.hosts[row]} would run {fleet.gpus[row] - left[row]} GPUs' worth of jobs"
+                f"{fleet.servers.names[row]} would run {fleet.servers.gpus[row] - left[row]} GPUs' worth of jobs"
             )
         return left
 
@@ -201,7 +201,7 @@ class Running(Lives):
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""
         fleet = self._fleet
-        free = int(fleet.gpus[row] - self._used[row])
+        free = int(fleet.servers.gpus[row] - self._used[row])
         if free <= 0 or not self._turns.local[row]:
             return
         busy = fleet.running
@@ -234,7 +234,7 @@ class Running(Lives):
         entering = [job for job in wanted if not fleet.running[job] and rows.issuperset(fleet.home[job])]
         for job in sorted(entering, key=lambda job: (self._pairs.guest(job), job)):
             needed = self._needed(job, set(self._run_now.tolist()) if self._pairs.any else ())
-            if all(self._used[row] + gpus <= fleet.gpus[row] for row, gpus in needed.items()):
+            if all(self._used[row] + gpus <= fleet.servers.gpus[row] for row, gpus in needed.items()):
                 for row, gpus in needed.items():
                     self._used[row] += gpus
                 one = np.array([job])

@@ -21,17 +21,17 @@ class Shapes:
         self._known: dict[Pair, dict[Shape, float]] = {}
         for job, spec in enumerate(fleet.jobs) if known else ():
             if spec.elastic is not None:
-                for model in fleet.models:
+                for model in fleet.servers.models:
                     known_shapes = shapes_to_know(spec.elastic, spans=spans(spec.spec()))
-                    for shape in (*known_shapes, fleet.shape_of(job)):
+                    for shape in (*known_shapes, fleet.elastics.shape_of(job)):
                         self._learn(job, model, shape)
 
     def report(self, jobs: Iterable[int]) -> bool:
         """Of these, which are elastic and train. True if a policy may want to know."""
         news = False
         for job in jobs:
-            shape = self._fleet.shape_of(job)
-            model = self._fleet.models[self._fleet.model[job]]
+            shape = self._fleet.elastics.shape_of(job)
+            model = self._fleet.model_of(job)
             key = ((self._fleet.job_class[job], model), shape)
             self._reports[key] += 1
             if self._reports[key] == ENOUGH:
@@ -40,7 +40,7 @@ class Shapes:
         return news
 
     def _learn(self, job: int, model: str, shape: Shape) -> None:
-        speed = self._fleet.speeds.get((self._fleet.jobs[job].job_class, model))
+        speed = self._fleet.elastics.speed_on(job, model)
         if speed is not None:
             pair = (self._fleet.job_class[job], model)
             self._known.setdefault(pair, {})[shape] = told_per_s(speed, shape)

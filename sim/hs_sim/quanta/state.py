@@ -1,116 +1,127 @@
 """What a run has, and what jobs get of it: time on GPUs, charged, and steps."""
 
-from collections.abc import Iterable, Mapping
-from fractions import Fraction
-from heapq import heapify, heappush
+from collections.abc import Iterable
 from math import floor, isinf
 
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.forms import Form
-from hs_core.names import JobId
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
+from hs_sim.quanta.agenda import END, TRIED, Agenda
+from hs_sim.quanta.asked import Asked
 from hs_sim.quanta.crew import Crew
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.gpus import Gpus
+from hs_sim.quanta.journey import Journey
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.pairs import Pairs
 from hs_sim.quanta.patience import Patience
 from hs_sim.quanta.profile import Measured
-from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.rows import Bools, Floats, Ints
 from hs_sim.quanta.shapes import Shapes
 from hs_sim.quanta.since import Since
 from hs_sim.quanta.stages import Stages
+from hs_sim.quanta.strides import Strides
 from hs_sim.quanta.trials import Trials
 from hs_sim.quanta.turns import Turns
 
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
 NEAR = 16  # quanta for which it is known whose ends are too far away
-COME, END, STAND, WRITTEN, CHANGE, TRIED = range(6)  # what happens inside quanta
 
 
 class State:
     def __init__(self, experiment: Experiment, policy: Policy) -> None:
         self._experiment = experiment
         self._policy = policy
-        self._costs = costs = experiment.costs
+        self._costs = experiment.costs
         self._quantum_s = experiment.quantum_s
-        self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
-        count = len(fleet.jobs)
-        self._rows = Rows(len(fleet.hosts), count)
-        self._strides = False  # some turn has left GPUs to a server's own stride; before, nobody is in one
-        self._unlisted: dict[int, float | None] = {}  # who would be, as they came, and what each carries
-        self._series = Series(fleet.users, fleet.owners, experiment.sample_s)
-        self._measured = Measured(
-            fleet.pairs,
-            fleet.rates.ravel(),
-            experiment.noise.rate_cv,
-            experiment.seed,
-            known=experiment.known_rates,
-        )
-        self._memory: Memory = {}
-        self._turns = Turns(fleet, rounds=experiment.rounds)
-        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
-        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
-        self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
-        self._stages = Stages(fleet, compat=experiment.compat)
+        self._fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
+        self._turns = Turns(self._fleet, rounds=experiment.rounds)
+        self._strides = Strides(self._fleet, self._turns)
+        self._rows = self._strides.rows
+        self._agenda = Agenda(experiment.workload.changes)
+        self._under_way()
+        self._on_gpus()
+        self._what_is_measured()
+        self._about_the_policy()
+        self._clock()
+
+    def _under_way(self) -> None:
+        """Jobs between two homes, and between being placed and being up."""
+        fleet, costs = self._fleet, self._costs
+        self._moving: dict[int, Journey] = {}  # their checkpoints are under way
+        self._rising: dict[int, None] = {}  # placed, process not up yet
+        self._up: list[int] = []  # placed, and nothing has to be waited for
+        self._movable: Bools = np.zeros(len(fleet.jobs), dtype=np.bool_)
         # To go elsewhere takes no time: what is on its way has arrived.
         self._moves_free = (
             costs.suspend_s == costs.start_s == 0
             and isinf(costs.checkpoint_bytes_per_s)
             and isinf(costs.network_bytes_per_s)
-            and not policy.needs.copies
+            and not self._policy.needs.copies
             and not any(job.dataset for job in fleet.jobs)
         )
-        # Somewhere, or beside some other, a job may make no progress.
-        self._some_stand = bool(
-            experiment.workload.changes or (fleet.rates <= 0).any() or fleet.elastics or policy.needs.sharing
-        )
-        self._loses_restarts = experiment.compat and experiment.workload.peer.restart_s > 0
-        self._ran: Bools = np.zeros(
-            count, dtype=np.bool_
-        )  # at the end of the round before, where that matters
-        self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
-        self._clears_s: Floats = np.zeros(
-            len(fleet.hosts)
-        )  # by then who left a server at an edge has stopped
+
+    def _on_gpus(self) -> None:
+        """Who runs now, beside whom, and what of servers that takes."""
+        fleet, experiment = self._fleet, self._experiment
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._runs = Crew(fleet, self._run_now)  # what was asked of them last
+        self._used: Ints = np.zeros(len(fleet.servers), dtype=np.int64)  # GPUs, now
+        # By then who left a server at an edge has stopped.
+        self._clears_s: Floats = np.zeros(len(fleet.servers))
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
+        self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
+        self._stages = Stages(fleet, compat=experiment.compat)
+        self._loses_restarts = experiment.compat and experiment.workload.peer.restart_s > 0
+        # At the end of the round before, where that matters.
+        self._ran: Bools = np.zeros(len(fleet.jobs), dtype=np.bool_)
+        # Somewhere, or beside some other, a job may make no progress.
+        self._some_stand = bool(
+            experiment.workload.changes
+            or (fleet.classes.rates <= 0).any()
+            or fleet.elastics
+            or self._policy.needs.sharing
+        )
         self._first_s = -np.inf  # the last time from which somebody trains who had not before
         self._near_s = -np.inf  # who ends until then is known to be near
-        self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
-        self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
-        self._shapes: dict[int, Form | None] = {}  # and in which shape
+
+    def _what_is_measured(self) -> None:
+        fleet, experiment = self._fleet, self._experiment
+        self._series = Series(fleet.users, fleet.owners, experiment.sample_s)
+        self._measured = Measured(
+            fleet.classes.pairs,
+            fleet.classes.rates.ravel(),
+            experiment.noise.rate_cv,
+            experiment.seed,
+            known=experiment.known_rates,
+        )
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._trials = Trials(fleet, self._quantum_s)
-        self._tickets: Floats = np.ones(count)  # as last told
-        self._told: Mapping[JobId, Fraction] = {}  # the same, as it was said …
-        self._weights: dict[JobId, Fraction] = {}  # … and of every job that anything was said of
-        self._movable: Bools = np.zeros(count, dtype=np.bool_)
-        self._rising: dict[int, None] = {}  # placed, process not up yet
-        self._up: list[int] = []  # placed, and nothing has to be waited for
-        self._later: list[tuple[float, int, int]] = [  # (time, what, job or change)
-            (change.at_s, CHANGE, at) for at, change in enumerate(experiment.workload.changes)
-        ]
-        heapify(self._later)
-        self._next_job = 0
+
+    def _about_the_policy(self) -> None:
+        """What it remembers and may do, and what has come up since it was asked."""
+        self._memory: Memory = {}
+        self._sequel: Sequel | None = None  # of the last verdict, until something changes
+        self._budget = Budget(min(self._experiment.migrations_per_hour, MANY), None)
+        self._since = Since(self._fleet, self._budget, self._moving, self._rising)
+        self._patience = Patience(self._fleet, self._since)
         self._stale = False  # something has changed that is decided about at once, or at the next edge …
         self._stale_at_edge = False  # … or at the next edge in any case
         self._learnt = False  # rates have become known
-        self._sequel: Sequel | None = None  # of the last verdict, until something changes
-        self._now_s = 0.0
-        self._quantum = 0
-        self._edge_s = 0.0
-        self._ended = 0
-        self._quanta = self._decisions = 0
-        self._decision_s = self._decision_s_max = 0.0
+        self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
+        self._asked = Asked()
         self._trades: list[dict[str, object]] = []
-        self._budget = Budget(min(experiment.migrations_per_hour, MANY), None)
-        self._since = Since(fleet, self._budget, self._moving, self._rising)
-        self._patience = Patience(fleet, self._since)
+
+    def _clock(self) -> None:
+        self._now_s = 0.0
+        self._edge_s = 0.0
+        self._quantum = 0
+        self._quanta = 0
+        self._next_job = 0  # of the workload, to come
+        self._ended = 0
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
@@ -120,7 +131,7 @@ class State:
         if not self._run_now.size:
             return
         fleet = self._fleet
-        reports = not self._measured.settled or fleet.unsure or fleet.elastics or self._pairs.any
+        reports = not self._measured.settled or fleet.elastics.unsure or fleet.elastics or self._pairs.any
         training = self._run_now[fleet.from_s[self._run_now] < end_s] if reports else self._run_now[:0]
         self._charge(self._run_now, end_s)
         if training.size:
@@ -131,10 +142,10 @@ class State:
     def _report(self, training: Ints) -> None:
         fleet = self._fleet
         alone = self._pairs.alone(training)
-        if fleet.unsure:
-            fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
-        if elastic := fleet.elastics.intersection(alone.tolist()) if fleet.elastics else ():
-            self._stale |= self._measured_shapes.report(sorted(elastic))
+        if fleet.elastics.unsure:
+            fleet.learn_noise(fleet.elastics.unsure.intersection(training.tolist()))
+        if elastic := fleet.elastics.among(alone.tolist()) if fleet.elastics else ():
+            self._stale |= self._measured_shapes.report(elastic)
             alone = np.setdiff1d(alone, [job for job in elastic if job in fleet.shapes])
         pairs = fleet.pair[alone]
         if fleet.copies:
@@ -148,8 +159,8 @@ class State:
         fleet = self._fleet
         found: list[Ints] = []
         for job in fleet.copies.keys() & set(training.tolist()):
-            models = set(fleet.model_of_row[list(fleet.home[job])].tolist()) - {int(fleet.model[job])}
-            pairs = fleet.class_of[job] * len(fleet.models) + np.array(sorted(models), dtype=np.int64)
+            models = set(fleet.servers.model[list(fleet.home[job])].tolist()) - {int(fleet.model[job])}
+            pairs = fleet.class_of[job] * len(fleet.servers.models) + np.array(sorted(models), dtype=np.int64)
             found.append(pairs)
         return found
 
@@ -195,7 +206,7 @@ class State:
         fleet, jobs = self._fleet, crew.jobs
         users = crew.user
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
-            models = len(fleet.models)
+            models = len(fleet.servers.models)
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
             fleet.receive(jobs, gpu_s)
             every = (users[:, None] * models + np.arange(models)).ravel()
@@ -219,11 +230,11 @@ class State:
             rate = np.where(rate > 0, rate, np.nan)  # of who makes no progress nobody knows an end
         end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / rate
         for at in (end <= end_s + EPSILON_S).nonzero()[0].tolist():
-            heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
+            self._agenda.add(float(min(end[at], end_s)), END, int(jobs[at]))
 
     def _foresee_trials(self, jobs: Iterable[int]) -> None:
         for at_s, job in self._trials.due(jobs):
-            heappush(self._later, (at_s, TRIED, job))
+            self._agenda.add(at_s, TRIED, job)
 
     def _pace(self, now_s: float, end_s: float) -> None:
         """Who has which GPUs has changed, or who shares them: from now on they are as fast, and charged, as they are there and together."""

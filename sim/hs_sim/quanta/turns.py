@@ -23,11 +23,11 @@ class _Told:
 
     @cached_property
     def rows(self) -> dict[int, Turn]:
-        row_of = self._fleet.row_of
+        row_of = self._fleet.servers.row_of
         return {row_of[name]: turn for name, turn in self._turns.items() if turn.gangs or not turn.local}
 
     def and_(self, row: int, turn: Turn) -> "_Told":
-        names = self._fleet.hosts
+        names = self._fleet.servers.names
         return _Told(self._fleet, {**{names[at]: one for at, one in self.rows.items()}, names[row]: turn})
 
 
@@ -51,7 +51,7 @@ class Turns:
     def __init__(self, fleet: Fleet, *, rounds: bool) -> None:
         self._fleet = fleet
         self._rounds = rounds
-        self._parts: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # of gangs over several servers …
+        self._parts: Ints = np.zeros(len(fleet.servers), dtype=np.int64)  # of gangs over several servers …
         self._spanning = 0  # … and how many these are
         self._nothing = _Told(fleet, GangTurns(()))
         self._planned = self._nothing  # as decided last
@@ -60,7 +60,7 @@ class Turns:
         self._table: Sequence[tuple[JobId, tuple[HostName, ...]]] = ()  # of gangs, that was looked at last …
         self._table_jobs: Ints = np.empty(0, dtype=np.int64)
         self._at_home: Bools | None = None  # … and who of them lives where it says; None: not known any more
-        self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
+        self.local: Bools = np.ones(len(fleet.servers), dtype=np.bool_)
         self._whole: Sequence[HostName] | None = None  # all that are not local, where they were told as one
         self.gangs: Ints = np.empty(0, dtype=np.int64)  # jobs in the turn of every server of their home
         self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
@@ -118,8 +118,8 @@ class Turns:
     def leave_some(self, turns: Mapping[HostName, Turn]) -> bool:
         """GPUs to some server's own stride."""
         if isinstance(turns, GangTurns):
-            return len(turns.whole) < len(self._fleet.hosts)
-        return len(turns) < len(self._fleet.hosts) or any(turn.local for turn in turns.values())
+            return len(turns.whole) < len(self._fleet.servers)
+        return len(turns) < len(self._fleet.servers) or any(turn.local for turn in turns.values())
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
@@ -155,7 +155,7 @@ class Turns:
             return
         self._whole = whole
         self.local[:] = True
-        self.local[[self._fleet.row_of[name] for name in whole]] = False
+        self.local[[self._fleet.servers.row_of[name] for name in whole]] = False
 
     def _beside(self, row: int, turn: Turn) -> None:
         for guest in turn.guests:
