@@ -22,7 +22,7 @@ from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isol
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.next_rounds import DecidedRound, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
-from hs_core.mechanism.room import Held, Offered, held_by, offer
+from hs_core.mechanism.room import Offered, Promised, offer, promised_in
 from hs_core.mechanism.rounds import (
     CREDIT_S,
     RESET_S,
@@ -88,26 +88,26 @@ class Style:
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
     # Who runs to be measured, or is on its way, has its part in the time all the same.
-    held = held_by(snapshot, seats)
-    offered = offer(snapshot, seats, held)
+    promised = promised_in(snapshot, seats)
+    offered = offer(snapshot, seats, promised)
     table = offered.table
     if not table.jobs:
         return seats.verdict(memory, offered.why, () if style.compat else None)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
-    agreed = _agreed(snapshot, memory, offered, style, _gpus_of(held, snapshot, table))
+    agreed = _agreed(snapshot, memory, offered, style, _gpus_of(promised, snapshot, table))
     if agreed.books is None or staleness.due(
         agreed.books, snapshot.now_s, changed=agreed.changed, idle=agreed.idle
     ):
         agreed = _agree(snapshot, offered, agreed, allocate, style)
     books = agreed.books
     assert books is not None
-    who = _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(held))
+    who = _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(promised))
     able, line = _line(table, books, style, who)
     servers = _Servers(seats, table, books.units, _here(who))
     found_round = servers.fill(line, books, _types(snapshot, table, style))
     chosen = servers.chosen(found_round)
-    if held:
-        chosen |= _on_their_way(snapshot, held, table)
+    if promised:
+        chosen |= _on_their_way(snapshot, promised, table)
     now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
     why = Later(lambda: {**offered.why, **_why(table, books)})
@@ -148,9 +148,9 @@ class _Agreed:
         return bool(self.signature != self.asked)
 
 
-def _agreed(snapshot: Snapshot, memory: Memory, offered: Offered, style: Style, held: Ints) -> _Agreed:
+def _agreed(snapshot: Snapshot, memory: Memory, offered: Offered, style: Style, promised: Ints) -> _Agreed:
     table = offered.table
-    gpus = table.gpus + held
+    gpus = table.gpus + promised
     books, lives = _past(memory, table)
     guessed = memory.get("guessed", {})
     idle = not snapshot.running
@@ -245,23 +245,23 @@ def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
     return Sharing(kind=kind, speed=speed)
 
 
-def _gpus_of(held: Held, snapshot: Snapshot, table: Rows) -> Ints:
+def _gpus_of(promised: Promised, snapshot: Snapshot, table: Rows) -> Ints:
     """(T,) those of jobs that have a part in the time."""
     found = np.zeros(len(table.models), dtype=np.int64)
-    if held:
+    if promised:
         hosts, here = {host.name: host for host in snapshot.hosts}, {job.id for job in table.jobs}
-        for job, (home, gpus) in held.items():
+        for job, (home, gpus) in promised.items():
             for name in home if job in here else ():
                 if (host := hosts.get(name)) is not None and host.connected:
                     found[table.models.index(host.model)] += gpus
     return found
 
 
-def _on_their_way(snapshot: Snapshot, held: Held, table: Rows) -> dict[Unit, int]:
+def _on_their_way(snapshot: Snapshot, promised: Promised, table: Rows) -> dict[Unit, int]:
     """On which of `models` they go on, so that what they have there in this round counts as received."""
     models = {host.name: host.model for host in snapshot.hosts}
-    going = [job for job in table.jobs if job.id in held and job.id not in snapshot.reserved]
-    to = {job.id: models.get(held[job.id][0][0]) for job in going}
+    going = [job for job in table.jobs if job.id in promised and job.id not in snapshot.reserved]
+    to = {job.id: models.get(promised[job.id][0][0]) for job in going}
     return {(job,): table.models.index(model) for job, model in to.items() if model is not None}
 
 
@@ -425,7 +425,7 @@ def _round(entries: Sequence[tuple[int, int]]) -> Round:
 class _Who(NamedTuple):
     units: tuple[Unit, ...]
     jobs: tuple[JobId, ...]  # of the table
-    held: frozenset[JobId]
+    promised: frozenset[JobId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +440,7 @@ class _Here:
 
 
 def _find(who: _Who) -> _Here:
-    place_of: dict[int, int] = {job: at for at, job in enumerate(who.jobs) if job not in who.held}
+    place_of: dict[int, int] = {job: at for at, job in enumerate(who.jobs) if job not in who.promised}
     places = [place_of.get(unit[0], -1) for unit in who.units]
     first = np.array(places, dtype=np.int64)
     last = np.array([place_of.get(unit[-1], -1) for unit in who.units], dtype=np.int64)

@@ -22,18 +22,18 @@ Ints = NDArray[np.int64]
 
 WHY = "no server has GPUs enough for it but those of jobs that cannot be suspended; it comes up once one has"
 
-Held = Mapping[JobId, tuple[tuple[HostName, ...], int]]
+Promised = Mapping[JobId, tuple[tuple[HostName, ...], int]]
 """Jobs that have their GPUs whatever is decided: servers, and GPUs on each."""
 
 
-def held_by(snapshot: Snapshot, seats: Seats) -> Held:
+def promised_in(snapshot: Snapshot, seats: Seats) -> Promised:
     """For profiling runs, and where jobs are going."""
     jobs = {job.id: job for job in snapshot.jobs} if snapshot.reserved else {}
-    held = {job: (home, jobs[job].per_node) for job, home in snapshot.reserved.items()}
+    promised = {job: (home, jobs[job].per_node) for job, home in snapshot.reserved.items()}
     for job in snapshot.jobs:
-        if job.going is not None and job.id not in held and seats.goes(job):
-            held[job.id] = job.going.hosts, job.going.gpus
-    return held
+        if job.going is not None and job.id not in promised and seats.goes(job):
+            promised[job.id] = job.going.hosts, job.going.gpus
+    return promised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +59,19 @@ class Offered:
         return np.where(self.whole.speed > 0, share, 0.0)[places]
 
 
-def offer(snapshot: Snapshot, seats: Seats, held: Held) -> Offered:
+def offer(snapshot: Snapshot, seats: Seats, promised: Promised) -> Offered:
     """Who holds GPUs for a round only, to be measured or on its way, is in nobody's way."""
-    whole = rows(snapshot, seats, though=held)
+    whole = rows(snapshot, seats, though=promised)
     room = {host.name: seats.room(host.name) for host in snapshot.hosts}
     if all(room[host.name] == host.gpus for host in snapshot.hosts):
         return Offered(whole=whole, table=whole, left_out=(), cramped=[])
-    sliceable = {job.id for job in whole.jobs if job.sliceable} if held else ()
-    for job_id, (home, gpus) in held.items():
+    sliceable = {job.id for job in whole.jobs if job.sliceable} if promised else ()
+    for job_id, (home, gpus) in promised.items():
         for name in home if job_id in sliceable else ():
             if name in room:
                 room[name] += gpus
     could = whole.speed > 0
-    can = _fitting(whole, seats, held, room)
+    can = _fitting(whole, seats, promised, room)
     able: Bools = np.logical_or.reduce(can, axis=1)
     return Offered(
         whole=whole,
@@ -85,12 +85,12 @@ def offer(snapshot: Snapshot, seats: Seats, held: Held) -> Offered:
     )
 
 
-def _fitting(whole: Rows, seats: Seats, held: Held, room: Mapping[HostName, int]) -> Bools:
+def _fitting(whole: Rows, seats: Seats, promised: Promised, room: Mapping[HostName, int]) -> Bools:
     """(J, T) where each has a speed and, with so many GPUs free on each server, room. The budget of moves is another matter: it is back soon."""
     can: Bools = whole.speed > 0
     pools: dict[tuple[Shape, int], bool] = {}
     for at, job in enumerate(whole.jobs):
-        if job.id in held:
+        if job.id in promised:
             continue
         shape = shape_of(job)
         for on in np.flatnonzero(can[at]).tolist():
