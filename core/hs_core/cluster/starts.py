@@ -1,0 +1,50 @@
+"""Servers that could not start jobs, of anybody or of one user, and those that start them again."""
+
+from hs_core.cluster.views import Views
+from hs_core.model import Job
+from hs_core.names import HostName, UserName
+from hs_core.reports import (
+    NO_ACCOUNT,
+)
+
+
+class Starts(Views):
+    def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
+        quantum_s = self.settings.quantum_s
+        if NO_ACCOUNT in why:
+            key = row.user, host
+            if key in self._unable.of_one:
+                return
+            self._unable.of_one.stays(key, now_s, quantum_s, why)
+            until_s, whose = self._unable.of_one.until_s(key), f"no jobs of {row.user}"
+            self._look_at_jobs_of(row.user)
+        else:
+            if host in self._unable.of_all:
+                return
+            self._unable.of_all.stays(host, now_s, quantum_s, why)
+            until_s, whose = self._unable.of_all.until_s(host), "no jobs"
+        self._book.touch(host)
+        self._asking.stale = True
+        text = f"{host} cannot start job {row.id}: {why}; for {until_s - now_s:g} s it is given {whose}"
+        self._fact(now_s, "cannot-start", text, host=host)
+
+    def _starts(self, user: UserName, host: HostName, now_s: float) -> None:
+        if self._unable.of_all.tried(host):
+            self._unable.of_all.forget(host)
+            self._book.touch(host)
+            self._asking.stale = True
+            self._fact(now_s, "starts-again", f"{host} starts jobs again", host=host)
+        if self._unable.of_one.tried((user, host)):
+            self._unbar(user=user, host=host)
+            self._fact(now_s, "starts-again", f"{host} starts jobs of {user} again", host=host)
+
+    def _look_at_jobs_of(self, user: UserName) -> None:
+        self._book.changed |= self._book.of_user.get(user, set())
+
+    def _unbar(self, *, user: UserName | None = None, host: HostName | None = None) -> None:
+        """What was the matter with accounts is over, most likely."""
+        for key in self._unable.of_one.all_tried():
+            if user in {None, key[0]} and host in {None, key[1]}:
+                self._unable.of_one.forget(key)
+                self._look_at_jobs_of(key[0])
+                self._asking.stale = True
