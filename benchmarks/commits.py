@@ -10,7 +10,7 @@ from pathlib import Path
 from hs_controller.journal import Journal
 from hs_controller.rows import Answered, Batch, Event
 from hs_core.dice import roll
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import JobId, UserName
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from hs_core.cluster import ClusterMachine, Settings
-from hs_core.events import HostJoined, JobsCancelled, JobsSubmitted, QuantumEnded, UserSet, WantedChanged
+from hs_core.events.cluster import HostJoined, JobsCancelled, JobsSubmitted, QuantumEnded, UserSet
+from hs_core.events.host import WantedChanged
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "tests" / "job")]
 
 from job_stub import StubAgent  # noqa: E402
 
-from hs_core.events import JobHeld, JobReady, JobWentOn  # noqa: E402
+from hs_core.events.host import JobHeld, JobReady, JobWentOn  # noqa: E402
 from hs_core.reports import Tier  # noqa: E402
 
 # In seconds of CPU, so that whatever else runs on the machine does not count; the step spins for as many.

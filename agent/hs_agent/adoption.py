@@ -11,7 +11,7 @@ from hs_agent.folder import Ended, Folder, Key
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
 from hs_agent.launch import Launcher
 from hs_agent.launches import Launches
-from hs_core.events import ExitFound, HostEvent, JobFroze
+from hs_core.events.host import ExitFound, HostEvent, JobFroze
 from hs_core.host.plain import revive
 from hs_core.host.said import CHECKPOINTED_STATUS
 from hs_core.reports import LOST, Exit, JobReport

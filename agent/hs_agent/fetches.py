@@ -13,7 +13,7 @@ from hs_agent.folder import Key
 from hs_agent.launch import Launcher
 from hs_agent.trip import Dial, Trip
 from hs_core.errors import RefusedError
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_daemon import boot_s
 

@@ -19,7 +19,7 @@ from hs_agent.gangwire import event_json, event_of
 from hs_agent.now_and_then import NowAndThen
 from hs_agent.unsent import Unsent
 from hs_core.errors import RefusedError
-from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
+from hs_core.events.host import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.reports import Tier
 from hs_core.wanted import Peer

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from hs_agent.folder import Key
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.host import (
     CheckpointFailed,
     HostEvent,
     JobCapable,

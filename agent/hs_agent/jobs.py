@@ -18,7 +18,7 @@ from hs_agent.folder import Ended, Folder, Key
 from hs_agent.gangs import Gang, HeadGang, MemberGang, Tell
 from hs_agent.jobsock import Connections, JobSocket
 from hs_agent.launch import Launcher
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     HostEvent,
     JobExited,

@@ -17,7 +17,7 @@ from hs_agent.launch import Launcher
 from hs_agent.leases import Leases
 from hs_agent.rendezvous import Rendezvous
 from hs_core.errors import RefusedError
-from hs_core.events import HostEvent, Launch, LaunchFailed
+from hs_core.events.host import HostEvent, Launch, LaunchFailed
 from hs_core.model import Gpu
 from hs_daemon import boot_s
 

@@ -26,7 +26,7 @@ from hs_agent.sending import Sender
 from hs_agent.sizes import Sizes
 from hs_agent.watch import Watch
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.host import (
     CastOut,
     Checkpoint,
     ControllerHeard,

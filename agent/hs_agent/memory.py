@@ -12,7 +12,7 @@ import structlog
 from hs_agent import procs
 from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Launch
+from hs_core.events.host import Launch
 from hs_core.host.memory import VERSION
 from hs_core.host.plain import plain, revive
 from hs_daemon.held import HeldError, hold

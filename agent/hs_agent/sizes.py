@@ -9,7 +9,7 @@ from hs_agent.carried import Carrier, TornError, manifest_name
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
 from hs_core.errors import RefusedError
-from hs_core.events import CheckpointWeighed, HostEvent
+from hs_core.events.host import CheckpointWeighed, HostEvent
 from hs_daemon import boot_s
 
 LIMIT_S = 60.0  # a file system that does not answer for as long is asked again at the next checkpoint

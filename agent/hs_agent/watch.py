@@ -17,7 +17,7 @@ from hs_agent.jobs import Jobs
 from hs_agent.now_and_then import NowAndThen, reason
 from hs_agent.strangers import Strangers, counts_as_the_driver
 from hs_agent.trespassers import Trespassers
-from hs_core.events import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen, JobTrespassed
+from hs_core.events.host import DeviceMemorySeen, GpusSeen, HostEvent, HostMemorySeen, JobTrespassed
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase

@@ -16,10 +16,8 @@ from hs_controller.rows import Event, Kept
 from hs_controller.sqlite import StoreError
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import (
-    TRADE_UNDONE,
+from hs_core.events.cluster import (
     ClusterEvent,
-    Fact,
     GpusDrained,
     HostDrained,
     HostRemoved,
@@ -28,6 +26,7 @@ from hs_core.events import (
     UserRemoved,
     UserSet,
 )
+from hs_core.facts import TRADE_UNDONE, Fact
 from hs_core.model import Host, Job, JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES

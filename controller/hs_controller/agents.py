@@ -15,7 +15,7 @@ from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
+from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.names import HostName
 from hs_daemon import boot_s
 from hs_proto import convert

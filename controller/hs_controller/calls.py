@@ -15,7 +15,7 @@ from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.errors import RefusedError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.names import HostName, UserName
 from hs_proto.v1 import controller_pb2_grpc
 

@@ -10,7 +10,7 @@ from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
 from hs_controller.rows import Kept
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job
 from hs_core.names import HostName
 from hs_proto.v1 import controller_pb2 as pb

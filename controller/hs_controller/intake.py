@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hs_controller.rows import Kept
 from hs_core.cluster import ClusterMachine, Outcome
-from hs_core.events import ClusterEvent
+from hs_core.events.cluster import ClusterEvent
 from hs_core.model import Job
 
 BATCH = 1024  # items, so that one transaction stays short

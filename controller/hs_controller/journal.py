@@ -85,7 +85,7 @@ from hs_controller.tables import (
     upsert,
     usage_of,
 )
-from hs_core.events import TRADES
+from hs_core.facts import TRADES
 from hs_core.model import Job
 from hs_core.names import JobId
 

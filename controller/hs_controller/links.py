@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import structlog
 
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostJoined
+from hs_core.events.cluster import HostJoined
 from hs_core.model import Host
 from hs_core.names import HostName, JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport, Phase

@@ -28,7 +28,7 @@ from hs_controller.store import Store
 from hs_controller.thinker import Thinker
 from hs_core.cluster import ClusterMachine
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, PolicyAnswered, QuantumEnded, UserSet
+from hs_core.events.cluster import ClusterEvent, HostJoined, PolicyAnswered, QuantumEnded, UserSet
 from hs_core.failures import Failure
 from hs_core.model import Job
 from hs_core.names import HostName, UserName

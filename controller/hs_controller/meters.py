@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 
 from hs_controller.rows import Event
-from hs_core.events import TRADE, TRADE_UNDONE
+from hs_core.facts import TRADE, TRADE_UNDONE
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.reports import JobReport

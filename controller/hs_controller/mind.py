@@ -16,11 +16,10 @@ from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.cluster.trade_facts import all_taken_back
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     Consult,
     Direct,
-    Fact,
     GiveUp,
     HostJoined,
     HostLeft,
@@ -28,6 +27,7 @@ from hs_core.events import (
     PolicyAnswered,
     Wake,
 )
+from hs_core.facts import Fact
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase

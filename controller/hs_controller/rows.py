@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 

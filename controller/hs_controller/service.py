@@ -23,7 +23,14 @@ from hs_controller.token_service import TokenCalls
 from hs_core.cluster import ClusterMachine, Limits, Outcome
 from hs_core.cluster.admission import MOST_STRATEGIES, spec_bytes
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
+from hs_core.events.cluster import (
+    ClusterEvent,
+    JobsCancelled,
+    JobsPaused,
+    JobsSubmitted,
+    JobsUnpaused,
+    UserSet,
+)
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
 from hs_core.names import JobId, UserName
 from hs_daemon import boot_s, version

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from hs_controller.rows import CREDENTIAL_KINDS, JOB, Account, Credential, Event, NodeIdentity, Sample, Usage
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import ENDED_STATES, Job
 from hs_core.names import HostName, JobId, UserName
 

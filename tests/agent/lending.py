@@ -14,7 +14,7 @@ from hs_agent import accounts, cgroup, launch, peers
 from hs_agent.config import Config
 from hs_agent.fetches import Fetches
 from hs_agent.sending import Sender
-from hs_core.events import Fetch
+from hs_core.events.host import Fetch
 from hs_core.names import HostName, JobId
 from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, Wanted, WantedJob
 

@@ -15,7 +15,7 @@ from hs_agent.cgroup import NO_CGROUP, JobCgroup
 from hs_agent.device_memory import Owners, most
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.folder import Key
-from hs_core.events import DeviceMemorySeen, HostEvent
+from hs_core.events.host import DeviceMemorySeen, HostEvent
 from hs_core.names import GpuId, JobId
 from hs_core.reports import JobReport, Phase
 

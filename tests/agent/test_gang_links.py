@@ -17,7 +17,7 @@ from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
 from hs_agent.gangwire import event_of
 from hs_agent.peers import Grants, PeerDoor
 from hs_core.errors import RefusedError
-from hs_core.events import JobReady, Resume
+from hs_core.events.host import JobReady, Resume
 from hs_core.gang import GangMachine
 from hs_core.model import JobSpec
 from hs_core.names import HostName, JobId, UserName

@@ -19,7 +19,7 @@ from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
 from hs_agent.launch import NewShim
 from hs_agent.loop import Agent
-from hs_core.events import Launch, LaunchFailed, Suspend
+from hs_core.events.host import Launch, LaunchFailed, Suspend
 from hs_core.host import comings
 from hs_core.reports import Exit, JobReport, Tier
 from hs_core.wanted import Lend, Turn, Wanted, WantedJob

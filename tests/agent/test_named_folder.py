@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hs_agent import accounts
-from hs_core.events import CheckpointFetched, FetchFailed
+from hs_core.events.host import CheckpointFetched, FetchFailed
 from hs_core.names import HostName
 from hs_core.wanted import Peer
 from hs_job.checkpoint import CheckpointError, Folder

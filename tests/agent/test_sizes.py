@@ -9,7 +9,7 @@ import pytest
 
 from hs_agent.folder import Key
 from hs_agent.sizes import Sizes
-from hs_core.events import CheckpointFetched, CheckpointWeighed
+from hs_core.events.host import CheckpointFetched, CheckpointWeighed
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Peer
 from tests.agent.lending import GENERATION, Two, run, write

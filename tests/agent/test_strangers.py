@@ -18,7 +18,7 @@ from hs_agent.devices import GpuProcess, Reading, open_devices
 from hs_agent.folder import Key
 from hs_agent.strangers import HELD_S, STAYS_S, Strangers
 from hs_agent.watch import Watch
-from hs_core.events import GpusSeen, HostEvent
+from hs_core.events.host import GpusSeen, HostEvent
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase

@@ -18,7 +18,7 @@ from hs_agent.fetches import Fetches
 from hs_agent.folder import Key
 from hs_agent.sending import SENT_AT_ONCE, Sender
 from hs_agent.trip import Got, Trip
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed
 from hs_core.names import HostName, JobId
 from hs_core.reports import NO_ACCOUNT
 from hs_core.wanted import Peer, SourcePart

@@ -11,7 +11,7 @@ from hs_agent.cgroup import NO_CGROUP
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.folder import Key
 from hs_agent.trespassers import Trespassers
-from hs_core.events import HostEvent, JobTrespassed
+from hs_core.events.host import HostEvent, JobTrespassed
 from hs_core.names import GpuId, JobId
 from hs_core.reports import JobReport, Phase
 

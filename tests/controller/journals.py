@@ -4,7 +4,7 @@ import os
 
 from hs_controller.journal import Journal
 from hs_controller.rows import Event
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import JobId, UserName
 

@@ -21,7 +21,14 @@ from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.cluster.why import Reason
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsCancelled, JobsSubmitted, UserSet
+from hs_core.events.cluster import (
+    ClusterEvent,
+    HostJoined,
+    HostReported,
+    JobsCancelled,
+    JobsSubmitted,
+    UserSet,
+)
 from hs_core.model import After, AfterCondition, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase

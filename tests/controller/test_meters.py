@@ -7,7 +7,7 @@ import pytest
 from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
 from hs_controller.rows import Event
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase, Tier

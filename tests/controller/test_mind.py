@@ -13,7 +13,7 @@ from hs_controller.mind import COUNTERS_S, FLUSH_S, Draft, Mind
 from hs_controller.pieces import Pieces
 from hs_controller.rows import Batch, Loaded, Usage
 from hs_controller.tables import COUNTED_BEFORE, FINE, usage_doc
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     HostJoined,
     HostLeft,

@@ -9,7 +9,7 @@ import pytest
 from hs_controller.output import Output
 from hs_controller.rows import Event
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job, JobSpec, JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import Exit

@@ -13,7 +13,7 @@ from hs_controller import views
 from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_controller.rows import Event
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.mechanism.trade import dump
 from hs_core.names import UserName
 from hs_core.policies import find

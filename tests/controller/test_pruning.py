@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from hs_controller.journal import Journal
 from hs_controller.rows import Answered, Batch, Event, Sample, Usage
 from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, PUT_BACK, nearest_samples
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import JobState
 from hs_core.names import JobId, UserName
 from hs_core.reports import Exit

@@ -13,7 +13,7 @@ from hs_controller import backup
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch, Event
 from hs_controller.sqlite import StoreRefusedError, StoreUnavailableError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job, JobSpec
 from hs_core.names import JobId, UserName
 

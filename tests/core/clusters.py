@@ -5,7 +5,7 @@ import pytest
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.errors import RefusedError
-from hs_core.events import JobsSubmitted
+from hs_core.events.cluster import JobsSubmitted
 from hs_core.model import JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy

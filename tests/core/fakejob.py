@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     CheckpointFailed,
     HostEvent,

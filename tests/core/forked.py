@@ -5,14 +5,7 @@ from fractions import Fraction
 
 from hs_core.cluster import Settings, copies
 from hs_core.cluster.harness import EVERYTHING, World, a_host, a_spec
-from hs_core.events import (
-    HostJoined,
-    HostLeft,
-    HostReported,
-    JobsSubmitted,
-    QuantumEnded,
-    UserSet,
-)
+from hs_core.events.cluster import HostJoined, HostLeft, HostReported, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.model import Job, MoveReason, OnPartition
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict

@@ -2,11 +2,7 @@
 
 from typing import Any
 
-from hs_core.events import (
-    Checkpoint,
-    Resume,
-    Suspend,
-)
+from hs_core.events.host import Checkpoint, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.names import JobId
 from hs_core.reports import Tier

@@ -13,7 +13,7 @@ from typing import Any
 
 from fakejob import Process, Ways
 
-from hs_core.events import (
+from hs_core.events.host import (
     CheckpointFetched,
     ControllerHeard,
     DeviceMemorySeen,

@@ -8,7 +8,7 @@ from clusters import SETTINGS, world
 from hs_core.cluster import Reason
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.events import Consult, GiveUp, PolicyAnswered
+from hs_core.events.cluster import Consult, GiveUp, PolicyAnswered
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Snapshot, Verdict

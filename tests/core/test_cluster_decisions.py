@@ -10,7 +10,7 @@ from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, a_spec, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.errors import BrokenError, RefusedError
-from hs_core.events import QuantumEnded
+from hs_core.events.cluster import QuantumEnded
 from hs_core.forms import Form
 from hs_core.model import MoveReason, SuspendMode
 from hs_core.names import HostName, JobId, UserName

@@ -12,7 +12,7 @@ from hs_core.cluster import ClusterMachine, Settings, State
 from hs_core.cluster.admission import spec_bytes
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import BrokenError, Kind
-from hs_core.events import Direct, JobsSubmitted
+from hs_core.events.cluster import Direct, JobsSubmitted
 from hs_core.model import After, AfterCondition, JobState
 from hs_core.names import JobId, UserName
 

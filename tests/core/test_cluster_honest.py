@@ -12,7 +12,7 @@ from hs_core.cluster import Settings
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     Direct,
     HostDrained,

@@ -10,7 +10,7 @@ from hs_core.cluster import ClusterMachine, Settings
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.cluster.told import MOST
 from hs_core.errors import RefusedError
-from hs_core.events import Direct, HostDrained, HostJoined, HostReported
+from hs_core.events.cluster import Direct, HostDrained, HostJoined, HostReported
 from hs_core.model import Drain, JobState, Switches
 from hs_core.names import JobId, UserName
 from hs_core.reports import TRESPASSED, Exit, JobReport, Phase

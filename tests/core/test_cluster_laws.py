@@ -23,7 +23,7 @@ from hs_core.cluster.admission import Dependency
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.plain import Wishes
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     GiveUp,
     GpusDrained,

@@ -11,7 +11,7 @@ from hs_core.cluster.book import Book
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import UserSet
+from hs_core.events.cluster import UserSet
 from hs_core.forms import Elastic
 from hs_core.model import After, AfterCondition, JobState, SuspendMode, Topology
 from hs_core.names import JobId

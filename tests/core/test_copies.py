@@ -6,14 +6,7 @@ import pytest
 from forked import ANN, JOB, MODELS, TOTAL, A, B, C, Cluster
 
 from hs_core.cluster import copies
-from hs_core.events import (
-    HostLeft,
-    HostRemoved,
-    HostReported,
-    JobsCancelled,
-    PolicySet,
-    QuantumEnded,
-)
+from hs_core.events.cluster import HostLeft, HostRemoved, HostReported, JobsCancelled, PolicySet, QuantumEnded
 from hs_core.model import Copied, JobState, Stored
 from hs_core.policies import POLICIES
 from hs_core.reports import LOST, Exit, Phase

@@ -6,7 +6,7 @@ import pytest
 from forked import ANN, JOB, A, B, C, Cluster
 
 from hs_core.cluster import Reason
-from hs_core.events import HostDrained, HostLeft, JobsCancelled, QuantumEnded
+from hs_core.events.cluster import HostDrained, HostLeft, JobsCancelled, QuantumEnded
 from hs_core.model import Copied, JobState, OnPartition, Stored
 from hs_core.reports import LOST, Exit, JobReport, Phase
 from hs_core.wanted import Turn

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from hs_core.cluster import copies
-from hs_core.events import HostLeft, HostReported, JobsPaused, JobsUnpaused, QuantumEnded
+from hs_core.events.cluster import HostLeft, HostReported, JobsPaused, JobsUnpaused, QuantumEnded
 from hs_core.names import HostName
 from hs_core.reports import Exit, JobReport, Phase
 

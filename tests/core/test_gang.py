@@ -3,7 +3,7 @@
 import pytest
 from gangsim import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     CheckpointFailed,
     JobCapable,

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.events import Checkpoint, JobHeld, JobWentOn, Resume, Suspend
+from hs_core.events.host import Checkpoint, JobHeld, JobWentOn, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.names import JobId
 from hs_core.reports import Tier

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from gangsim import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     CheckpointFailed,
     JobHeld,

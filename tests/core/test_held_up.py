@@ -4,7 +4,7 @@ import pytest
 
 from hs_core.cluster.harness import EVERYTHING, World
 from hs_core.cluster.state import Settings
-from hs_core.events import HostReported, QuantumEnded
+from hs_core.events.cluster import HostReported, QuantumEnded
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.reports import CANNOT_FETCH, CANNOT_START, JobReport, Phase

@@ -4,7 +4,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import JobTrespassed, LaunchFailed, WantedChanged
+from hs_core.events.host import JobTrespassed, LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
 from hs_core.names import JobId
 from hs_core.reports import LOST, TRESPASSED, Exit, Phase

@@ -6,7 +6,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import CastOut, ControllerHeard, Launch, Woke
+from hs_core.events.host import CastOut, ControllerHeard, Launch, Woke
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import OnPartition
 from hs_core.names import JobId

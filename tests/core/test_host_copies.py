@@ -3,7 +3,7 @@
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import JobHeld, JobWentOn
+from hs_core.events.host import JobHeld, JobWentOn
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase, Tier
 from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import ExitFound, Forget
+from hs_core.events.host import ExitFound, Forget
 from hs_core.host import HostMachine
 from hs_core.host.last_words import KEPT_S, MOST, LastWords
 from hs_core.names import JobId

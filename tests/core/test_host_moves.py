@@ -7,7 +7,7 @@ import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
-from hs_core.events import CheckpointFetched, JobProgressed, JobRestored
+from hs_core.events.host import CheckpointFetched, JobProgressed, JobRestored
 from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode

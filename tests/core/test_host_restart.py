@@ -8,7 +8,7 @@ from fakejob import Ways
 from hostsim import HostSim
 
 from hs_core.errors import BrokenError
-from hs_core.events import JobExited, JobHeld, JobReady, JobWentOn
+from hs_core.events.host import JobExited, JobHeld, JobReady, JobWentOn
 from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine, board
 from hs_core.host.plain import plain, revive

@@ -6,7 +6,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import JobExited
+from hs_core.events.host import JobExited
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId

@@ -4,7 +4,7 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import CheckpointFetched, CheckpointWeighed
+from hs_core.events.host import CheckpointFetched, CheckpointWeighed
 from hs_core.names import JobId
 
 ONE = JobId(1)

@@ -9,7 +9,7 @@ from hostsim import HostSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.events import Launch, Reserve, Resume, Suspend, WantedChanged, Woke
+from hs_core.events.host import Launch, Reserve, Resume, Suspend, WantedChanged, Woke
 from hs_core.host import HostConfig
 from hs_core.host.agenda import REMEMBERED, Agenda
 from hs_core.model import OnPartition

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from warm import Forked, Warm
 
 import hs_job
-from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
+from hs_core.events.host import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.names import JobId
 from hs_core.reports import Tier

@@ -2,7 +2,7 @@
 
 from job_stub import StubAgent
 
-from hs_core.events import JobHeld, JobReady, JobRestored, JobWentOn
+from hs_core.events.host import JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
 
 

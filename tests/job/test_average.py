@@ -14,7 +14,7 @@ from job_stub import StubAgent
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from warm import Warm
 
-from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
+from hs_core.events.host import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
 from hs_job import average, rng
 from hs_job.checkpoint import Folder

@@ -11,7 +11,7 @@ from moving import let_go
 from warm import Warm
 
 import hs_job
-from hs_core.events import JobHeld, JobRestored
+from hs_core.events.host import JobHeld, JobRestored
 from hs_core.reports import Tier
 from hs_job.checkpoint import Folder, Node, TornError
 

@@ -11,13 +11,7 @@ from job_stub import StubAgent
 from moving import let_go, lines, move, slow_down, suspend_and_resume
 from warm import Warm
 
-from hs_core.events import (
-    JobCheckpointed,
-    JobHeld,
-    JobHooked,
-    JobProgressed,
-    JobWentOn,
-)
+from hs_core.events.host import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobWentOn
 from hs_core.gang import GangMachine, Step
 from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier

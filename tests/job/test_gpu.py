@@ -10,7 +10,7 @@ import pytest
 import torch
 from job_stub import StubAgent
 
-from hs_core.events import JobHeld, JobReady, JobWentOn
+from hs_core.events.host import JobHeld, JobReady, JobWentOn
 from hs_core.reports import Tier
 from hs_job.parking import HostMemory
 

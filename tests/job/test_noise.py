@@ -10,7 +10,7 @@ from job_stub import StubAgent
 from moving import let_go
 from warm import Warm
 
-from hs_core.events import JobProgressed
+from hs_core.events.host import JobProgressed
 from hs_core.forms import ENOUGH_NOISE
 from hs_job import noise
 from hs_job.noise import Estimate, Meter

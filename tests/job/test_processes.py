@@ -11,7 +11,7 @@ from job_stub import StubAgent
 from moving import suspend_and_resume
 from warm import Forked
 
-from hs_core.events import (
+from hs_core.events.host import (
     CheckpointFailed,
     JobCapable,
     JobCheckpointed,

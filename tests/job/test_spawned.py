@@ -4,7 +4,7 @@ import pytest
 from job_stub import StubAgent
 from moving import let_go
 
-from hs_core.events import JobHeld, JobRestored
+from hs_core.events.host import JobHeld, JobRestored
 from hs_core.reports import Tier
 
 TRAIN = """

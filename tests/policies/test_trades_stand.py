@@ -8,7 +8,7 @@ import pytest
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World
 from hs_core.cluster.state import State
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.job_class import named_class
 from hs_core.policies import find
 from hs_core.profile import KEEP, SETTLE_S, Profile, RateSample

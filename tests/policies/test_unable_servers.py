@@ -6,7 +6,7 @@ import pytest
 
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import EVERYTHING, World
-from hs_core.events import HostReported, QuantumEnded
+from hs_core.events.cluster import HostReported, QuantumEnded
 from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
 from hs_core.reports import CANNOT_START, LOST, NO_ACCOUNT, TOLD_TO_END, Exit, JobReport, Phase

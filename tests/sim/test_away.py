@@ -10,8 +10,8 @@ from hs_core.model import JobSpec, JobState, OnPartition
 from hs_core.names import HostName, JobId, UserName
 from hs_sim.faults import TIMING
 from hs_sim.machines import Fault, FaultPlan, Kind
-from hs_sim.machines.gang import Way
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.part import Way
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 

@@ -6,7 +6,7 @@ import pytest
 
 from hs_core.cluster import Settings
 from hs_core.dice import roll
-from hs_core.events import PolicySet
+from hs_core.events.cluster import PolicySet
 from hs_core.names import UserName
 from hs_sim.cases import case_of
 from hs_sim.faults import TIMING, UNTIL_S

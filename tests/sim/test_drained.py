@@ -2,7 +2,7 @@
 
 import pytest
 
-from hs_core.events import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
+from hs_core.events.cluster import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
 from hs_core.model import JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_sim.faults import TIMING

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hs_core.errors import RefusedError
-from hs_core.events import Fetch, Forget, HostEvent, JobHeld, JobWentOn
+from hs_core.events.host import Fetch, Forget, HostEvent, JobHeld, JobWentOn
 from hs_core.host import HostOutcome
 from hs_core.model import Migrate
 from hs_core.names import GpuId, HostName, JobId, UserName
@@ -15,8 +15,9 @@ from hs_core.reports import Exit
 from hs_core.wanted import Peer, Source, WantedJob
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.agent import Agent
-from hs_sim.machines.gang import Gang, Part, Way
+from hs_sim.machines.gang import Gang
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.part import Part, Way
 from hs_sim.machines.timing import Timing
 from hs_sim.machines.truth import Saved
 from hs_sim.machines.world import World

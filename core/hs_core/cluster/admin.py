@@ -10,7 +10,7 @@ from hs_core.cluster.gpus_out import gpus_text
 from hs_core.cluster.hosts import Hosts
 from hs_core.cluster.trade_facts import all_taken_back
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
+from hs_core.events.cluster import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host, Job
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Phase

@@ -22,7 +22,7 @@ from hs_core.cluster.state import Settings, State
 from hs_core.cluster.told import Told
 from hs_core.cluster.unable import Unable
 from hs_core.cluster.underway import Underway
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import GpuId, HostName, JobId, UserName

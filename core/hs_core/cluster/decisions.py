@@ -12,7 +12,7 @@ from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.cluster.trade_facts import trade_fact
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import PolicyAnswered, Wake
+from hs_core.events.cluster import PolicyAnswered, Wake
 from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason

@@ -7,7 +7,7 @@ from hs_core.cluster import orders
 from hs_core.cluster.decisions import Decisions
 from hs_core.cluster.last_said import LOCAL
 from hs_core.copier import copier
-from hs_core.events import Consult, Direct, GiveUp
+from hs_core.events.cluster import Consult, Direct, GiveUp
 from hs_core.names import HostName
 from hs_core.wanted import Lend, Turn, Wanted, WantedJob
 

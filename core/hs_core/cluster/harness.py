@@ -10,7 +10,7 @@ from hs_core.cluster.machine import ClusterMachine
 from hs_core.cluster.plain import GiB, Shapes, Wishes, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     Consult,
     Direct,

@@ -9,7 +9,7 @@ from hs_core.cluster.moves import Moves
 from hs_core.cluster.restored import later, servers, with_later
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
+from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.forms import Spread
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName

@@ -13,7 +13,7 @@ from hs_core.cluster.directs import Directs
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.cluster.underway import Underway
 from hs_core.errors import BrokenError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterCommand,
     ClusterEvent,
     Direct,

@@ -7,7 +7,14 @@ from hs_core.cluster import admission, states
 from hs_core.cluster.admin import Admin
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserRemoved, UserSet
+from hs_core.events.cluster import (
+    JobsCancelled,
+    JobsPaused,
+    JobsSubmitted,
+    JobsUnpaused,
+    UserRemoved,
+    UserSet,
+)
 from hs_core.model import Job, JobSpec, JobState, Topology, User
 from hs_core.names import JobId, UserName
 from hs_core.words import counted, listed

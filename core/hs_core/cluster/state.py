@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from hs_core.events import ClusterCommand, Fact
+from hs_core.events.cluster import ClusterCommand
+from hs_core.facts import Fact
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Profiling

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from hs_core.events import TRADE, TRADE_UNDONE, Fact
+from hs_core.facts import TRADE, TRADE_UNDONE, Fact
 from hs_core.policy import Trade, TradeNews
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from hs_core.cluster.state import Touched
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
 from hs_core.question import Question

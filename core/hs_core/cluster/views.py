@@ -12,7 +12,7 @@ from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
 from hs_core.cluster.why import AWAY, Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Fact
+from hs_core.facts import Fact
 from hs_core.mechanism.time_load import time_load
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
 from hs_core.names import GpuId, HostName, JobId, UserName

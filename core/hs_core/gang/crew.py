@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from hs_core.events import HostEvent, JobCapable, JobHeld, JobReady
+from hs_core.events.host import HostEvent, JobCapable, JobHeld, JobReady
 from hs_core.gang.bound import Bound
 from hs_core.gang.messages import Connection, MalformedError, Message
 from hs_core.gang.said import Place

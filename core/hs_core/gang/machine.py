@@ -21,7 +21,7 @@ a collective, so they agree first.
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     CheckpointFailed,
     HostEvent,

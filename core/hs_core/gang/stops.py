@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     CheckpointFailed,
     JobCheckpointed,

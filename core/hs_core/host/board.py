@@ -9,7 +9,8 @@ from math import ceil
 from typing import TypeVar
 
 from hs_core import fencing
-from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend
+from hs_core.events.host import Checkpoint, Forget, HostCommand, Kill, Launch, Resume, Suspend
+from hs_core.facts import Fact
 from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hs_core.events import CheckpointFetched, Fetch, Reserve
+from hs_core.events.host import CheckpointFetched, Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier

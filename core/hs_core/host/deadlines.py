@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hs_core.events import Resume
+from hs_core.events.host import Resume
 from hs_core.host import comings, edgeless
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob

@@ -1,6 +1,6 @@
 """What jobs hold on their GPUs, as the driver says: also of those without a hook, and what a hook does not see, which is the context of the device."""
 
-from hs_core.events import DeviceMemorySeen
+from hs_core.events.host import DeviceMemorySeen
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.reports import Phase

@@ -8,7 +8,7 @@ its turn, as its other hosts wait for it, with what they hold.
 
 from collections.abc import Iterable, Mapping
 
-from hs_core.events import HostMemorySeen
+from hs_core.events.host import HostMemorySeen
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from hs_core.events import HostCommand, Launch
+from hs_core.events.host import HostCommand, Launch
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates

@@ -29,14 +29,13 @@ from math import floor, inf
 from typing import Any
 
 from hs_core.errors import BrokenError
-from hs_core.events import (
+from hs_core.events.host import (
     CastOut,
     CheckpointFetched,
     CheckpointWeighed,
     ControllerHeard,
     DeviceMemorySeen,
     ExitFound,
-    Fact,
     GpusSeen,
     HostCommand,
     HostEvent,
@@ -51,6 +50,7 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
+from hs_core.facts import Fact
 from hs_core.host import (
     away,
     comings,

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from hs_core.errors import BrokenError
-from hs_core.events import (
+from hs_core.events.host import (
     CheckpointFailed,
     CheckpointFetched,
     CheckpointWeighed,

@@ -1,6 +1,6 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
-from hs_core.events import ExitFound, Forget
+from hs_core.events.host import ExitFound, Forget
 from hs_core.host import deadlines, edgeless
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hs_core.events import (
+from hs_core.events.host import (
     Checkpoint,
     ControllerHeard,
     Fetch,
@@ -37,9 +37,9 @@ from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import LOST, Exit, JobReport, Tier
 from hs_core.wanted import Wanted, WantedJob
 from hs_sim.machines.disk import Disk
-from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
+from hs_sim.machines.part import Part, Way
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
@@ -125,7 +125,7 @@ class Agent:
                 del self.parts[key]
                 ended.add(key)
                 if key in known:
-                    self._events.append(exited(part, self.now_s()))
+                    self._events.append(part.exited(self.now_s()))
                 elif part.exit is None:
                     part.gang.kill(part)
             elif key not in known:
@@ -353,7 +353,7 @@ class Agent:
         if self.up:
             if self.parts.get(part.key) is part:
                 del self.parts[part.key]
-            self.post(exited(part, self.now_s()))
+            self.post(part.exited(self.now_s()))
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

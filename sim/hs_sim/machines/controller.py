@@ -11,7 +11,7 @@ from typing import Any
 
 from hs_core.cluster import ClusterMachine, Outcome, Settings
 from hs_core.errors import RefusedError
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     Consult,
     Direct,

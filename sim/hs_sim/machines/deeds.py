@@ -6,7 +6,7 @@ Whoever asks does so until it is answered, as a client does; what is taken for a
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hs_core.events import (
+from hs_core.events.cluster import (
     ClusterEvent,
     GpusDrained,
     HostDrained,

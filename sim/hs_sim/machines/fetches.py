@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_sim.machines.gang import share_of
 from hs_sim.machines.truth import Saved

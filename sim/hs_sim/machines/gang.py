@@ -4,16 +4,12 @@ Steps are counted by time at a constant rate. A stop is told apart from training
 keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
 """
 
-from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hs_core.events import (
+from hs_core.events.host import (
     CheckpointFailed,
     CheckpointWeighed,
-    HostEvent,
     JobCheckpointed,
-    JobExited,
     JobFroze,
     JobHeld,
     JobHooked,
@@ -23,13 +19,12 @@ from hs_core.events import (
     JobWentOn,
 )
 from hs_core.model import OnPartition
-from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
+from hs_sim.machines.part import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
 
 if TYPE_CHECKING:
-    from hs_sim.machines.agent import Agent
     from hs_sim.machines.world import World
 
 CHECKPOINTED = Exit(code=75)
@@ -39,64 +34,6 @@ LEAVE_S = 0.02  # from being told to
 UNTOLD_S = 10.0
 COLLECTIVE_S = 5.0  # until the others notice that a part is gone
 ROUNDING = 1e-9
-
-
-class Way(Enum):
-    """How a part stands."""
-
-    COMING = "coming"
-    UP = "up"  # its part of the start is done; the others' perhaps not
-    STANDING = "standing"  # at a step edge
-    GOING = "going"  # let go
-    STOPPING = "stopping"
-    GONE = "gone"
-
-
-class Part:
-    """One node's process (with all of its ranks)."""
-
-    __slots__ = (
-        "agent",
-        "arrives_s",
-        "asked",
-        "exit",
-        "frozen",
-        "gang",
-        "gpus",
-        "heard",
-        "hooked",
-        "in_touch",
-        "newest",
-        "occupied_s",
-        "rank",
-        "share",
-        "unsaid",
-        "way",
-    )
-
-    def __init__(self, gang: "Gang", agent: "Agent", rank: int, gpus: tuple[GpuId, ...]) -> None:
-        self.gang = gang
-        self.agent = agent
-        self.rank = rank
-        self.gpus = gpus
-        self.way = Way.COMING
-        self.hooked = False
-        self.frozen = False
-        self.newest = 0  # number of the order given last on its host
-        self.arrives_s = 0.0  # the newest order, over the link to node 0
-        self.heard = -1  # number of the newest that reached node 0
-        self.asked = -1  # the generation that it is to go on from
-        self.occupied_s: float | None = None  # its GPUs are its own since
-        self.share = float(len(gpus))  # and it is charged for so many of them
-        self.exit: Exit | None = None
-        self.in_touch = False  # with the agents of the other parts, when it ended
-        self.unsaid: list[
-            tuple[Callable[..., HostEvent], dict[str, Any]]
-        ] = []  # for want of a link to node 0
-
-    @property
-    def key(self) -> tuple[JobId, int]:
-        return self.gang.key
 
 
 class Gang:
@@ -536,9 +473,3 @@ class Gang:
 def share_of(state_bytes: int, nodes: int, rank: int) -> int:
     """What one node has of a checkpoint: together they have all of it, to the byte."""
     return state_bytes // nodes + (rank < state_bytes % nodes)
-
-
-def exited(part: Part, now_s: float) -> JobExited:
-    job, epoch = part.key
-    assert part.exit is not None
-    return JobExited(now_s=now_s, job=job, epoch=epoch, exit=part.exit, in_touch=part.in_touch)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hs_core.cluster import ClusterMachine, Outcome, State
-from hs_core.events import ClusterEvent, Fact, HostReported
+from hs_core.events.cluster import ClusterEvent, HostReported
+from hs_core.facts import Fact
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 

@@ -11,7 +11,7 @@ from hs_core.mechanism.moves import Limits
 from hs_core.model import Job, JobState
 from hs_core.names import GpuId, HostName, JobId
 from hs_sim.machines.agent import Agent
-from hs_sim.machines.gang import Part, Way
+from hs_sim.machines.part import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError
 from hs_sim.machines.world import World
 

@@ -6,7 +6,7 @@ from hs_core.model import OnPartition
 from hs_core.names import JobId
 from hs_core.reports import LOST, Exit
 from hs_core.wanted import Wanted
-from hs_sim.machines.gang import Way
+from hs_sim.machines.part import Way
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent

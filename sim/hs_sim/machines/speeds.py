@@ -10,7 +10,8 @@ from hs_core.mechanism.pollux import Speed
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
-from hs_sim.machines.gang import Gang, Part
+from hs_sim.machines.gang import Gang
+from hs_sim.machines.part import Part
 from hs_sim.machines.truth import JobTruth, Owner, Truth
 from hs_sim.model import Experiment, SpeedChange
 

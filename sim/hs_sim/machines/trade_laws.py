@@ -11,7 +11,7 @@ from math import hypot
 from typing import TYPE_CHECKING
 
 from hs_core.cluster import Outcome
-from hs_core.events import TRADE, TRADE_UNDONE, Fact
+from hs_core.facts import TRADE, TRADE_UNDONE, Fact
 from hs_core.mechanism.trade import BORNE, load
 from hs_core.names import UserName
 from hs_core.policy import Memory, Snapshot, Trade, Verdict

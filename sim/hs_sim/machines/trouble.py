@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hs_core.names import HostName
 from hs_core.reports import Exit
 from hs_sim.machines.deeds import Deeds
-from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.network import DOWN, UP, Line
+from hs_sim.machines.part import Part, Way
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World

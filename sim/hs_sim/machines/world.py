@@ -10,7 +10,9 @@ from hs_core.cluster import Outcome, Settings
 from hs_core.cluster.machine import as_it_is
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
-from hs_core.events import TRADE, HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
+from hs_core.events.cluster import JobsSubmitted, UserSet
+from hs_core.events.host import HostCommand, RendezvousReserved, Reserve, WakeHost
+from hs_core.facts import TRADE
 from hs_core.host import HostConfig
 from hs_core.model import Gpu, JobSpec, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
@@ -24,10 +26,11 @@ from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
 from hs_sim.machines.fetches import Fetches
-from hs_sim.machines.gang import Gang, Part, Way
+from hs_sim.machines.gang import Gang
 from hs_sim.machines.journal import Draft
 from hs_sim.machines.known import known_speeds
 from hs_sim.machines.network import DOWN, Line, Network
+from hs_sim.machines.part import Part, Way
 from hs_sim.machines.samples import Samples
 from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for

@@ -1,0 +1,1 @@
+"""What happens and what is ordered, in two vocabularies: one of each machine."""
