@@ -145,9 +145,6 @@ def _remove(group: Path) -> None:
         group.rmdir()
 
 
-NO_CGROUP = JobCgroup(v2=None, v1={})
-
-
 def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None = None) -> Cgroups:
     """Find what this host lets us use, by using it."""
     if use is CgroupUse.NONE:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import structlog
 
+from hs_controller.questions import Questions
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import HostJoined
 from hs_core.model import Host
@@ -117,8 +118,8 @@ class Link:
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
         self.errands: dict[int, ErrandReader] = {}  # of the same numbers
-        self._which: dict[int, asyncio.Future[tuple[int, ...]]] = {}  # questions that wait for an answer
-        self._doctors: dict[int, asyncio.Future[str]] = {}  # likewise
+        self._which = Questions[tuple[int, ...]]()  # of which incarnations of a job it has logs
+        self._doctors = Questions[str]()
         self.closed = asyncio.Event()
         self.why_closed = ""
         self._wanted: tuple[Wanted, float] | None = None  # newest, not sent yet, and when it was said
@@ -222,34 +223,18 @@ class Link:
 
     async def logs_of(self, job: JobId) -> tuple[int, ...]:
         """Of which incarnations it has logs."""
-        request = next(self._requests)
-        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
-        self._which[request] = answer
-        try:
-            self._send(
-                agent_pb2.ToAgent(
-                    log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=-1, which=True)
-                )
-            )
-            return await answer
-        finally:
-            del self._which[request]
+        number = next(self._requests)
+        request = agent_pb2.LogRequest(request_id=number, job_id=job, tail_lines=-1, which=True)
+        return await self._which.ask(number, lambda: self._send(agent_pb2.ToAgent(log=request)))
 
     async def doctor(self) -> str:
         """What `hs-agent doctor` says there now."""
-        request = next(self._requests)
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._doctors[request] = answer
-        try:
-            self._send(agent_pb2.ToAgent(doctor=agent_pb2.Doctor(request_id=request)))
-            return await answer
-        finally:
-            del self._doctors[request]
+        number = next(self._requests)
+        request = agent_pb2.Doctor(request_id=number)
+        return await self._doctors.ask(number, lambda: self._send(agent_pb2.ToAgent(doctor=request)))
 
     def doctor_said(self, said: agent_pb2.DoctorSaid) -> None:
-        asked = self._doctors.get(said.request_id)
-        if asked is not None and not asked.done():
-            asked.set_result(said.text)
+        self._doctors.answered(said.request_id, said.text)
 
     def exec(
         self,
@@ -296,9 +281,7 @@ class Link:
         self._send(agent_pb2.ToAgent(taken=agent_pb2.Taken(request_id=reader.request, bytes=taken_bytes)))
 
     def log_data(self, data: agent_pb2.LogData) -> None:
-        asked = self._which.get(data.request_id)
-        if asked is not None and not asked.done():
-            asked.set_result(tuple(data.epochs))
+        self._which.answered(data.request_id, tuple(data.epochs))
         reader = self.logs.get(data.request_id)
         if reader is None:
             return

@@ -33,6 +33,9 @@ PYTHON = "/usr/bin/python3" if os.geteuid() == 0 and Path("/usr/bin/python3").ex
 """One that other accounts may run too."""
 
 
+NO_CGROUP = cgroup.JobCgroup(v2=None, v1={})
+
+
 def wait_for(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """Poll until it holds; the value is handed back."""
     end_s = time.monotonic() + limit_s

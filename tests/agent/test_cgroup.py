@@ -65,7 +65,7 @@ def test_a_jobs_limits_are_set_where_there_are_controllers(place) -> None:
         for root in (found.v2, *found.v1.values()):
             if root is not None and root.exists():
                 root.rmdir()
-    assert cgroup.reopen(found, "1-1") == cgroup.NO_CGROUP
+    assert cgroup.reopen(found, "1-1") == cgroup.JobCgroup(v2=None, v1={})
 
 
 def hierarchy(place: Path, own: str, *, busy: bool) -> Path:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from hs_agent import device_memory, procs, watch
-from hs_agent.cgroup import NO_CGROUP, JobCgroup
+from hs_agent.cgroup import JobCgroup
 from hs_agent.device_memory import Owners, most
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.folder import Key
 from hs_core.events.host import DeviceMemorySeen, HostEvent
 from hs_core.names import GpuId, JobId
 from hs_core.reports import JobReport, Phase
+from tests.agent.conftest import NO_CGROUP
 
 GIB = 1 << 30
 FIRST, SECOND = GpuId("g0"), GpuId("g1")

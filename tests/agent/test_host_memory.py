@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from hs_agent import config, host_memory, limits, procs
-from hs_agent.cgroup import NO_CGROUP, CgroupUse, JobCgroup, create, probe
+from hs_agent.cgroup import CgroupUse, JobCgroup, create, probe
 from hs_agent.config import memory_bytes
 from hs_core.names import JobId
 from hs_core.reports import Tier
+from tests.agent.conftest import NO_CGROUP
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hs_agent import strangers
-from hs_agent.cgroup import NO_CGROUP, JobCgroup
+from hs_agent.cgroup import JobCgroup
 from hs_agent.devices import GpuProcess, Reading, open_devices
 from hs_agent.folder import Key
 from hs_agent.strangers import HELD_S, STAYS_S, Strangers
@@ -22,6 +22,7 @@ from hs_core.events.host import GpusSeen, HostEvent
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase
+from tests.agent.conftest import NO_CGROUP
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
 

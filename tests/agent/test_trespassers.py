@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from hs_agent import watch
-from hs_agent.cgroup import NO_CGROUP
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.folder import Key
 from hs_agent.trespassers import Trespassers
 from hs_core.events.host import HostEvent, JobTrespassed
 from hs_core.names import GpuId, JobId
 from hs_core.reports import JobReport, Phase
+from tests.agent.conftest import NO_CGROUP
 
 FIRST, SECOND = GpuId("g0"), GpuId("g1")
 SEVEN, EIGHT = Key(JobId(7), 1), Key(JobId(8), 3)

@@ -13,8 +13,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
 from hs_core.names import GpuId
 
-JOBS_OWN_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""A program's own fault: they never drain a GPU."""
+# A program's own fault (13, 31, 43, 45, 68, 109) never drains a GPU.
 HARDWARE_XIDS = {
     48: "double-bit ECC error",
     62: "internal micro-controller halt",

@@ -10,10 +10,7 @@ from math import fsum
 
 from hs_core.mechanism.band import NOBODY, Band
 from hs_core.mechanism.world import World
-from hs_core.names import HostName, UserName
-
-_Load = Mapping[HostName, Mapping[UserName, float]]
-"""GPUs of servers that users' gangs have on average."""
+from hs_core.names import UserName
 
 
 def most_beside(world: World, model: str, parts: Mapping[UserName, float]) -> dict[UserName, float]:
@@ -33,6 +30,7 @@ def most_beside(world: World, model: str, parts: Mapping[UserName, float]) -> di
 
 
 def _load(parts: Mapping[UserName, float], band: Band) -> Mapping[UserName, float]:
+    """GPUs of a server that users' gangs have on average."""
     found = defaultdict[UserName, float](float)
     for user, gpus in zip(band.users, band.per_node, strict=True):
         found[user] += gpus * parts.get(user, 0.0)

@@ -9,16 +9,9 @@ import click
 
 from hs_core.errors import Kind, RefusedError
 from hs_daemon import unheard, version
+from hs_daemon.exits import EXIT_CODES
 from hs_daemon.extras import not_installed
 
-EXIT_CODES = {
-    Kind.INVALID: 2,
-    Kind.IMPOSSIBLE: 3,
-    Kind.NOT_FOUND: 4,
-    Kind.NOT_ALLOWED: 5,
-    Kind.CONFLICT: 1,
-    Kind.UNAVAILABLE: 6,
-}
 INTERRUPTED = 130
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hs_sim.model import SpeedChange
 
 # What happens to a job; in this order where it is at the same time. Of CHANGE the number is not a job's but that of a change of the workload's speeds.
-COME, END, STAND, WRITTEN, CHANGE, TRIED = range(6)
+END, STAND, WRITTEN, CHANGE, TRIED = range(5)
 
 Entry = tuple[float, int, int]  # time, what, job or change
 

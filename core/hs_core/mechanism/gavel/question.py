@@ -109,17 +109,6 @@ class Allocation:
     value: float = 0.0  # of the policy's objective
     lps: int = 0  # linear programs it took
 
-    def throughput(self, question: Question) -> Floats:
-        """J: steps/s that each job gets, averaged over time."""
-        total: Floats = (self.alone * question.speed).sum(axis=1)
-        if len(self.pairs):
-            assert question.sharing is not None
-            kind = question.sharing.kind[self.pairs]
-            for own, other in ((0, 1), (1, 0)):
-                speed = question.sharing.speed[kind[:, own], kind[:, other]]
-                np.add.at(total, self.pairs[:, own], (speed * self.paired).sum(axis=1))
-        return total
-
     def time(self) -> Floats:
         """J: the part of the time in which each job runs."""
         total: Floats = self.alone.sum(axis=1)
