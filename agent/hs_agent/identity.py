@@ -20,7 +20,9 @@ from typing import Any
 
 os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")  # read when gRPC is loaded
 
-import grpc
+import hs_daemon  # noqa: F401 - before gRPC, whose own lines it stops
+
+import grpc  # isort: skip
 import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
