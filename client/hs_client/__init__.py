@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hs_client.api import Client, Submitted, exit_code
+    from hs_client.api import Client, Submitted
+    from hs_client.ends import exit_code
     from hs_client.errors import (
         ConflictError,
         HeteroShareError,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Client": "api",
     "Submitted": "api",
-    "exit_code": "api",
+    "exit_code": "ends",
     "Job": "jobfile",
     "HeteroShareError": "errors",
     "InvalidError": "errors",

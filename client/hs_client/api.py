@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from hs_client import address, errors, output
+from hs_client.ends import ENDED
 from hs_client.line import Line
 from hs_client.output import Had
 from hs_proto.v1 import common_pb2 as common
@@ -23,7 +24,6 @@ from hs_proto.v1 import controller_pb2 as wire
 if TYPE_CHECKING:
     from hs_client.jobfile import Job
 
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
 LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
 MOST_TRADES = 10_000  # the same of trades
@@ -33,17 +33,6 @@ MOST_TRADES = 10_000  # the same of trades
 class Submitted:
     job_ids: tuple[int, ...]  # empty for a dry run
     notes: tuple[str, ...]
-
-
-def exit_code(job: wire.JobView) -> int:
-    """What a shell would say of the job: its own code, or 128 + signal. Only for jobs that have ended."""
-    if job.state == "succeeded":
-        return errors.OK
-    if job.HasField("exit") and job.exit.signal:
-        return 128 + job.exit.signal
-    if job.HasField("exit") and job.exit.code:
-        return job.exit.code
-    return errors.FAILED
 
 
 class Client:

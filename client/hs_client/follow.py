@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hs_client.api import ENDED, Client, exit_code
+from hs_client.api import Client
+from hs_client.ends import ENDED, exit_code
 from hs_client.errors import ConflictError, HeteroShareError, UnavailableError, WaitTimeoutError
 from hs_client.output import Had
 from hs_proto.v1 import controller_pb2 as wire

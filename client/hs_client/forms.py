@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from hs_client import quantities
-from hs_client.api import ENDED, exit_code
+from hs_client.ends import ENDED, exit_code
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 

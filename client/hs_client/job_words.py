@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from hs_client.api import ENDED, MOST_JOBS, Client
+from hs_client.api import MOST_JOBS, Client
+from hs_client.ends import ENDED
 from hs_client.errors import InvalidError, NotFoundError
 from hs_client.quantities import MAX_TASKS
 from hs_client.tables import numbers

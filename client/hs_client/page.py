@@ -8,7 +8,8 @@ from rich.console import Group
 from rich.text import Text
 
 from hs_client import forms, tables
-from hs_client.api import ENDED, Client
+from hs_client.api import Client
+from hs_client.ends import ENDED
 from hs_client.fitting import Fitting
 from hs_client.quantities import span_text
 from hs_client.screen import STYLES, clock, printable

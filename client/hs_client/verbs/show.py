@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
-from hs_client.api import ENDED, exit_code
+from hs_client.ends import ENDED, exit_code
 from hs_client.follow import outcome
 from hs_client.verbs.common import connected, json_option, out
 from hs_proto.v1 import controller_pb2 as wire
