@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Cluster, until
+from tests.e2e.harness import Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SERVERS = ("--host", "a=V100:1", "--host", "b=K80:1", "--host", "c=K80:1", "--user", "ann")
@@ -24,12 +23,7 @@ TOTAL = 40 * EPOCHS  # mini-batches
 def same(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of the same training without any cluster."""
     path = tmp_path_factory.mktemp("alone") / "said"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
-    runtime = Path(__file__).resolve().parents[2] / "client"
-    subprocess.run(
-        [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)],
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}, check=True, timeout=300,
-    )  # fmt: skip
+    alone([str(scripts / "digits.py"), str(path), str(EPOCHS)])
     return dict(json.loads(path.read_text()))
 
 

@@ -29,28 +29,43 @@ from hs_sim.model import Result
 QUIET = range(200)  # of the 500 seeds in all, those in which nobody asks for anything in the middle of it
 DEEDS = range(320, 500)
 CUTS = range(120)
+AT_ONCE = (
+    20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
+)
 ENOUGH = 400  # seeds, for a planted bug
 
 
+def in_parts(seeds: range) -> pytest.MarkDecorator:
+    parts = [seeds[first : first + AT_ONCE] for first in range(0, len(seeds), AT_ONCE)]
+    return pytest.mark.parametrize("seeds", parts, ids=lambda part: f"from-{part.start}")
+
+
+def test_five_hundred_seeds_are_tried_two_fifths_of_them_failures_alone():
+    assert (len(QUIET), len(QUIET) + len(DEEDS) + len(CUTS)) == (200, 500)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_by_five_hundred_seeds_of_trouble_two_fifths_of_which_are_failures_alone():
-    assert len(QUIET) + len(DEEDS) + len(CUTS) == 500
-    failures = explore(QUIET, processes=2)
+@in_parts(QUIET)
+def test_nothing_is_broken_by_trouble(seeds: range):
+    failures = explore(seeds)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile():
-    failures = explore(DEEDS, processes=2, deeds=True)
+@in_parts(DEEDS)
+def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile(
+    seeds: range,
+):
+    failures = explore(seeds, deeds=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_where_all_servers_see_it():
-    failures = explore(CUTS, processes=2, cuts=True)
+@in_parts(CUTS)
+def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_where_all_servers_see_it(
+    seeds: range,
+):
+    failures = explore(seeds, cuts=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
@@ -147,6 +162,10 @@ def test_elastic_jobs_are_in_the_trouble_too_and_are_restarted_over_several_serv
 def test_a_failure_prints_its_seed_and_what_happened_last():
     text = str(Failure(seed=12, what="a GPU was lost", trace=("1.0 one", "2.0 two")))
     assert text.splitlines() == ["seed 12: a GPU was lost", "    1.0 one", "    2.0 two"]
+
+
+def test_several_processes_find_nothing_broken_either():
+    assert not explore(range(200, 210), processes=2)
 
 
 def test_the_command_says_how_many_seeds_were_broken(capsys):
