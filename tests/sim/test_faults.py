@@ -96,30 +96,38 @@ def test_what_once_broke_where_links_are_cut_holds(seed: int):
 
 
 def test_with_cuts_jobs_save_into_folders_that_all_servers_see_and_are_fenced():
-    worlds: list[World] = []
+    """In the first seeds, each of these."""
+    met: set[str] = set()
     for seed in range(12):
+        worlds: list[World] = []
         assert run_seed(seed, worlds.append, cuts=True) is None
-    stories = [world.controller.machine.story(JobId(job)) for world in worlds for job in range(1, 10)]
-    facts = [fact for story in stories for fact in story]
-    assert any("it asked to be fenced" in fact.text for fact in facts)
-    assert any("newer checkpoint" in fact.text for fact in facts)
+        stories = [worlds[0].controller.machine.story(JobId(job)) for job in range(1, 10)]
+        texts = [fact.text for story in stories for fact in story]
+        met |= {
+            what
+            for what in ("it asked to be fenced", "newer checkpoint")
+            if any(what in text for text in texts)
+        }
+        if len(met) == 2:
+            return
+    pytest.fail(f"only {met}")
 
 
 def test_with_deeds_servers_are_removed_jobs_cancelled_and_policies_changed(monkeypatch):
     """In the first seeds, each of them."""
-    worlds: list[World] = []
-    wiped: list[str] = []
+    met: set[str] = set()
     wipe = Agent.wipe
-    monkeypatch.setattr(Agent, "wipe", lambda agent: (wiped.append(agent.name), wipe(agent)))
+    monkeypatch.setattr(Agent, "wipe", lambda agent: (met.add("removed"), wipe(agent)))
     for seed in DEEDS[:12]:
+        worlds: list[World] = []
         assert run_seed(seed, worlds.append, deeds=True) is None
-    machines = [world.controller.machine for world in worlds]
-    assert any(job.cancelled for world in worlds for job in world.truth.jobs.values())
-    assert any(
-        world.experiment.policy != machine.policy.name
-        for world, machine in zip(worlds, machines, strict=True)
-    )
-    assert wiped
+        if any(job.cancelled for job in worlds[0].truth.jobs.values()):
+            met.add("cancelled")
+        if worlds[0].experiment.policy != worlds[0].controller.machine.policy.name:
+            met.add("another policy")
+        if len(met) == 3:
+            return
+    pytest.fail(f"only {met}")
 
 
 def test_what_a_process_did_before_changes_no_digit_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
