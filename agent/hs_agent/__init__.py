@@ -1,3 +1,4 @@
-"""The node agent daemon: turns process exits, job messages and timers into events of the HostMachine."""
+"""The node agent daemon: turns process exits, job messages and timers into events of the HostMachine.
 
-import hs_daemon as hs_daemon  # before gRPC, whose own lines it stops
+Nothing is imported here: what is started beside a job (`shim`, `errand`, `carrier`) has the standard library and this package alone.
+"""
