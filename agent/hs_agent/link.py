@@ -30,7 +30,7 @@ from hs_core.names import JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
-from hs_daemon.notify import notify
+from hs_daemon.notify import status
 from hs_proto import certified, convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
@@ -117,7 +117,7 @@ class Link:
             await asyncio.sleep(wait_s)
 
     def _complain(self, why: str) -> None:
-        notify(f"STATUS={self.side.described}; no controller: {why}")
+        status(f"{self.side.described}; no controller: {why}")
         if self._complaints.is_due(why, boot_s()):
             log.warning("no controller", controller=self.config.controller, why=why)
 
@@ -172,7 +172,7 @@ class Link:
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
         self._complaints.worked()
-        notify(f"STATUS={self.side.described}; connected to {self.config.controller}")
+        status(f"{self.side.described}; connected to {self.config.controller}")
         log.info("connected", controller=self.config.controller, term=welcome.term)
         if welcome.term < self.side.term():
             log.error(
