@@ -1,14 +1,16 @@
 """The units under systemd itself, on a machine of their own (`machines`): what `systemctl` does to the daemons, and what of that their jobs notice."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.packaging.machines import NAME, Machine, NoMachineError, booted, install
+from tests.packaging.machines import NAME, ROOT, Machine, NoMachineError, booted, install
 
+TALK = ROOT / "tests/e2e/scripts/talk.py"
 COUNTS = "n=0; while true; do n=$((n+1)); echo $n; sleep 0.05; done"
 WITHIN_S = 60
 HANGS_S = 3  # and less than the jobs' quantum
@@ -174,6 +176,37 @@ def test_jobs_are_held_by_the_control_groups_that_the_unit_delegates(cluster: Ma
     until(lambda: "frozen 1" in held.read_text(), "whose turn is over is frozen there")
     cancelled(cluster, *jobs)
     until(lambda: not held.exists(), "nothing of it is left")
+
+
+def test_a_job_writes_its_checkpoints_as_its_user_and_goes_on_from_them_after_a_crash_of_all(
+    cluster: Machine,
+) -> None:
+    pytest.importorskip("torch")
+    cluster.file("/home/ann/job.yaml").write_text(
+        f"run: {sys.executable} {TALK} 100000 0.05\ncheckpoint: {{mode: interval, interval: 1s}}\nretry: {{max: 1}}\n"
+    )
+    job = cluster.must("hsctl", "submit", "-f", "job.yaml", user="ann").split()[2]
+    kept = cluster.file(f"/var/lib/heteroshare/agent/checkpoints/{job}")
+    until(lambda: list(kept.glob("gen-*/manifest.json")), "it has written a checkpoint")
+    assert kept.stat().st_uid == cluster.file("/home/ann").stat().st_uid
+    (group,) = cluster.file("/sys/fs/cgroup/system.slice/hs-agent.service").glob(f"heteroshare-*/{job}-0")
+    shim = cluster.file(f"/var/lib/heteroshare/agent/jobs/{job}-0/shim.json")
+    cluster.must(
+        "kill", "-KILL", str(json.loads(shim.read_text())["shim"]["pid"]), process(cluster, "hs-agent")
+    )
+    until(lambda: not group.exists(), "nothing is left of that incarnation")
+    story = until(
+        lambda: (said := steps(cluster, job)) and said.count(0) == 1 and said[-1] > 0 and said, "it trains"
+    )
+    until(lambda: len(steps(cluster, job)) > len(story) and phase(cluster, job) == "running", "it goes on")
+    assert steps(cluster, job).count(0) == 1, "it did not begin afresh"
+    cancelled(cluster, job)
+
+
+def steps(machine: Machine, job: str) -> list[int]:
+    """That it has said, of all incarnations."""
+    lines = machine.must("hsctl", "logs", job).splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("step ")]
 
 
 def test_a_configuration_that_is_wrong_is_named_in_the_status_and_jobs_go_on(cluster: Machine) -> None:
