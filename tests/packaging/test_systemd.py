@@ -186,20 +186,31 @@ def test_a_job_writes_its_checkpoints_as_its_user_and_goes_on_from_them_after_a_
     )
     job = cluster.must("hsctl", "submit", "-f", "job.yaml", user="ann").split()[2]
     kept = cluster.file(f"/var/lib/heteroshare/agent/checkpoints/{job}")
-    until(lambda: list(kept.glob("gen-*/manifest.json")), "it has written a checkpoint")
+    until(
+        lambda: checkpoint_known(cluster, job) >= 0,
+        "it has written a checkpoint, and its agent has heard of it",
+    )
+    assert list(kept.glob("gen-*/manifest.json"))
     assert kept.stat().st_uid == cluster.file("/home/ann").stat().st_uid
     (group,) = cluster.file("/sys/fs/cgroup/system.slice/hs-agent.service").glob(f"heteroshare-*/{job}-0")
     shim = cluster.file(f"/var/lib/heteroshare/agent/jobs/{job}-0/shim.json")
     cluster.must(
         "kill", "-KILL", str(json.loads(shim.read_text())["shim"]["pid"]), process(cluster, "hs-agent")
     )
-    until(lambda: not group.exists(), "nothing is left of that incarnation")
+    until(lambda: not group.exists(), "nothing is left of that process")
+    until(lambda: "connected to" in shown(cluster, "hs-agent"), "the agent is back")
     story = until(
         lambda: (said := steps(cluster, job)) and said.count(0) == 1 and said[-1] > 0 and said, "it trains"
     )
     until(lambda: len(steps(cluster, job)) > len(story) and phase(cluster, job) == "running", "it goes on")
     assert steps(cluster, job).count(0) == 1, "it did not begin afresh"
     cancelled(cluster, job)
+
+
+def checkpoint_known(machine: Machine, job: str) -> int:
+    """Which generation an agent that is started now would know of; -1: none."""
+    known = json.loads(machine.file("/var/lib/heteroshare/agent/host.json").read_text())["machine"]["jobs"]
+    return next((int(one["checkpoint_generation"]) for one in known if str(one["wanted"]["job"]) == job), -1)
 
 
 def steps(machine: Machine, job: str) -> list[int]:
