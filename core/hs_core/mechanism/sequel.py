@@ -111,7 +111,7 @@ class FairSequel:
             "lags": self._lags.dump(),
             "turns": split.dump_turns(self._turns),
             "books": self._table.books(),
-            "weights": until_edge.weighed_anew(self._memory["weights"], self._lags.factors()),
+            "weights": until_edge.weighed_anew(self._memory.get("weights", {}), self._lags.factors()),
         }
         kept = {name: value for name, value in {**self._memory, **now}.items() if value}
         return {**kept, "quantum": self._quantum, "moved": self._memory["moved"]}

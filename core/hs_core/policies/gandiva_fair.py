@@ -69,7 +69,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
             "turns": split.dump_turns(played.turns),
             "books": played.table.books(),
             "lags": lags.dump(),
-            "weights": until_edge.dump(mended, fits, factors),
+            "weights": until_edge.dump(traded.entitled, mended, fits, factors),
         },
     )
     sequel = None
@@ -99,8 +99,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
 
 
 def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verdict:
-    """Within a quantum: who has no home is placed, and who must leave its server leaves. Jobs weigh as at the edge before, and those that have come
-    since by what is left of their users' shares; new trades, amends, and who is better off elsewhere are matters of the next edge."""
+    """Within a quantum: who has no home is placed, and who must leave its server leaves. The rest is a matter of the next edge."""
     traded = trading.hold(world, base, speeds, memory.get("trades", ()))
     mended, fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled)
     board = Board(world, _floats(traded.entitled), find_levels(world, _floats(mended)), factors, mended)
