@@ -19,14 +19,13 @@ def dump(entitled: Shares, mended: Shares, fits: Shares, factors: Factors) -> di
         "given": _by_pool({at: share for at, share in mended.items() if at not in entitled}),
         "amends": _by_pool(_ratios(mended, entitled)),
         "fits": _by_pool(_ratios(fits, mended)),
-        "factors": _by_pool(factors),
     }
-    return {name: numbers for name, numbers in kept.items() if numbers}
+    return weighed_anew(kept, factors)
 
 
 def weighed_anew(kept: Mapping[str, Any], factors: Factors) -> dict[str, Any]:
     """As `dump` gave it, with other factors."""
-    return {**kept, "factors": _by_pool(factors)}
+    return {name: numbers for name, numbers in {**kept, "factors": _by_pool(factors)}.items() if numbers}
 
 
 def load(kept: Mapping[str, Any], entitled: Shares) -> tuple[Shares, Shares, Factors]:
