@@ -20,6 +20,7 @@ LONGEST = (
     "tests/job/test_exact.py",
     "tests/e2e/test_strategies.py",
     "tests/e2e/test_sharing.py",
+    "tests/packaging/test_systemd.py",
     "tests/job/test_trainers.py",
     "tests/e2e/test_faults.py",
     "tests/e2e/test_lost_server.py",
