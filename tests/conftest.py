@@ -13,22 +13,23 @@ settings.load_profile("ci")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    "tests/job/test_exact.py",
     "tests/e2e/test_servers.py",
-    "tests/job/test_trainers.py",
     "tests/e2e/test_copies.py",
     "tests/e2e/test_elastic.py",
     "tests/e2e/test_links.py",
+    "tests/job/test_exact.py",
     "tests/e2e/test_strategies.py",
     "tests/e2e/test_sharing.py",
-    "tests/job/test_processes.py",
-    "tests/controller/test_daemon.py",
-    "tests/controller/test_identity.py",
+    "tests/packaging/test_systemd.py",
+    "tests/job/test_trainers.py",
     "tests/e2e/test_faults.py",
     "tests/e2e/test_lost_server.py",
     "tests/e2e/test_policies.py",
-    "tests/e2e/test_restore.py",
+    "tests/job/test_processes.py",
     "tests/e2e/test_chaos.py",
+    "tests/controller/test_daemon.py",
+    "tests/e2e/test_restore.py",
+    "tests/controller/test_identity.py",
 )
 """Files that take a minute or more, the longest first: begun last, each would keep one worker busy while the others have nothing left."""
 

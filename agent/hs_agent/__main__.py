@@ -16,7 +16,7 @@ from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_daemon import unheard, version
 from hs_daemon.exits import EXIT_CODES
 from hs_daemon.extras import not_installed
-from hs_daemon.journal import complain
+from hs_daemon.notify import give_up
 
 config_option = click.option(
     "--config",
@@ -155,13 +155,13 @@ def main() -> None:
     try:
         cli(prog_name="hs-agent")
     except RefusedError as error:
-        complain(f"hs-agent: {error}")
+        give_up("hs-agent", error)
         sys.exit(EXIT_CODES[error.kind])
     except ModuleNotFoundError as error:
-        complain(f"hs-agent: {not_installed(error, 'agent')}")
+        give_up("hs-agent", not_installed(error, "agent"))
         sys.exit(EXIT_CODES[Kind.IMPOSSIBLE])
     except BrokenError as error:
-        complain(f"hs-agent: {error}")
+        give_up("hs-agent", error)
         sys.exit(70)
 
 

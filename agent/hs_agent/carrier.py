@@ -396,54 +396,62 @@ def whole(root: int, generation: int, order: dict[str, Any]) -> tuple[int, int]:
         steps = {step for _, step in parts}
         if len(steps) > 1 or min(steps) < order["step"]:
             raise TornError(f"it is of steps {sorted(steps)}; expected {order['step']} or more")
-        for name, (size, _) in ((name, each) for files, _ in parts for name, each in files.items()):
-            fd = open_regular(here, name)
-            try:
-                there = os.fstat(fd).st_size
-            finally:
-                os.close(fd)
-            if there != size:
-                raise TornError(f"{name} has {there} bytes; expected {size}")
+        for files, _ in parts:
+            expect(here, files)
         if order["manifest"] not in manifests:  # ranks are alike: it goes on from what another node's wrote
             write_whole(here, order["manifest"], manifests[order["theirs"]])
     files, _ = files_of(manifests[order["theirs"]], generation)
     return min(steps), total(files)
 
 
+def expect(here: int, files: dict[str, tuple[int, str]]) -> None:
+    """They are there, of the sizes that their manifest says. Raises TornError, OSError."""
+    for name, (size, _) in files.items():
+        fd = open_regular(here, name)
+        try:
+            there = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        if there != size:
+            raise TornError(f"{name} has {there} bytes; expected {size}")
+
+
 # --- asking for an average ------------------------------------------------------------------------------------------
 
 
 def ask(order: dict[str, Any], pipe: Pipe) -> None:
-    """Leaves word for the job's process of what this generation is the average of (hs_job.average)."""
+    """Leaves word for the job's process of what this generation is the average of (hs_job.average), once all of that is here: the process could only fail."""
     os.makedirs(order["folder"], mode=0o700, exist_ok=True)
     name = f"gen-{order['generation']}"
-    size = max(map(size_of, order["average"]["parts"]), default=0)
     with folder(order["folder"]) as root:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=root)
         with folder(name, root, links=False) as here:
+            made = _MANIFEST in os.listdir(here)  # and its parts are nobody's any more
+            size = 0 if made else max(map(size_of, order["average"]["parts"]), default=0)
             write_whole(here, "average.json", json.dumps(order["average"]).encode())
         os.fsync(root)
         if order["alone"]:
             clear_others(root, order["generation"])
         with folder(name, root, links=False) as here:
-            if _MANIFEST not in os.listdir(here):  # else it has been made
-                # The process that is to write it could only fail.
-                check_room(here, size)
+            check_room(here, size)
     pipe.say(done=True, size=size)
 
 
 def size_of(part: dict[str, Any]) -> int:
-    """Bytes of one that is to be averaged, which is what the average takes; 0: that cannot be told, and the process says why."""
+    """Bytes of one that is to be averaged, which is what the average takes. Raises TornError where it is not there, or not whole; OSError."""
     generation: int = part["generation"]
+    name = f"gen-{generation}"
     try:
-        with (
-            folder(part["folder"]) as root,
-            folder(f"gen-{generation}", root, links=False) as there,
-        ):
+        with folder(part["folder"]) as root, folder(name, root, links=False) as there:
             files, _ = files_of(read_small(there, _MANIFEST), generation)
-    except (OSError, TornError):
-        return 0
+            expect(there, files)
+    except TornError as error:
+        raise TornError(f"{part['folder']}/{name}: {error}") from None
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        raise TornError(f"{part['folder']}/{name}: {error.strerror}: {error.filename}") from None
     return total(files)
 
 

@@ -30,8 +30,8 @@ from hs_core.names import JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
-from hs_daemon.notify import notify
-from hs_proto import certified, convert
+from hs_daemon.notify import status
+from hs_proto import certified, convert, dialect
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
 MAX_BACKOFF_S = 5.0
@@ -117,7 +117,7 @@ class Link:
             await asyncio.sleep(wait_s)
 
     def _complain(self, why: str) -> None:
-        notify(f"STATUS={self.side.described}; no controller: {why}")
+        status(f"{self.side.described}; no controller: {why}")
         if self._complaints.is_due(why, boot_s()):
             log.warning("no controller", controller=self.config.controller, why=why)
 
@@ -172,8 +172,14 @@ class Link:
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
         self._complaints.worked()
-        notify(f"STATUS={self.side.described}; connected to {self.config.controller}")
+        status(f"{self.side.described}; connected to {self.config.controller}")
         log.info("connected", controller=self.config.controller, term=welcome.term)
+        unlike = dialect.unlike(
+            dialect.Speaker("the controller", welcome.version, welcome.dialect),
+            dialect.Speaker("this agent", version(), dialect.of_agents()),
+        )
+        if unlike:
+            log.warning("controller of another version", why=unlike)
         if welcome.term < self.side.term():
             log.error(
                 "this host has obeyed a controller of a later term: orders of this one are refused",
@@ -280,6 +286,7 @@ class _Connection:
             boot_id=procs.boot_id(),
             process=PROCESS,
             version=version(),
+            dialect=dialect.of_agents(),
             gpus=self._sent_gpus,
             warnings=self.side.warnings,
             peer=self.side.peer_address,

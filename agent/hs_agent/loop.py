@@ -174,8 +174,8 @@ class Agent:
             if report.checkpoint_generation >= 0 and report.phase is not Phase.EXITED:
                 self.sizes.look(Key(report.job, report.epoch), report.checkpoint_generation)
 
-    async def stop(self) -> None:
-        """Jobs are left as they are, for the agent after us, unless it was asked to end them."""
+    async def stop(self) -> int:
+        """Jobs are left as they are, for the agent after us, unless it was asked to end them; how many there are."""
         self.launches.stop()
         if self.config.end_jobs_on_stop:
             await self.launches.settle()  # what comes of these is to end, too
@@ -184,6 +184,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        left = len(self.jobs.running)
         if self._wake is not None:
             self._wake.cancel()
         self.watch.close()
@@ -195,6 +196,7 @@ class Agent:
         self.rendezvous.close()
         if self.machine is not None and not self.broken.is_set():
             self._save()
+        return left
 
     # --- the machine ------------------------------------------------------------------------------------------------
 

@@ -70,10 +70,10 @@ async def _run(agent: Agent, identity: secure.Secure | None, told_to_stop: async
     if identity is not None and agent.config.secure:
         tasks.append(asyncio.create_task(identity.keeper.run()))
     gc.freeze()  # what start-up made stays: collections need not look at it again
-    notify.notify(f"READY=1\nSTATUS={agent.devices.description}")
+    notify.status(agent.devices.description, "READY=1")
     try:
         await asyncio.wait({link, stop, broken}, return_when=asyncio.FIRST_COMPLETED)
-        notify.notify("STOPPING=1")
+        notify.status("stopping", "STOPPING=1")
         if link.done() and isinstance(refused := link.exception(), RefusedError):
             raise refused
         return BROKEN if agent.broken.is_set() or link.done() else 0
@@ -81,5 +81,6 @@ async def _run(agent: Agent, identity: secure.Secure | None, told_to_stop: async
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await agent.stop()
-        log.info("agent stops", jobs_left_running=not agent.config.end_jobs_on_stop)
+        left = await agent.stop()
+        notify.status(f"stopped; jobs that go on without it: {left}" if left else "stopped")
+        log.info("agent stops", jobs_left_running=left)

@@ -34,7 +34,9 @@ class Got(NamedTuple):
     generation: int  # an average: what it will be
     step: int
     copied: int  # bytes that came, the last time
-    size: int = 0  # of its files here; 0: not known; an average: of the largest part
+    size: int = (
+        0  # of its files here; 0: not known; an average: of the largest part, as long as it is not made
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,10 @@ class Trip:
             "alone": not wanted.spec.checkpoint_dir,
         }
         async with Carrier(asking, self.who) as carried:
-            answer = await carried.hear()
+            try:
+                answer = await carried.hear()
+            except TornError as error:
+                raise GoneError(f"{self.launcher.config.name}: {error}") from None
         return Got(source.generation, source.step, copied, int(answer["size"]))
 
     async def one(self) -> Got:

@@ -11,7 +11,7 @@ import click
 
 from hs_daemon import unheard
 from hs_daemon.extras import not_installed
-from hs_daemon.journal import complain
+from hs_daemon.notify import give_up
 
 try:
     import structlog
@@ -156,7 +156,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _complain(error: Exception, status: int) -> int:
-    complain(f"hs-controller: {error}")
+    give_up("hs-controller", error)
     return status
 
 

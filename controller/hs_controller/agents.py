@@ -11,14 +11,14 @@ import structlog
 
 from hs_controller import permissions
 from hs_controller.gate import CALLER, SOURCE
-from hs_controller.links import Hub, Link
+from hs_controller.links import Hub, Link, unlike_ours
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.names import HostName
-from hs_daemon import boot_s
-from hs_proto import convert
+from hs_daemon import boot_s, version
+from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 log = structlog.get_logger("hs_controller.agents")
@@ -52,12 +52,19 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         why = "the connection ended"
         try:
             term = self._loop.mind.machine.term
-            welcome = agent_pb2.Welcome(term=term, report_interval_s=self._loop.config.heartbeat_s)
+            welcome = agent_pb2.Welcome(
+                term=term,
+                report_interval_s=self._loop.config.heartbeat_s,
+                version=version(),
+                dialect=dialect.of_agents(),
+            )
             await context.write(agent_pb2.ToAgent(sent_s=boot_s(), welcome=welcome))
             await self._take_in(partial(self._joined, CALLER.get(), link))
             why = await self._serve(link, messages, context)
         except RefusedError as refused:
             why = str(refused)
+            if link.unlike and refused.kind is Kind.INVALID:
+                raise RefusedError(f"{refused} ({link.unlike})") from None
             raise
         finally:
             if self._hub.detach(link, why):
@@ -77,7 +84,13 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
 
     async def _greeted(self, messages: AsyncIterator[agent_pb2.FromAgent]) -> Link:
         hello = await _hello(messages, "a Hello")
-        link = Link(hello, convert.to_host(hello), self._loop.clock.now_s())
+        try:
+            link = Link(hello, convert.to_host(hello), self._loop.clock.now_s())
+        except RefusedError as refused:
+            why = unlike_ours(hello)
+            raise (RefusedError(f"{refused} ({why})", refused.kind) if why else refused) from None
+        if link.unlike:
+            log.warning("agent-of-another-version", host=link.host.name, why=link.unlike)
         _must_be_its_own(CALLER.get(), link.host.name)
         for _ in range(HELLO_MESSAGES - 1):
             if not hello.more:

@@ -32,7 +32,7 @@ from hs_controller.web import History, Web, application
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_daemon import version
-from hs_daemon.notify import notify, watchdog_s
+from hs_daemon.notify import status, watchdog_s
 from hs_daemon.signals import stop_signals
 from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 
@@ -277,7 +277,7 @@ async def run(config: Config, policy: Policy) -> None:
         state=str(config.state_dir),
     )
     await controller.start()
-    notify(f"READY=1\nSTATUS={_status(controller.loop)}")
+    status(_status(controller.loop), "READY=1")
     alive = asyncio.create_task(_alive(controller.loop))
     asked = asyncio.create_task(stopping.wait())
     ended = asyncio.create_task(controller.wait())
@@ -286,12 +286,13 @@ async def run(config: Config, policy: Policy) -> None:
         if ended.done():
             ended.result()
     finally:
-        notify("STOPPING=1")
+        status("stopping", "STOPPING=1")
         alive.cancel()
         asked.cancel()
         await controller.stop()
         ended.cancel()
         await asyncio.gather(alive, asked, ended, return_exceptions=True)
+    status("stopped")
     log.info("stopped")
 
 
@@ -300,7 +301,7 @@ async def _alive(loop: Loop) -> None:
     watched_s = watchdog_s()
     with contextlib.suppress(asyncio.CancelledError):
         while True:
-            notify(f"{'WATCHDOG=1' if watched_s else ''}\nSTATUS={_status(loop)}".strip())
+            status(_status(loop), *(["WATCHDOG=1"] if watched_s else []))
             await asyncio.sleep(min(watched_s / 2, STATUS_S) if watched_s else STATUS_S)
 
 

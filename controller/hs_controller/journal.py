@@ -32,10 +32,12 @@ from hs_controller.rows import (
     after_of,
 )
 from hs_controller.sqlite import (
+    SCHEMA,
     StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnreadableError,
+    check_not_newer,
     check_ours,
     check_private,
     check_schema,
@@ -126,6 +128,7 @@ class Journal:
         check_ours(folder)
         lock = locked(folder)
         try:
+            check_not_newer(folder / "journal.db")
             clear_unfinished(folder)
             return cls._opened(folder, lock)
         except BaseException:
@@ -191,6 +194,7 @@ class Journal:
         with self._write("taking office") as db:
             term = int(read_meta(db).get("term", 0)) + 1
             put_meta(db, {"term": term})
+            db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
         mark(
             unclosed(self.folder)
         )  # the log is there from now on, and a power cut does not take its name back

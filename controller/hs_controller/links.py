@@ -17,7 +17,8 @@ from hs_core.model import Host
 from hs_core.names import HostName, JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport, Phase
 from hs_core.wanted import Wanted
-from hs_proto import convert
+from hs_daemon import version
+from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, common_pb2
 
 log = structlog.get_logger("hs_controller.links")
@@ -99,12 +100,21 @@ class ErrandReader(Reader[agent_pb2.ExecData]):
     what = "of what a command says than it was asked for"
 
 
+def unlike_ours(hello: agent_pb2.Hello) -> str:
+    """What to tell people where its agent does not know the same messages as this controller; empty: it does."""
+    return dialect.unlike(
+        dialect.Speaker("the agent", hello.version, hello.dialect),
+        dialect.Speaker("this controller", version(), dialect.of_agents()),
+    )
+
+
 class Link:
     """One connection of one agent."""
 
     def __init__(self, hello: agent_pb2.Hello, host: Host, now_s: float) -> None:
         self.host = host
         self.version = hello.version
+        self.unlike = unlike_ours(hello)  # for people
         self.process = hello.process
         self.rival_s: float | None = None  # another process of its name and boot was refused, first
         self.gpus = tuple(hello.gpus)  # with readings for people

@@ -34,7 +34,7 @@ from hs_core.events.cluster import (
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
 from hs_core.names import JobId, UserName
 from hs_daemon import boot_s, version
-from hs_proto import convert
+from hs_proto import convert, dialect
 from hs_proto.v1 import controller_pb2 as pb
 
 JOBS_PER_REQUEST = 10_000
@@ -202,6 +202,7 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         return pb.InfoReply(
             version=version(),
+            dialect=dialect.of_clients(),
             term=machine.term,
             policy=machine.policy.name,
             quantum_s=machine.settings.quantum_s,

@@ -360,7 +360,11 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
         state="up" if link else "away",
         version=link.version if link else host.version,
         gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
-        warnings=(*host.warnings, *(link.troubles if link else ()), *filter(None, [cannot_start])),
+        warnings=(
+            *host.warnings,
+            *(link.troubles if link else ()),
+            *filter(None, [link.unlike if link else "", cannot_start]),
+        ),
         last_report_at=hub.heard_s(host.name),
         draining=drain is not None,
         drain_reason=drain.reason if drain else "",

@@ -1,4 +1,4 @@
-"""systemd's notification socket: ready, still alive, stopping. Nothing happens where there is none.
+"""systemd's notification socket: ready, still alive, stopping, and how it is in a line. Nothing happens where there is none.
 
 systemd itself says neither wrong, so what cannot be used is told once in the log: a daemon that it waits for in vain, it ends without a word of why.
 """
@@ -24,6 +24,17 @@ def notify(state: str) -> None:
             sock.sendto(state.encode(), address)
     except (OSError, ValueError) as error:  # a zero byte, or longer than the system's limit
         _complain_once(f"NOTIFY_SOCKET={os.environ['NOTIFY_SOCKET']!r}: systemd hears nothing of us: {error}")
+
+
+def status(text: str, *news: str) -> None:
+    """What `systemctl status` shows of us from now on, when we have ended as well. `news` is what else is so: READY=1, say."""
+    notify("\n".join((*news, f"STATUS={' '.join(text.split())}")))
+
+
+def give_up(name: str, why: object) -> None:
+    """Why daemon `name` does not start, or ends: to people, to the journal, and in its status, as systemd's lines about jobs that go on push the journal's out of sight."""
+    complain(f"{name}: {why}")
+    status(str(why))
 
 
 def watchdog_s() -> float | None:

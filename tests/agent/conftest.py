@@ -25,7 +25,7 @@ from hs_core.model import JobSpec
 from hs_core.names import JobId, UserName
 from hs_core.reports import JobReport
 from hs_core.wanted import Turn, Wanted, WantedJob
-from hs_proto import convert
+from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 from tests.agent.lending import Two
 
@@ -258,7 +258,11 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
     async def Connect(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
         self.metadata = dict(context.invocation_metadata())
         outbox: asyncio.Queue[agent_pb2.ToAgent] = asyncio.Queue()
-        await outbox.put(agent_pb2.ToAgent(welcome=agent_pb2.Welcome(term=self.term, report_interval_s=0.1)))
+        await outbox.put(
+            agent_pb2.ToAgent(
+                welcome=agent_pb2.Welcome(term=self.term, report_interval_s=0.1, dialect=dialect.of_agents())
+            )
+        )
         if self.wanted is not None:
             await outbox.put(agent_pb2.ToAgent(wanted=self.wanted))
         self.outbox = outbox

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -28,10 +30,19 @@ def hosts(place: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
 
 
 def uninterrupted(*argv: str) -> list[str]:
-    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2",
-           "--master-addr=127.0.0.1", f"--master-port={free_port()}", *argv]  # fmt: skip
-    output = subprocess.run(run, capture_output=True, text=True, check=True, env=ENV, timeout=120).stdout
-    return sorted(line for line in output.splitlines() if line[:2] in ("0:", "1:"))
+    """Of two ranks that nobody launches, as a launcher imports torch once more."""
+    world = ENV | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with ExitStack() as stack:
+        output = stack.enter_context(tempfile.TemporaryFile("w+"))
+        ranks = []
+        for rank in "01":
+            env = world | {"RANK": rank, "LOCAL_RANK": rank}
+            ranks.append(subprocess.Popen([sys.executable, *argv], env=env, stdout=output))
+            stack.callback(ranks[-1].wait)
+            stack.callback(ranks[-1].kill)
+        assert [rank.wait(120) for rank in ranks] == [0, 0]
+        output.seek(0)
+        return said(output.read())
 
 
 def said(*logs: str) -> list[str]:

@@ -158,7 +158,7 @@ def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
     missing = tmp_path / "agent.toml"
     monkeypatch.setattr("sys.argv", ["hs-agent", *words, "--config", str(missing)])
     told: list[str] = []
-    monkeypatch.setattr(program, "complain", told.append)
+    monkeypatch.setattr("hs_daemon.notify.complain", told.append)
     with pytest.raises(SystemExit) as ended:
         program.main()
     assert (ended.value.code, told) == (
@@ -189,7 +189,7 @@ def test_a_host_joins_by_the_name_and_into_the_folder_that_its_configuration_has
 
     monkeypatch.setattr(identity, "join", join)
     told: list[str] = []
-    monkeypatch.setattr(program, "complain", told.append)
+    monkeypatch.setattr("hs_daemon.notify.complain", told.append)
     words = ["hs-agent", "join", "--controller", "a:1", "--token", "t", "--ca-sha256", "00"]
 
     def run(*more: str) -> int:

@@ -14,7 +14,7 @@ from hs_agent import link, logs
 from hs_core.names import JobId
 from hs_core.reports import MOST_AT_ONCE, Exit, JobReport, Phase
 from hs_core.wanted import Wanted
-from hs_proto import convert
+from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2
 
 QUANTUM_S = 60.0
@@ -222,6 +222,17 @@ def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -
     assert told == list(range(500))
 
 
+def test_a_controller_that_knows_other_messages_is_named() -> None:
+    side = SimpleNamespace(term=lambda: 1, described="")
+    config = SimpleNamespace(secure=False, controller="head:7443")
+    one = link.Link(config, side, None)  # type: ignore[arg-type]
+    with capture_logs() as told:
+        one._welcomed(agent_pb2.Welcome(term=1, version="9.0.0", dialect="0123456789ab"))
+        one._welcomed(agent_pb2.Welcome(term=1, version="9.0.0", dialect=dialect.of_agents()))
+    (line,) = (line for line in told if line["log_level"] == "warning")
+    assert line["why"].startswith("the controller is of version 9.0.0, messages 0123456789ab; this agent")
+
+
 REMOVED = "h1 was removed from the cluster; join anew: hsctl node enroll h1"
 
 
@@ -257,7 +268,7 @@ class Open:
     """A stream to the controller that has welcomed this host and says no more."""
 
     def __init__(self) -> None:
-        self._said = [agent_pb2.ToAgent(welcome=agent_pb2.Welcome(term=1))]
+        self._said = [agent_pb2.ToAgent(welcome=agent_pb2.Welcome(term=1, dialect=dialect.of_agents()))]
 
     async def read(self) -> agent_pb2.ToAgent:
         if not self._said:

@@ -106,6 +106,6 @@ def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
         assert report.exit.ok, report
     assert Tier.CHECKPOINT in {report.tier for report in controller.history}
+    alone = handed.weights_alone(14)
     for number in (1, 2):
-        said = controller.log_of(number, request=number).decode().splitlines()
-        assert said[-1] == handed.weights_alone(14)
+        assert controller.log_of(number, request=number).decode().splitlines()[-1] == alone

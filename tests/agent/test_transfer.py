@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections import defaultdict
 from dataclasses import replace
@@ -358,6 +359,40 @@ def test_a_part_that_is_torn_leaves_no_word_of_an_average(two: Two) -> None:
     assert isinstance(event, FetchFailed)
     assert event.hopeless
     assert not (two.folders[1] / "copy-2.0" / "gen-9" / "average.json").exists()
+
+
+@pytest.mark.parametrize("lost", ["all", "manifest.json", "rank0.pt", "half"])
+def test_a_part_that_should_lie_here_and_does_not_is_missed_by_the_fetch_and_not_by_the_job(
+    two: Two, lost: str
+) -> None:
+    own = two.folders[1] / "copy-1.1"
+    write(own, {"rank0.pt": 30})
+    here = own / f"gen-{GENERATION}"
+    if lost == "all":
+        shutil.rmtree(own)
+    elif lost == "half":
+        (here / "rank0.pt").write_bytes(b"?" * 15)
+    else:
+        (here / lost).unlink()
+    two.launchers[1].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[1]))
+    itself = Peer(host=HostName("host-b"), address="127.0.0.1:1")
+    two.parts = lambda _: (SourcePart(peer=itself, epoch=1, generation=GENERATION, copy=1, steps=40),)
+    event = run(two.fetch(copy=1, copies=2, last_step=500))
+    assert isinstance(event, FetchFailed), event
+    assert event.hopeless
+    assert f"host-b: {here}" in event.why
+    assert not (two.folders[1] / "copy-2.1" / "gen-9" / "average.json").exists()
+
+
+def test_an_average_that_has_been_made_needs_its_parts_no_more(two: Two) -> None:
+    made = two.folders[1] / "copy-2.1" / "gen-9"
+    made.mkdir(parents=True)
+    (made / "manifest.json").write_text("{}")
+    two.launchers[1].make_checkpoint_dir(two.job, accounts.account(two.job.run_as, two.configs[1]))
+    itself = Peer(host=HostName("host-b"), address="127.0.0.1:1")
+    two.parts = lambda _: (SourcePart(peer=itself, epoch=1, generation=GENERATION, copy=1, steps=40),)
+    event = run(two.fetch(copy=1, copies=2, last_step=500))
+    assert isinstance(event, CheckpointFetched), event
 
 
 FULL = """

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from hs_client.version import VERSION
+from hs_proto import dialect
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareServicer, add_HeteroShareServicer_to_server
@@ -68,7 +69,13 @@ class FakeController(HeteroShareServicer):
             str
         ] = []  # how streams of output are refused (empty: ended, as by a controller that stops), one after another, once all that there is has been said
         self.info = wire.InfoReply(
-            version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
+            version=VERSION,
+            dialect=dialect.of_clients(),
+            term=3,
+            policy="gandiva-fair",
+            quantum_s=60,
+            uptime_s=5000,
+            you="ann",
         )
         self.shares = wire.SharesReply(window_s=60)
         self.usage: list[wire.UsageRow] = []

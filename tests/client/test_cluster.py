@@ -403,3 +403,12 @@ def test_numbers_that_json_cannot_say_are_null(hsctl, fake):
     fake.add(steps_per_s=math.nan, entitled_gpus=math.inf)
     (row,) = json.loads(hsctl("queue", "--json").out)
     assert (row["rate"], row["share"]) == (None, None)
+
+
+def test_doctor_names_an_hsctl_that_knows_other_messages_though_its_version_is_the_same(hsctl, busy):
+    busy.info.dialect = "0123456789ab"
+    ran = hsctl("doctor")
+    assert (
+        f"warn  version: the controller is of version {busy.info.version}, messages 0123456789ab;" in ran.out
+    )
+    assert "install the same version of heteroshare here and there" in ran.out

@@ -15,6 +15,7 @@ from hs_controller.config import Config
 from hs_core.model import MoveReason
 from hs_core.policy import Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
+from hs_proto import dialect
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 
@@ -68,6 +69,7 @@ class FakeAgent:
         process: str = "",
     ) -> None:
         self.name = name
+        self.dialect = dialect.of_agents()
         self.gpus = [
             common_pb2.Gpu(id=f"GPU-{name}-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=True)
             for i in range(gpus)
@@ -98,6 +100,7 @@ class FakeAgent:
                 boot_id=self.boot,
                 process=self.process,
                 version="t",
+                dialect=self.dialect,
                 gpus=self.gpus,
                 peer=self.peer,
             )

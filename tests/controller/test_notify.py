@@ -36,6 +36,17 @@ def test_a_socket_that_is_read_gets_the_word(
     assert capfd.readouterr().err == ""
 
 
+def test_who_gives_up_says_why_to_people_and_in_one_line_to_systemd(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "n"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+        notify.give_up("hs-agent", ValueError("agent.toml: a key\nREADY=1"))
+        assert heard.recv(100) == b"STATUS=agent.toml: a key READY=1"
+    assert capfd.readouterr().err == "hs-agent: agent.toml: a key\nREADY=1\n"
+
+
 @pytest.mark.parametrize("said", ["soon", "-1", "1.5", "9" * 40])
 def test_a_watchdog_of_no_microseconds_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], said: str

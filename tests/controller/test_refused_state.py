@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hs_controller import journal as journals
+from hs_controller import sqlite
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch, UserToken
 from hs_controller.sqlite import (
@@ -29,12 +30,58 @@ def test_a_lock_that_somebody_removes_lets_no_second_controller_in(journal: Jour
     assert journal.begin_term() == 1
 
 
+def kept(folder: Path) -> dict[str, bytes]:
+    """Who has the folder open, and the index beside the log, are nothing that is kept."""
+    passing = {"lock", "journal.db-shm"}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name not in passing}
+
+
 def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
     Journal.open(folder).close()
     with sqlite3.connect(folder / "journal.db") as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
+    before = kept(folder)
     with pytest.raises(StoreRefusedError, match=f"schema {SCHEMA + 1}.*install the newer"):
+        Journal.open(folder)
+    assert kept(folder) == before
+
+
+def test_an_older_controller_changes_nothing_of_what_a_newer_one_left_when_it_was_killed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(journals, "SCHEMA", SCHEMA + 1)
+        journal = Journal.open(folder)
+        journal.begin_term()
+        journal.commit(Batch(jobs=(job(1),)))
+        crash(journal)
+    (folder / "backup.tmp").write_bytes(b"its, too")
+    before = kept(folder)
+    assert {"journal.db-wal", "unclosed"} <= before.keys(), "what it did last is in the log beside it"
+    with pytest.raises(
+        StoreRefusedError, match=f"schema {SCHEMA + 1}.*knows up to {SCHEMA}: install the newer"
+    ):
+        Journal.open(folder)
+    assert kept(folder) == before
+
+
+def test_a_newer_controller_reads_an_older_journal_and_makes_it_its_own_in_office(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = Journal.open(folder)
+    older.commit(Batch(jobs=(job(1),)))
+    older.close()
+    with monkeypatch.context() as newer:
+        newer.setattr(journals, "SCHEMA", SCHEMA + 1)
+        newer.setattr(sqlite, "SCHEMA", SCHEMA + 1)
+        Journal.open(folder).close()
+        Journal.open(folder).close()
+        journal = Journal.open(folder)
+        assert [one.id for one in journal.load().jobs] == [1]
+        journal.begin_term()
+        journal.close()
+    with pytest.raises(StoreRefusedError, match=f"schema {SCHEMA + 1}"):
         Journal.open(folder)
 
 

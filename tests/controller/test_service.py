@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import grpc
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
-from hs_proto import convert
+from hs_daemon import version
+from hs_proto import convert, dialect
 from hs_proto.v1 import common_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
@@ -427,5 +430,34 @@ def test_a_controller_that_cannot_write_says_so_and_goes_on_answering(lasting):
             assert not (await stub.Info(pb.InfoRequest())).read_only
             assert agent.error is None, "the agent's connection was never touched"
             await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_knows_other_messages_is_named_and_what_of_them_is_not_known_is_refused_with_that(
+    config,
+):
+    async def story():
+        async with started(config) as here:
+            agent = here.agent()
+            agent.dialect = "0123456789ab"
+            structlog.reset_defaults()
+            with capture_logs() as told:
+                await agent.join()
+            assert [line["host"] for line in told if line["event"] == "agent-of-another-version"] == ["h1"]
+            assert agent.welcome.dialect == dialect.of_agents()
+            [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+            unlike = f"the agent is of version t, messages 0123456789ab; this controller is of version {version()}, messages {dialect.of_agents()}"
+            assert any(warning.startswith(unlike) for warning in node.warnings)
+            [job] = await here.client.submit(spec())
+            await agent.report(job, "sleepwalking")
+            await until(lambda: agent.error is not None)
+            assert "'sleepwalking'" in agent.error.details()
+            assert unlike in agent.error.details()
+            other = await here.agent(name="h2").join()
+            assert (await here.client.stub.Info(pb.InfoRequest())).dialect == dialect.of_clients()
+            nodes = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert [list(node.warnings) for node in nodes if node.name == "h2"] == [[]]
+            await other.leave()
 
     asyncio.run(story())

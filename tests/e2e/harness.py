@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 UP: dict[Path, Callable[..., str]] = {}  # folders of the clusters that are up now, and hsctl for each
 LAST_LINES = 60
+MOST_STEPS = 1_200  # of scripts/learn.py, in any test that asks what they would have been alone
 
 
 def tell(state: Path, ask: Callable[..., str]) -> str:
@@ -87,19 +90,40 @@ def learn(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
     return ["--", sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
 
 
-def uninterrupted(scripts: Path, path: Path, steps: int, ranks: int = 1) -> list[list[Step]]:
-    """The same training without any cluster, rank by rank."""
-    notes = f"--log-dir={path}.torchrun"
-    gang = ["-m", "torch.distributed.run", "--standalone", notes, "--nproc-per-node", str(ranks)]
-    run = gang if ranks > 1 else []
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+def alone(words: Sequence[str], ranks: int = 1) -> None:
+    """A script without any cluster, with so many ranks of it where it is more than one. Nobody launches them: torchrun computes for as long as a rank does before it trains."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     runtime = Path(__file__).resolve().parents[2] / "client"
-    subprocess.run(
-        [sys.executable, *run, str(scripts / "learn.py"), str(path), str(steps)],
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
-        capture_output=True, check=True, timeout=300,
-    )  # fmt: skip
-    return [learned(path, rank) for rank in range(ranks)]
+    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(ranks):
+            gang = world | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            process = subprocess.Popen(
+                [sys.executable, *words], env=environment | gang, stdout=subprocess.DEVNULL
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.wait(300) == 0
+
+
+@cache
+def _learned_alone(scripts: Path, ranks: int) -> list[list[Step]]:
+    with tempfile.TemporaryDirectory(prefix="hs-alone-") as folder:
+        path = Path(folder) / "alone"
+        alone([str(scripts / "learn.py"), str(path), str(MOST_STEPS)], ranks)
+        return [learned(path, rank) for rank in range(ranks)]
+
+
+def uninterrupted(scripts: Path, steps: int, ranks: int = 1) -> list[list[Step]]:
+    """The same training without any cluster, rank by rank: the beginning of one that is as long as any, which is run once."""
+    assert steps <= MOST_STEPS
+    return [rows[:steps] for rows in _learned_alone(scripts, ranks)]
 
 
 def incarnations(steps: Sequence[Step]) -> list[list[Step]]:

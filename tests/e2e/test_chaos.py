@@ -108,8 +108,8 @@ def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_
     for job in files:
         ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
         assert ended.state == "succeeded", f"{chaos.done}: job {job}: {ended.exit}"
-    alone = uninterrupted(scripts, tmp_path / "alone", 500)
-    pair = uninterrupted(scripts, tmp_path / "pair", 200, ranks=2)
+    alone = uninterrupted(scripts, 500)
+    pair = uninterrupted(scripts, 200, ranks=2)
     for job, file in files.items():
         for rank, same in enumerate(pair if job == gang else alone):
             rows = learned(file, rank)

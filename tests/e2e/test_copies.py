@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Cluster, until
+from tests.e2e.harness import Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SERVERS = ("--host", "a=V100:1", "--host", "b=K80:1", "--host", "c=K80:1", "--user", "ann")
@@ -24,12 +23,7 @@ TOTAL = 40 * EPOCHS  # mini-batches
 def same(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of the same training without any cluster."""
     path = tmp_path_factory.mktemp("alone") / "said"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
-    runtime = Path(__file__).resolve().parents[2] / "client"
-    subprocess.run(
-        [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)],
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}, check=True, timeout=300,
-    )  # fmt: skip
+    alone([str(scripts / "digits.py"), str(path), str(EPOCHS)])
     return dict(json.loads(path.read_text()))
 
 
@@ -58,8 +52,8 @@ def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:
 def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_counted_once(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path, same: dict[str, Any]
 ) -> None:
-    # 100 steps a second at most: in two rounds not even 3,200 of the 4,000.
-    cluster = new_cluster(*SERVERS, "--quantum", "16", "--policy", "hadare", "--pace", "0.04:V100=2")
+    # 67 steps a second at most: in two rounds not even 3,200 of the 4,000. Each round has three processes import torch, which takes a good part of it.
+    cluster = new_cluster(*SERVERS, "--quantum", "24", "--policy", "hadare", "--pace", "0.06:V100=2")
     job = submit(cluster, scripts, tmp_path / "forked")
     forked = until(lambda: v if len((v := cluster.view(job)).copies) > 1 else None, "it is forked", 180)
     assert {copy.host for copy in forked.copies} <= {"a", "b", "c"}
@@ -109,10 +103,10 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
     killed = set()
 
     def one_died() -> Any:
-        """Kills one, of another round again where the round ended before its end was seen."""
+        """Kills one, of another round again where the round ended before its end was seen while the others went on."""
         view = cluster.view(job)
         if any(copy.phase == "exited" for copy in view.copies):
-            return view
+            return view if view.state == "running" else None
         if view.epoch not in killed and training(2)():
             pids = [int(path.suffix[1:]) for path in tmp_path.glob("forked.*")]
             if there := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
@@ -120,8 +114,7 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
                 killed.add(view.epoch)
         return None
 
-    before = until(one_died, "a copy's end is known")
-    assert before.state == "running", "the others go on"
+    before = until(one_died, "a copy's end is known, and the others go on")
     cluster.kill("controller")
     cluster.kill("agent-a")
     cluster.up()

@@ -17,8 +17,7 @@ import pytest
 from examples.cluster.deployment import Deployment, account
 from examples.cluster.network import Namespaces, network
 from examples.cluster.workload import Server
-from tests.e2e.harness import UP, alive, incarnations, learn, learned, until
-from tests.e2e.harness import uninterrupted as alone
+from tests.e2e.harness import UP, alive, incarnations, learn, learned, uninterrupted, until
 from tests.e2e.test_chaos import never_twice
 
 SERVERS = tuple(
@@ -158,7 +157,7 @@ def test_whatever_link_is_cut_no_job_runs_twice_none_is_lost_and_each_learns_wha
     for job, file in cut.files.items():
         ranks = 2 if job == gang else 1
         steps = GANG_STEPS if job == gang else STEPS
-        for rank, same in enumerate(alone(scripts, cut.state / f"alone-{job}", steps, ranks=ranks)):
+        for rank, same in enumerate(uninterrupted(scripts, steps, ranks=ranks)):
             rows = learned(file, rank)
             story = cut.hsctl("show", str(job))
             lives = incarnations(rows)

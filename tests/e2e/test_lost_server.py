@@ -43,7 +43,7 @@ def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_
     *_, before, after = incarnations(learned(tmp_path / "out-1"))
     assert 1 < after[0].step <= before[-1].step + 1, "it went on from its newest checkpoint"
     assert after[-1].step == TOTAL
-    same = {row.step: row.loss for row in uninterrupted(scripts, tmp_path / "alone", TOTAL)[0]}
+    same = {row.step: row.loss for row in uninterrupted(scripts, TOTAL)[0]}
     assert all(row.loss == same[row.step] for row in (*before, *after)), "with the very weights"
 
     assert cluster.until_state(second, "succeeded").lost_gpu_s == 0

@@ -72,7 +72,7 @@ def test_a_gang_over_two_gpu_models_trains_as_if_alone_and_stays_when_another_po
     assert min(used.values()) > ended.gpu_s / 4, (
         "both are charged; one part may have come up long before the other"
     )
-    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    same = uninterrupted(scripts, total, ranks=2)
     for rank in range(2):
         rows = learned(tmp_path / "gang", rank)
         assert [(row.step, row.loss) for row in rows] == [(row.step, row.loss) for row in same[rank]]

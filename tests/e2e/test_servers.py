@@ -54,7 +54,7 @@ def test_a_gang_over_two_servers_switches_on_both_at_once_at_one_step_and_trains
     assert [step for step, _ in first] == [step for step, _ in second]
     skews_s = [abs(one - other) for (_, one), (_, other) in zip(first, second, strict=True)]
     assert median(skews_s) < SKEW_S, skews_s
-    same = uninterrupted(scripts, tmp_path / "alone", 500, ranks=2)
+    same = uninterrupted(scripts, 500, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "gang", rank)) == losses(same[rank])
 
@@ -102,7 +102,7 @@ def test_a_drained_server_is_left_by_migration_to_another_gpu_model_and_nothing_
     assert (ended.state, ended.migrations, ended.lost_gpu_s) == ("succeeded", 1, 0), ended.exit
     rows = learned(tmp_path / "moves")
     assert len(incarnations(rows)) == 2
-    assert losses(rows) == losses(uninterrupted(scripts, tmp_path / "alone", total)[0])
+    assert losses(rows) == losses(uninterrupted(scripts, total)[0])
     assert cluster.until_state(again, "succeeded").host == moved.host, "nothing new comes to a drained server"
     cluster.hsctl("node", "undrain", here.host)
 
@@ -165,7 +165,7 @@ def test_a_job_that_may_be_is_laid_over_two_servers_where_neither_has_room_for_i
     until(lambda: "over 2 servers: " in cluster.hsctl("why", str(job)).stdout, "why says so", 60)
     ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
     assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
-    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    same = uninterrupted(scripts, total, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])
 
@@ -190,7 +190,7 @@ def test_one_that_may_be_laid_over_servers_and_cut_in_two_ways_is_restarted_in_t
     assert (sorted(shown["hosts"]), shown["node_count"]) == (["a", "b"], 2)
     ended = cluster.until_state(job, "succeeded", "failed", within_s=300)
     assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
-    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    same = uninterrupted(scripts, total, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])
 

@@ -111,6 +111,6 @@ def test_tesserae_gives_a_gpu_to_two_jobs_and_each_trains_as_if_alone(
         rows = learned(tmp_path / name)
         assert [row.step for row in rows] == list(range(1, steps + 1)), "no step was done twice"
     assert sum(view.suspends for view in cluster.views().values()) > 0, "the three took turns"
-    alone = uninterrupted(scripts, tmp_path / "alone", steps)[0]
+    alone = uninterrupted(scripts, steps)[0]
     for name in jobs.values():
         assert [row.loss for row in learned(tmp_path / name)] == [row.loss for row in alone]

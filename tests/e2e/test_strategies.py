@@ -1,8 +1,6 @@
 """A job on two GPUs that can be cut in two ways: Tesserae measures it in both, and it goes on in the faster one from its checkpoint."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Cluster, until
+from tests.e2e.harness import Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/strategies.py"
@@ -20,29 +18,6 @@ ASKS = ("--torchrun", "-G", "2", "--strategy", "dp=2", "--strategy", "tp=2", "-e
 def curve(path: Path) -> list[dict[str, Any]]:
     """A line that is being written is left out."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-
-
-def alone(path: Path, epochs: int) -> list[dict[str, Any]]:
-    """The same training in its script's own strategy, without a cluster."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
-    words = [
-        "--standalone",
-        f"--log-dir={path}.torchrun",
-        "--nproc-per-node",
-        "2",
-        str(SCRIPT),
-        "--epochs",
-        str(epochs),
-        "--curve",
-        str(path),
-    ]
-    runtime = Path(__file__).resolve().parents[2] / "client"
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
-        capture_output=True, check=True, timeout=120,
-    )  # fmt: skip
-    return curve(path)
 
 
 def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_one(
@@ -64,7 +39,9 @@ def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_on
 
     ended = cluster.until_state(job, "succeeded", "failed", within_s=300)
     assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
-    rows, whole = curve(path), alone(tmp_path / "alone", epochs)
+    whole_path = tmp_path / "alone"
+    alone([str(SCRIPT), "--epochs", str(epochs), "--curve", str(whole_path)], ranks=2)
+    rows, whole = curve(path), curve(whole_path)
     assert [row["step"] for row in rows] == list(range(1, len(whole) + 1)), (
         "no step was done twice, none left out"
     )

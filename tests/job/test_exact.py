@@ -31,10 +31,8 @@ def uninterrupted(warm: Warm) -> Uninterrupted:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HS_")} | {"OMP_NUM_THREADS": "1"}
 
     @functools.cache
-    def run(*argv: str) -> tuple[str, ...]:
-        gang = argv[: len(GANG)] == GANG
-        script = argv[len(GANG) - 2 :] if gang else argv
-        job = warm.run(script, environment, Path.cwd(), ranks=2 if gang else 0)
+    def run(*argv: str, ranks: int = 0) -> tuple[str, ...]:
+        job = warm.run(argv, environment, Path.cwd(), ranks=ranks)
         output, errors = job.communicate()
         assert (job.returncode, errors) == (0, "")
         return lines(output)
@@ -148,9 +146,11 @@ def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_ther
 def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
     agent: StubAgent, uninterrupted: Uninterrupted, more: tuple[str, ...]
 ) -> None:
-    argv = (*GANG, *more, "--handed", "epoch", "--epochs", "10")
+    """Where it is copies that are trained torchrun starts them, twice; that takes ten seconds of computing, and is alike for all."""
+    argv = (TRAIN, "--ddp", *more, "--handed", "epoch", "--epochs", "10")
+    launched, ranks = ((*GANG, *argv[2:]), 0) if not more else (argv, 2)
     slow_down(agent, 0.02)
-    job = agent.run(*argv)
+    job = agent.run(*launched, ranks=ranks)
     let_go(agent)
     agent.wait(JobWentOn)
     for turn in range(8):
@@ -171,11 +171,11 @@ def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
     agent.kill()
     agent.start()
     since = agent.seen()
-    job = agent.run(*argv, env={"HS_RESTORE": "1"})
+    job = agent.run(*launched, env={"HS_RESTORE": "1"}, ranks=ranks)
     assert let_go(agent, since).step == held.step
     end, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
-    assert lines(output + end) == uninterrupted(*argv)
+    assert lines(output + end) == uninterrupted(*argv, ranks=2)
 
 
 IN_A_THREAD = """

@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
 from moving import suspend_and_resume
-from warm import Forked
+from warm import Forked, Warm
 
 from hs_core.events.host import (
     CheckpointFailed,
@@ -208,15 +207,11 @@ def start(
 
 
 @pytest.mark.parametrize("text", [BY_HAND, BY_HAND_ADDING_UP], ids=["steps", "adds_up"])
-def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent, text: str) -> None:
+def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent, warm: Warm, text: str) -> None:
     path = script(agent, text)
-    alone = subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=agent.environment(HS_AGENT_SOCKET=""),
-    ).stdout
+    undisturbed = warm.run((path,), agent.environment(HS_AGENT_SOCKET=""), agent.folder)
+    alone, errors = undisturbed.communicate()
+    assert (undisturbed.returncode, errors) == (0, "")
     job = start(agent, path)
     agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
     held = suspend_and_resume(agent, Tier.SWAP)

@@ -3,6 +3,7 @@
 import pytest
 from job_stub import StubAgent
 from moving import let_go
+from warm import Warm
 
 from hs_core.events.host import JobHeld, JobRestored
 from hs_core.reports import Tier
@@ -35,17 +36,21 @@ def train(rank):
     distributed.barrier()
     os._exit(0)
 
-if __name__ == "__main__":
+if "RANK" in os.environ:
+    train(int(os.environ["RANK"]))
+elif __name__ == "__main__":
     multiprocessing.spawn(train, nprocs=2)
 """
 
 
 @pytest.mark.slow
-def test_ranks_that_are_spawned_go_on_from_the_checkpoint_that_they_wrote(agent: StubAgent) -> None:
+def test_ranks_that_are_spawned_go_on_from_the_checkpoint_that_they_wrote(
+    agent: StubAgent, warm: Warm
+) -> None:
+    """What they learn is compared with what ranks learn that nobody spawned, and nobody stops."""
     (agent.folder / "train.py").write_text(TRAIN)
-    undisturbed = agent.run("train.py", "whole", fresh=True)
-    let_go(agent)
-    expected, _ = undisturbed.communicate()
+    environment = agent.environment(HS_AGENT_SOCKET="")
+    expected, _ = warm.run(("train.py", "whole"), environment, agent.folder, ranks=2).communicate()
     agent.kill()
     agent._machine_args = {"pace_s": 0.02}
     agent.start()

@@ -1,9 +1,12 @@
 """Processes that begin where others have imported torch: forked from one that did nothing else, which is most of what a short training takes.
 
 Each is a process like any other, with its own environment, folder, group and pipes; `sitecustomize` is run in it as at any Python's start,
-and finds torch there, as in a script whose launcher had imported it. What is about the import itself is for a fresh interpreter.
+and finds torch there, as in a script whose launcher had imported it. It ends as at any Python's end, but for taking its modules
+apart: nearly all pages that it shares would be copied for that, which takes a second. What is about the import itself, or about that, is for a fresh
+interpreter.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,12 +16,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any, Self, TextIO
 
 MOST = 1 << 17  # bytes of an order
+EXIT = os._exit  # the runtime puts its own in place of it
 
 
 class Forked:
@@ -47,7 +51,7 @@ class Forked:
             with stream:
                 said[stream] = stream.read()
 
-        readers = [Thread(target=read, args=(stream,)) for stream in said if not stream.closed]
+        readers = [threading.Thread(target=read, args=(stream,)) for stream in said if not stream.closed]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -184,8 +188,24 @@ def become(argv: list[str], env: dict[str, str], cwd: str, ranks: int) -> None:
             raise
 
 
+def end(ended: BaseException | None) -> None:
+    """As Python does before it takes modules apart."""
+    status = 0
+    if isinstance(ended, SystemExit):
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if not isinstance(ended.code, int | None):
+            sys.stderr.write(f"{ended.code}\n")
+    elif ended is not None:
+        sys.excepthook(type(ended), ended, ended.__traceback__)
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    EXIT(status)
+
+
 if __name__ == "__main__":
-    import atexit
     import gc
     import importlib
     import runpy
@@ -200,7 +220,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     gc.freeze()  # its pages stay shared
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))
-    atexit.register(
-        gc.unfreeze
-    )  # else it keeps them to its end, which what checks for leaks says (triton, with torch 2.15)
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    failed: BaseException | None = None
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except (Exception, SystemExit) as error:
+        failed = error
+    end(failed)

@@ -45,6 +45,8 @@ def at() -> World:
         host n2 K80:4
         submit alice a job_class=c count=8
         submit bob b job_class=c count=8
+        @60
+        tick
         """
     )
     (trade,) = world.machine.trades()
@@ -83,7 +85,7 @@ def test_a_controller_that_takes_office_knows_the_trades_that_stand(at: World) -
 
 def test_no_trade_is_taken_back_as_servers_come_back_to_a_controller_that_was_restarted(at: World) -> None:
     standing, entitled = at.machine.trades(), at.machine.entitled()
-    at.now_s = 30.0
+    at.now_s = 90.0
     at.do("restart")
     for line in ("tick", "host n1 V100:4", "host n2 K80:4", "tick"):
         at.do(line)
@@ -95,25 +97,25 @@ def test_no_trade_is_taken_back_as_servers_come_back_to_a_controller_that_was_re
 def test_a_server_that_does_not_come_back_after_a_restart_counts_as_away_once_it_had_time_for_it(
     at: World,
 ) -> None:
-    at.now_s = 30.0
+    at.now_s = 90.0
     at.do("restart")
     at.do("host n1 V100:4")
     assert at.wake_s is not None
-    assert at.wake_s <= 30.0 + at.settings.lease_s
+    assert at.wake_s <= 90.0 + at.settings.lease_s
     assert at.machine.trades()
-    at.now_s = 30.0 + at.settings.lease_s
+    at.now_s = 90.0 + at.settings.lease_s
     at.do("tick")
     assert [fact.kind for fact in told(at)] == ["trade-undone"]
 
 
 def test_no_trade_is_taken_back_for_a_server_that_is_away_for_a_moment(at: World) -> None:
     standing, entitled = at.machine.trades(), at.machine.entitled()
-    for line in ("@30", "leave n1", "@31", "tick", "host n1 V100:4"):
+    for line in ("@90", "leave n1", "@91", "tick", "host n1 V100:4"):
         at.do(line)
         assert line[0] == "@" or not told(at), line
         assert at.machine.trades() == standing
         assert at.machine.entitled() == entitled
-    at.do("@40")
+    at.do("@100")
     at.do("leave n1")
     at.now_s += at.settings.lease_s
     at.do("tick")

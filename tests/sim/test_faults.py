@@ -29,28 +29,43 @@ from hs_sim.model import Result
 QUIET = range(200)  # of the 500 seeds in all, those in which nobody asks for anything in the middle of it
 DEEDS = range(320, 500)
 CUTS = range(120)
+AT_ONCE = (
+    20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
+)
 ENOUGH = 400  # seeds, for a planted bug
 
 
+def in_parts(seeds: range) -> pytest.MarkDecorator:
+    parts = [seeds[first : first + AT_ONCE] for first in range(0, len(seeds), AT_ONCE)]
+    return pytest.mark.parametrize("seeds", parts, ids=lambda part: f"from-{part.start}")
+
+
+def test_five_hundred_seeds_are_tried_two_fifths_of_them_failures_alone():
+    assert (len(QUIET), len(QUIET) + len(DEEDS) + len(CUTS)) == (200, 500)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_by_five_hundred_seeds_of_trouble_two_fifths_of_which_are_failures_alone():
-    assert len(QUIET) + len(DEEDS) + len(CUTS) == 500
-    failures = explore(QUIET, processes=2)
+@in_parts(QUIET)
+def test_nothing_is_broken_by_trouble(seeds: range):
+    failures = explore(seeds)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile():
-    failures = explore(DEEDS, processes=2, deeds=True)
+@in_parts(DEEDS)
+def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile(
+    seeds: range,
+):
+    failures = explore(seeds, deeds=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_where_all_servers_see_it():
-    failures = explore(CUTS, processes=2, cuts=True)
+@in_parts(CUTS)
+def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_where_all_servers_see_it(
+    seeds: range,
+):
+    failures = explore(seeds, cuts=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 
@@ -81,30 +96,38 @@ def test_what_once_broke_where_links_are_cut_holds(seed: int):
 
 
 def test_with_cuts_jobs_save_into_folders_that_all_servers_see_and_are_fenced():
-    worlds: list[World] = []
+    """In the first seeds, each of these."""
+    met: set[str] = set()
     for seed in range(12):
+        worlds: list[World] = []
         assert run_seed(seed, worlds.append, cuts=True) is None
-    stories = [world.controller.machine.story(JobId(job)) for world in worlds for job in range(1, 10)]
-    facts = [fact for story in stories for fact in story]
-    assert any("it asked to be fenced" in fact.text for fact in facts)
-    assert any("newer checkpoint" in fact.text for fact in facts)
+        stories = [worlds[0].controller.machine.story(JobId(job)) for job in range(1, 10)]
+        texts = [fact.text for story in stories for fact in story]
+        met |= {
+            what
+            for what in ("it asked to be fenced", "newer checkpoint")
+            if any(what in text for text in texts)
+        }
+        if len(met) == 2:
+            return
+    pytest.fail(f"only {met}")
 
 
 def test_with_deeds_servers_are_removed_jobs_cancelled_and_policies_changed(monkeypatch):
     """In the first seeds, each of them."""
-    worlds: list[World] = []
-    wiped: list[str] = []
+    met: set[str] = set()
     wipe = Agent.wipe
-    monkeypatch.setattr(Agent, "wipe", lambda agent: (wiped.append(agent.name), wipe(agent)))
+    monkeypatch.setattr(Agent, "wipe", lambda agent: (met.add("removed"), wipe(agent)))
     for seed in DEEDS[:12]:
+        worlds: list[World] = []
         assert run_seed(seed, worlds.append, deeds=True) is None
-    machines = [world.controller.machine for world in worlds]
-    assert any(job.cancelled for world in worlds for job in world.truth.jobs.values())
-    assert any(
-        world.experiment.policy != machine.policy.name
-        for world, machine in zip(worlds, machines, strict=True)
-    )
-    assert wiped
+        if any(job.cancelled for job in worlds[0].truth.jobs.values()):
+            met.add("cancelled")
+        if worlds[0].experiment.policy != worlds[0].controller.machine.policy.name:
+            met.add("another policy")
+        if len(met) == 3:
+            return
+    pytest.fail(f"only {met}")
 
 
 def test_what_a_process_did_before_changes_no_digit_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +170,10 @@ def test_elastic_jobs_are_in_the_trouble_too_and_are_restarted_over_several_serv
 def test_a_failure_prints_its_seed_and_what_happened_last():
     text = str(Failure(seed=12, what="a GPU was lost", trace=("1.0 one", "2.0 two")))
     assert text.splitlines() == ["seed 12: a GPU was lost", "    1.0 one", "    2.0 two"]
+
+
+def test_several_processes_find_nothing_broken_either():
+    assert not explore(range(200, 210), processes=2)
 
 
 def test_the_command_says_how_many_seeds_were_broken(capsys):

@@ -12,6 +12,7 @@ from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
 from hs_client.version import VERSION
+from hs_proto import dialect
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -237,9 +238,14 @@ def _checks(client: Client) -> list[dict[str, str]]:
 def _checks_of_controller(client: Client, reply: wire.InfoReply) -> Iterator[dict[str, str]]:
     up = quantities.span_text(reply.uptime_s)
     yield _check("ok", "controller", f"answers at {client.address.target}, up {up}")
-    same = _alike(reply.version, VERSION)
+    unlike = dialect.unlike(
+        dialect.Speaker("the controller", reply.version, reply.dialect),
+        dialect.Speaker("this hsctl", VERSION, dialect.of_clients()),
+    )
+    same = not unlike and _alike(reply.version, VERSION)
     fix = "" if same else "install the same version of heteroshare here and there"
-    yield _check("ok" if same else "warn", "version", f"controller {reply.version}, hsctl {VERSION}", fix)
+    text = unlike or f"controller {reply.version}, hsctl {VERSION}"
+    yield _check("ok" if same else "warn", "version", text, fix)
     if reply.read_only:
         fix = "free space on the controller's disk; its log says more"
         yield _check("fail", "store", "cannot be written just now", fix)

@@ -273,13 +273,18 @@ class Mover:
         return ready
 
 
-def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> Mover:
-    """All moves of one decision; `calm`: only what cannot wait for the next quantum."""
+def drain(board: Board, speeds: Speeds, limits: Limits) -> Mover:
+    """Only those that cannot wait for the next edge."""
     mover = Mover(board, speeds, limits)
     mover.drain()
-    if not calm:
-        mover.change_pools()
-        for model in board.world.models:
-            if board.crowded(model):
-                even_out(mover, board.pool(model))
+    return mover
+
+
+def settle_all(board: Board, speeds: Speeds, limits: Limits) -> Mover:
+    """All moves of one decision."""
+    mover = drain(board, speeds, limits)
+    mover.change_pools()
+    for model in board.world.models:
+        if board.crowded(model):
+            even_out(mover, board.pool(model))
     return mover

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hs_core.mechanism import split
+from hs_core.mechanism import split, until_edge
 from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.loads import find_levels
@@ -111,6 +111,7 @@ class FairSequel:
             "lags": self._lags.dump(),
             "turns": split.dump_turns(self._turns),
             "books": self._table.books(),
+            "weights": until_edge.weighed_anew(self._memory.get("weights", {}), self._lags.factors()),
         }
         kept = {name: value for name, value in {**self._memory, **now}.items() if value}
         return {**kept, "quantum": self._quantum, "moved": self._memory["moved"]}

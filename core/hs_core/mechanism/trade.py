@@ -240,12 +240,19 @@ class Market:
 
     def settle(self, models: Sequence[str], now_s: float, margin: float = MARGIN) -> Outcome:
         """Takes back what no longer stands, then trades on, over all pairs of pools (`models`: newest first)."""
-        self._undo_losses()
-        self._undo_uncarried()
+        self._take_back()
         users = sorted(self._totals)
         for at, fast in enumerate(models):
             for slow in reversed(models[at + 1 :]):
                 self._trade(users, fast, slow, now_s, margin)
+        return self._outcome()
+
+    def hold(self) -> Outcome:
+        """Only takes back what no longer stands."""
+        self._take_back()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
         trades = tuple(self._trades.values())
         check_trades(self._base, self._has, trades, self._speedups, self._borne)
         entitled = {
@@ -257,6 +264,10 @@ class Market:
         return Outcome(trades, tuple(self._news), entitled, at_rest)
 
     # --- taking back ------------------------------------------------------------------------------------------------
+
+    def _take_back(self) -> None:
+        self._undo_losses()
+        self._undo_uncarried()
 
     def _undo_losses(self) -> None:
         """A new profile shows a loss, or that neither gains; or nobody knows any more: other jobs came in place of those that were measured."""

@@ -22,7 +22,21 @@ def settle(
     at_rest = _at_rest()
     if at_rest and at_rest[0][0] == goes_by:
         return at_rest[0][1]
-    market = trade.Market(
+    outcome = _market(world, base, bids, standing).settle(world.models, world.snapshot.now_s)
+    if outcome.at_rest:
+        at_rest[:] = [(goes_by, outcome)]
+    return outcome
+
+
+def hold(world: World, base: Mapping[At, Fraction], speeds: Speeds, standing: Sequence[Any]) -> trade.Outcome:
+    """The same without new trades: between two edges."""
+    if not standing:
+        return trade.Outcome((), (), {at: gpus for at, gpus in base.items() if gpus})
+    return _market(world, base, Bids(world, speeds), standing).hold()
+
+
+def _market(world: World, base: Mapping[At, Fraction], bids: Bids, standing: Sequence[Any]) -> trade.Market:
+    return trade.Market(
         base,
         trade.load(standing),
         world.needs(),
@@ -31,7 +45,3 @@ def settle(
         steps=bids.steps,
         within=bids.within,
     )
-    outcome = market.settle(world.models, world.snapshot.now_s)
-    if outcome.at_rest:
-        at_rest[:] = [(goes_by, outcome)]
-    return outcome

@@ -12,14 +12,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
-from hs_core.mechanism import crowd, split, trade, trading
+from hs_core.mechanism import crowd, split, trade, trading, until_edge
 from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Shares, Weighed, of_small, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.loads import Board, find_levels
-from hs_core.mechanism.moves import Limits, Mover, settle_all
+from hs_core.mechanism.moves import Limits, Mover, drain, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.rates import Speeds, speeds_of
 from hs_core.mechanism.reweighing import AtOnce, OneByOne, Scales
@@ -40,38 +40,40 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, many=len(snapshot.jobs) > FEW_JOBS)
     speeds = speeds_of(snapshot, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
+    within = memory.get("quantum") == snapshot.quantum
+    return (_meanwhile if within else _at_edge)(world, speeds, base, memory)
+
+
+def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verdict:
+    """All there is to decide."""
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     shares = _floats(traded.entitled)
     mended, levels = _levels(world, shares, traded.entitled, speeds, {})
-    lags = Lags(world, levels, memory.get("lags", {}))
-    again = memory.get("quantum") == snapshot.quantum
-    if not again:
-        lags = lags.observe(had_in_turn(world))
+    lags = Lags(world, levels, memory.get("lags", {})).observe(had_in_turn(world))
     factors = lags.factors()
     board = Board(world, shares, levels, factors, mended)
     place(board, speeds)
-    mover = settle_all(board, speeds, _limits(world, memory), calm=again)
-    moved = mover.done
-    if world.new or moved:
+    mover = settle_all(board, speeds, _limits(world, memory))
+    if world.new or mover.done:
         mended, levels = _levels(world, shares, traded.entitled, speeds, levels)
     fits = fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
-    books: split.Books = memory.get("books", {})
-    played = None if again else _play(world, tickets, books)  # nobody is charged twice for a quantum
-    turns = _keep_turns(world, memory, tickets) if played is None else played.turns
+    played = _play(world, tickets, memory.get("books", {}))
+    quantum = world.snapshot.quantum
     kept = _remember(
-        snapshot.quantum,
-        memory.get("moved", snapshot.quantum) if again else snapshot.quantum,
         {
+            "quantum": quantum,
+            "moved": quantum,
             "trades": trade.dump(traded.trades),
-            "turns": split.dump_turns(turns),
-            "books": books if played is None else played.table.books(),
+            "turns": split.dump_turns(played.turns),
+            "books": played.table.books(),
             "lags": lags.dump(),
+            "weights": until_edge.dump(traded.entitled, mended, fits, factors),
         },
     )
     sequel = None
-    if played is not None and _are_settled(world, played, mover):
+    if _are_settled(world, played, mover):
         decided = Decided(
             world=world,
             shares=shares if mended is traded.entitled else _floats(mended),
@@ -84,24 +86,45 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         )
         sequel = FairSequel(decided, kept, played.table)
     return Verdict(
-        plan=Plan(
-            homes=world.homes,
-            turns=turns,
-            tickets=tickets,
-            moves={move.job.id: (move.reason, move.text) for move in moved},
-        ),
+        plan=_plan(world, mover, tickets, played.turns),
         memory=kept,
-        why=Waiting(world, board, turns),
-        ahead=turns_ahead(
-            lambda: _entities(world, tickets) if played is None else (played.gangs, played.servers),
-            kept.get("books", {}),
-        ),
+        why=Waiting(world, board, played.turns),
+        ahead=turns_ahead(lambda: (played.gangs, played.servers), kept.get("books", {})),
         entitled=traded.entitled,
         base=base if traded.trades else {},
         trades=traded.trades,
         news=traded.news,
         sequel=sequel,
     )
+
+
+def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verdict:
+    """Within a quantum: who has no home is placed, and who must leave its server leaves. The rest is a matter of the next edge."""
+    traded = trading.hold(world, base, speeds, memory.get("trades", ()))
+    mended, fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled)
+    board = Board(world, _floats(traded.entitled), find_levels(world, _floats(mended)), factors, mended)
+    place(board, speeds)
+    mover = drain(board, speeds, LIMITS)
+    tickets = weigh(world, fits, factors).tickets
+    turns = _keep_turns(world, memory, tickets)
+    kept = _remember({**memory, "trades": trade.dump(traded.trades), "turns": split.dump_turns(turns)})
+    return Verdict(
+        plan=_plan(world, mover, tickets, turns),
+        memory=kept,
+        why=Waiting(world, board, turns),
+        ahead=turns_ahead(lambda: _entities(world, tickets), memory.get("books", {})),
+        entitled=traded.entitled,
+        base=base if traded.trades else {},
+        trades=traded.trades,
+        news=traded.news,
+    )
+
+
+def _plan(
+    world: World, mover: Mover, tickets: Mapping[JobId, Fraction], turns: Mapping[HostName, Turn]
+) -> Plan:
+    moves = {move.job.id: (move.reason, move.text) for move in mover.done}
+    return Plan(homes=world.homes, turns=turns, tickets=tickets, moves=moves)
 
 
 def _levels(
@@ -131,9 +154,9 @@ def _limits(world: World, memory: Memory) -> Limits:
     )
 
 
-def _remember(quantum: int, moved: int, kept: Mapping[str, Any]) -> Memory:
+def _remember(kept: Mapping[str, Any]) -> Memory:
     """`moved`: the quantum in which moves were made last."""
-    return {"quantum": quantum, "moved": moved, **{name: value for name, value in kept.items() if value}}
+    return {name: value for name, value in kept.items() if value or name in ("quantum", "moved")}
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------

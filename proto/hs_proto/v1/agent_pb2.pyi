@@ -158,6 +158,7 @@ class Hello(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    DIALECT_FIELD_NUMBER: _builtins.int
     LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
@@ -170,6 +171,8 @@ class Hello(_message.Message):
     """of the host, or what control groups above the agent allow of it; 0: not known"""
     process: _builtins.str
     """drawn anew by each agent process: two of one identity are told apart by it"""
+    dialect: _builtins.str
+    """the form of messages that it knows (hs_proto.dialect)"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -193,11 +196,12 @@ class Hello(_message.Message):
         more: _builtins.bool = ...,
         memory_bytes: _builtins.int = ...,
         process: _builtins.str = ...,
+        dialect: _builtins.str = ...,
         last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "dialect", b"dialect", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,17 +285,24 @@ class Welcome(_message.Message):
 
     TERM_FIELD_NUMBER: _builtins.int
     REPORT_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    DIALECT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     report_interval_s: _builtins.float
+    dialect: _builtins.str
+    """as in Hello, of the controller"""
+    version: _builtins.str
     def __init__(
         self,
         *,
         term: _builtins.int = ...,
         report_interval_s: _builtins.float = ...,
+        dialect: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["report_interval_s", b"report_interval_s", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dialect", b"dialect", "report_interval_s", b"report_interval_s", "term", b"term", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

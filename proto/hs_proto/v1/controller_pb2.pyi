@@ -744,6 +744,7 @@ class InfoReply(_message.Message):
     YOU_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
+    DIALECT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     term: _builtins.int
     policy: _builtins.str
@@ -754,6 +755,8 @@ class InfoReply(_message.Message):
     admin: _builtins.bool
     read_only: _builtins.bool
     """the store cannot be written just now"""
+    dialect: _builtins.str
+    """the form of messages that it knows (hs_proto.dialect)"""
     def __init__(
         self,
         *,
@@ -765,10 +768,11 @@ class InfoReply(_message.Message):
         you: _builtins.str = ...,
         admin: _builtins.bool = ...,
         read_only: _builtins.bool = ...,
+        dialect: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "policy", b"policy", "quantum_s", b"quantum_s", "read_only", b"read_only", "term", b"term", "uptime_s", b"uptime_s", "version", b"version", "you", b"you"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "dialect", b"dialect", "policy", b"policy", "quantum_s", b"quantum_s", "read_only", b"read_only", "term", b"term", "uptime_s", b"uptime_s", "version", b"version", "you", b"you"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

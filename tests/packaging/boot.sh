@@ -1,0 +1,44 @@
+#!/bin/bash
+# boot.sh FOLDER GROUP NAME: systemd as process 1 of a machine of its own, over this one's files, of which nothing is changed: what is
+# written goes to FOLDER (a tmpfs that is gone with it), control groups below GROUP, and it has no network but loopback.
+set -e
+folder=$1 group=$2 name=$3
+echo $$ >"$group/cgroup.procs"
+exec unshare --pid --fork --kill-child --mount --cgroup --uts --net --ipc --propagation private /bin/bash -e -s "$folder" "$name" <<'INSIDE'
+folder=$1 root=$1/root
+mount -t tmpfs tmpfs "$folder"
+mkdir "$folder/upper" "$folder/work" "$root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" "$root"
+mount -t proc proc "$root/proc"
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys" # the kernel is everybody's
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+mkdir "$root/dev/pts" "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts "$root/dev/pts"
+mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+while read -r node minor; do mknod -m 666 "$root/dev/$node" c 1 "$minor"; done <<<$'null 3\nzero 5\nfull 7\nrandom 8\nurandom 9'
+mknod -m 666 "$root/dev/tty" c 5 0
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+ip link set lo up
+echo "$2" >"$root/etc/hostname"
+units=$root/etc/systemd/system
+mkdir -p "$units"
+printf '[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n' >"$units/trial.target"
+for masked in systemd-udevd.service systemd-firstboot.service systemd-networkd.service systemd-resolved.service \
+    dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-fs-fuse-connections.mount; do
+    ln -sf /dev/null "$units/$masked"
+done
+tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+: >"$root/etc/fstab"
+mkdir "$root/before"
+cd "$root"
+pivot_root . before
+umount -l /before
+exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb \
+    /lib/systemd/systemd --system --unit=trial.target --show-status=0 systemd.unified_cgroup_hierarchy=1 </dev/null
+INSIDE
