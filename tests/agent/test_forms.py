@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hs_agent.memory import Memory
-from hs_core.events import Launch
+from hs_core.events.host import Launch
 from hs_core.host import HostConfig, HostMachine
 from hs_core.host.hosted import HostedJob
 from hs_core.host.last_words import _Words
