@@ -256,10 +256,10 @@ class Mover:
         return SCOUTS if worth.scouts(job, source, target) else None
 
     def _candidate(self, kind: Kind, target: str, spare: Spare) -> JobFacts | None:
-        """The cheapest that is not worse off by it. Only so many are looked at closely."""
+        """The cheapest; of those with a process one that is not worse off by it, of which only so many are looked at closely."""
         able = (job for job in self._who_could(kind) if target in self.world.usable(job) and self.may_go(job))
         for job in islice(able, self.limits.servers_tried):
-            if not spare.worse_off(job, kind[2], target):
+            if not (job.started and spare.worse_off(job, kind[2], target)):
                 return job
         return None
 
