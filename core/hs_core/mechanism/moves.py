@@ -1,7 +1,7 @@
-"""Who leaves its servers for others (Gandiva_fair, 3.3, 3.5): drains, better pools, idle GPUs beside gangs, unequal loads.
+"""Who leaves its servers for others (Gandiva_fair, 3.3, 3.5): drains, better pools, idle GPUs beside gangs, unequal loads, idle GPUs of other models.
 
 Nothing moves to and fro: a job stays for its cool-down; a move to another pool makes its user's sum of effective rates grow, one within
-a pool makes its loads more equal (`mechanism.evening`). In a world that stands still both come to an end.
+a pool makes its loads more equal (`mechanism.evening`), and one to idle GPUs gives the job more of its own (`mechanism.spare`). In a world that stands still all come to an end.
 """
 
 from collections.abc import Iterator, Sequence

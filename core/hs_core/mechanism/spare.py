@@ -5,8 +5,8 @@ one server gangs that do not fit together take turns, while on those of another 
 the sum, so jobs waited beside idle GPUs: one of four GPUs in 249 of 250 quanta, beside a gang on all servers of its pool in which its user had no
 share. So what a job gets where it is and what idles elsewhere is played ahead (`mechanism.played`), and it goes where it comes to more of its mini-batches.
 
-Nobody loses by it: where it comes to it is counted on for what nobody else uses, and where it was others have more. Nor does it go to and fro: it
-gains each time, and its user's sum takes no job back that had less of its own by it (`Spare.worse_off`).
+It goes for what nobody there uses, and has more than that only as far as its user has a share of those GPUs; where it was others have more. Nor does it
+go to and fro: it gains each time, and once it has a process its user's sum does not take it back to where it would have less (`Spare.worse_off`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
