@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
+SLOW = 0.5  # of its rate, what an older model is taken to give before anybody knows: in table 1 K80s give a sixth to four fifths of V100s
 
 _Alike = tuple[Home, UserName, str, Shape]
 
@@ -169,12 +170,14 @@ class Spare:
         return tuple([name for _, _, name in some]), -some[-1][0]
 
     def _rates(self, job: JobFacts, source: str, target: str, *, certain: bool) -> tuple[float, float]:
-        """Where its class was not measured it goes only to run all the time, and as one of its kind (as `Worth` has it)."""
+        """Where its class was not measured it goes only to run all the time, and as one of its kind (as `Worth` has it); what is older may be slow."""
         here, there = self._speeds.get(job.job_class, source), self._speeds.get(job.job_class, target)
         if here is not None and there is not None:
             return here, there
         scouted = here is not None and self._world.kind_gpus.get((job.user, job.job_class, target), 0) > 0
-        return 1.0, 1.0 if certain and not scouted else 0.0
+        models = self._world.models
+        hoped = 1.0 if models.index(target) < models.index(source) else SLOW
+        return 1.0, hoped if certain and not scouted else 0.0
 
 
 def _coarse(weight: float) -> float:
