@@ -50,7 +50,7 @@ class Spare:
     def fill(self) -> None:
         """Round by round, in each the moves that gain most first, and of each server one: what it is like then is looked at in the next."""
         mover = self._mover
-        while fills := sorted(self._fills()):
+        while len(self._world.models) > 1 and (fills := sorted(self._fills())):
             touched: set[HostName] = set()
             for best in fills:
                 there = {*best.to, *self._world.homes[best.job.id]}
