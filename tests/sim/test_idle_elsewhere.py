@@ -8,7 +8,7 @@ from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cases import case_of
-from hs_sim.faults import TIMING, UNTIL_S
+from hs_sim.faults import TIMING, UNTIL_S, run_seed
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.truth import LawBrokenError
 from hs_sim.machines.world import World
@@ -48,20 +48,39 @@ def test_it_is_seen_where_a_policy_leaves_them_there() -> None:
     two_servers(find("gandiva-fair")).run()
 
 
+def lasts(seed: int, policy: str) -> World:
+    """The jobs of a seed of `hs_sim.faults`, which last so much longer, and nothing that goes wrong."""
+    case = case_of(seed)
+    jobs = tuple(replace(job, steps=TIMES * job.steps) for job in case.experiment.workload.jobs)
+    world = World(
+        replace(case.experiment, workload=replace(case.experiment.workload, jobs=jobs), policy=policy),
+        timing=TIMING,
+        specs=lambda job: replace(case.specs[job.id], steps=TIMES * case.specs[job.id].steps),
+        watched=True,
+    )
+    world.cannot_checkpoint = case.cannot_checkpoint
+    world.horizon_s = TIMES * UNTIL_S
+    return world
+
+
+def holds(world: World) -> None:
+    world.watch = laws = Laws(world)
+    world.run()
+    laws.at_the_end()
+
+
 @pytest.mark.parametrize("policy", ["gandiva-fair", "las", "tesserae-las"])
 def test_nobody_waits_beside_them_whatever_the_jobs(policy: str) -> None:
     for seed in range(11, 15):
-        case = case_of(seed)
-        jobs = tuple(replace(job, steps=TIMES * job.steps) for job in case.experiment.workload.jobs)
-        workload = replace(case.experiment.workload, jobs=jobs)
-        world = World(
-            replace(case.experiment, workload=workload, policy=policy),
-            timing=TIMING,
-            specs=lambda job, case=case: replace(case.specs[job.id], steps=TIMES * case.specs[job.id].steps),
-            watched=True,
-        )
-        world.cannot_checkpoint = case.cannot_checkpoint
-        world.watch = laws = Laws(world)
-        world.horizon_s = TIMES * UNTIL_S
-        world.run()
-        laws.at_the_end()
+        holds(lasts(seed, policy))
+
+
+@pytest.mark.parametrize("seed", [4, 16, 54, 70, 78, 79])
+def test_nor_beside_those_of_another_model_where_gangs_of_a_class_are_of_several_sizes(seed: int) -> None:
+    """Of models that users trade, in turns that leave some of them idle."""
+    holds(lasts(seed, "gandiva-fair"))
+
+
+def test_nor_where_a_gang_over_all_of_its_pool_leaves_it_one_turn_in_250() -> None:
+    failure = run_seed(7001166)
+    assert failure is None, failure

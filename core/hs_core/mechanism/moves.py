@@ -1,13 +1,14 @@
-"""Who leaves its servers for others (Gandiva_fair, 3.3, 3.5): drains, better pools, idle GPUs beside gangs, unequal loads.
+"""Who leaves its servers for others (Gandiva_fair, 3.3, 3.5): drains, better pools, idle GPUs beside gangs, unequal loads, idle GPUs of other models.
 
 Nothing moves to and fro: a job stays for its cool-down; a move to another pool makes its user's sum of effective rates grow, one within
-a pool makes its loads more equal (`mechanism.evening`). In a world that stands still both come to an end.
+a pool makes its loads more equal (`mechanism.evening`), and one to idle GPUs gives the job more of its own (`mechanism.spare`). In a world that stands still all come to an end.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -18,6 +19,7 @@ from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.spare import Spare
 from hs_core.mechanism.worth import SCOUTS, SLACK, Offer, Worth
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import JobId, UserName
@@ -37,6 +39,9 @@ class Limits:
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
     fairer: float = (
         1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
+    )
+    spare_gain: float = (
+        0.25  # of what it gets now, for a move to idle GPUs: they idle as turns happen to fall
     )
     load_gap: float = 0.1  # of the pool's mean load, between two servers, half of the job's own taken off
     gain_gpus: float = 0.01  # of any move within a pool, in squared loads
@@ -177,12 +182,12 @@ class Mover:
         """The largest gain over all (user, class, from, to) first."""
         if len(self.world.models) < 2 or self.spent:
             return
-        worth = Worth(self.board, self.speeds)
+        worth, spare = Worth(self.board, self.speeds), Spare(self)
         heap = self._all_offers(worth)
         heapify(heap)
         while heap and (self.moves_started or self._some_wait) and not self.spent:
             _, user, job_class, source, target = heappop(heap)
-            job = self._candidate((user, job_class, source), target)
+            job = self._candidate((user, job_class, source), target, spare)
             if job is None:
                 continue
             gain = self._gain(worth, job, source, target)
@@ -196,6 +201,7 @@ class Mover:
                 continue
             self.move(job, to, MoveReason.POOL, worth.explain(job, source, target))
             worth.forget(user)
+            spare.forget()
             for offer in self._offers(worth, user, job_class, source):
                 heappush(heap, offer)
 
@@ -249,10 +255,11 @@ class Mover:
             return SLACK * (then - now)
         return SCOUTS if worth.scouts(job, source, target) else None
 
-    def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
-        """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
-        for job in self._who_could(kind):
-            if target in self.world.usable(job) and self.may_go(job):
+    def _candidate(self, kind: Kind, target: str, spare: Spare) -> JobFacts | None:
+        """The cheapest; of those with a process one that is not worse off by it, of which only so many are looked at closely."""
+        able = (job for job in self._who_could(kind) if target in self.world.usable(job) and self.may_go(job))
+        for job in islice(able, self.limits.servers_tried):
+            if not (job.started and spare.worse_off(job, kind[2], target)):
                 return job
         return None
 
@@ -287,4 +294,5 @@ def settle_all(board: Board, speeds: Speeds, limits: Limits) -> Mover:
     for model in board.world.models:
         if board.crowded(model):
             even_out(mover, board.pool(model))
+    Spare(mover).fill()
     return mover
