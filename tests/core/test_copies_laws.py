@@ -169,7 +169,7 @@ class CopiesInAnyOrder(RuleBasedStateMachine):
 def test_the_laws_of_copies_hold_in_any_order() -> None:
     CopiesInAnyOrder.forks = CopiesInAnyOrder.averages = 0
     run_state_machine_as_test(
-        CopiesInAnyOrder, settings=budget(max_examples=120, stateful_step_count=50, deadline=None)
+        CopiesInAnyOrder, settings=budget(max_examples=240, stateful_step_count=50, deadline=None)
     )
     assert CopiesInAnyOrder.forks > 50
     assert CopiesInAnyOrder.averages > 10

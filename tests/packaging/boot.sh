@@ -1,11 +1,13 @@
 #!/bin/bash
-# boot.sh FOLDER GROUP NAME: systemd as process 1 of a machine of its own, over this one's files, of which nothing is changed: what is
-# written goes to FOLDER (a tmpfs that is gone with it), control groups below GROUP, and it has no network but loopback.
+# boot.sh FOLDER GROUP NAME SHOWN…: systemd as process 1 of a machine of its own, over this one's files, of which nothing is changed: what is
+# written goes to FOLDER (a tmpfs that is gone with it), control groups below GROUP, and it has no network but loopback. The folders SHOWN,
+# none of which lies in another, are there for everybody to read, whatever file system they are on and whoever may go there here.
 set -e
-folder=$1 group=$2 name=$3
+group=$2
 echo $$ >"$group/cgroup.procs"
-exec unshare --pid --fork --kill-child --mount --cgroup --uts --net --ipc --propagation private /bin/bash -e -s "$folder" "$name" <<'INSIDE'
-folder=$1 root=$1/root
+exec unshare --pid --fork --kill-child --mount --cgroup --uts --net --ipc --propagation private /bin/bash -e -s "$1" "${@:3}" <<'INSIDE'
+folder=$1 root=$1/root name=$2
+shift 2
 mount -t tmpfs tmpfs "$folder"
 mkdir "$folder/upper" "$folder/work" "$root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" "$root"
@@ -24,8 +26,17 @@ ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+for shown in "$@"; do
+    mkdir -p "$root$shown"
+    mount --bind "$shown" "$root$shown"
+    mount -o remount,bind,ro "$root$shown"
+    while [ "$shown" != / ]; do
+        shown=$(dirname "$shown")
+        chmod a+x "$root$shown"
+    done
+done
 ip link set lo up
-echo "$2" >"$root/etc/hostname"
+echo "$name" >"$root/etc/hostname"
 units=$root/etc/systemd/system
 mkdir -p "$units"
 printf '[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n' >"$units/trial.target"

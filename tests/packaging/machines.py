@@ -73,7 +73,7 @@ def booted() -> Iterator[Machine]:
     group = _group()
     with tempfile.TemporaryDirectory(prefix="hs-machine-") as folder:
         starter = subprocess.Popen(
-            [str(BOOT), folder, str(group), NAME], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [str(BOOT), folder, str(group), NAME, *_shown()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -83,6 +83,14 @@ def booted() -> Iterator[Machine]:
                 os.killpg(starter.pid, signal.SIGKILL)  # the machine goes with it
             starter.communicate()
             _remove(group)
+
+
+def _shown() -> list[str]:
+    """Folders that are to be seen there as they are here: this project, and the Python that runs it."""
+    packages = (path for path in sys.path if path.endswith("-packages"))
+    wanted = sorted({str(Path(path).resolve()) for path in (ROOT, sys.prefix, sys.base_prefix, *packages)})
+    outer = [path for path in wanted if not any(Path(other) in Path(path).parents for other in wanted)]
+    return [path for path in outer if path != "/usr" and "/usr" not in map(str, Path(path).parents)]
 
 
 def _group() -> Path:
