@@ -1,7 +1,7 @@
 #!/bin/bash
-# boot.sh FOLDER GROUP NAME SHOWN…: systemd as process 1 of a machine of its own, over this one's files, of which nothing is changed: what is
-# written goes to FOLDER (a tmpfs that is gone with it), control groups below GROUP, and it has no network but loopback. The folders SHOWN,
-# none of which lies in another, are there for everybody to read, whatever file system they are on and whoever may go there here.
+# boot.sh FOLDER GROUP NAME [SHOWN PLACE]…: systemd as process 1 of a machine of its own, over this one's files, of which nothing is changed: what
+# is written goes to FOLDER (a tmpfs that is gone with it), control groups below GROUP, and it has no network but loopback. Each folder SHOWN is
+# there at PLACE to read, whatever file system it is on and whoever may go there here.
 set -e
 group=$2
 echo $$ >"$group/cgroup.procs"
@@ -26,14 +26,11 @@ ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-for shown in "$@"; do
-    mkdir -p "$root$shown"
-    mount --bind "$shown" "$root$shown"
-    mount -o remount,bind,ro "$root$shown"
-    while [ "$shown" != / ]; do
-        shown=$(dirname "$shown")
-        chmod a+x "$root$shown"
-    done
+while [ $# -gt 0 ]; do
+    mkdir -p "$root$2"
+    mount --bind "$1" "$root$2"
+    mount -o remount,bind,ro "$root$2"
+    shift 2
 done
 ip link set lo up
 echo "$name" >"$root/etc/hostname"

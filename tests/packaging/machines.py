@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,10 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
+PROJECT = Path("/srv/project")  # it may lie below a /tmp here, of which each unit has its own
+PACKAGES = [path for path in sys.path if path.endswith("-packages")]
+SHOWN = {str(ROOT): str(PROJECT), **{path: f"/srv/packages/{at}" for at, path in enumerate(PACKAGES)}}
+PYTHON = Path(sys.executable).resolve()
 BOOTS_WITHIN_S = 60
 
 
@@ -67,13 +72,15 @@ class Machine:
 @contextlib.contextmanager
 def booted() -> Iterator[Machine]:
     """Raises NoMachineError."""
-    lacking = [tool for tool in ("unshare", "nsenter", "systemctl", "ip", "runuser") if not shutil.which(tool)]  # fmt: skip
+    lacking = [tool for tool in ("setpriv", "unshare", "nsenter", "systemctl", "ip", "runuser") if not shutil.which(tool)]  # fmt: skip
     if os.geteuid() or lacking or not SYSTEMD.exists():
         raise NoMachineError(f"it takes root, {SYSTEMD} and {', '.join(lacking) or 'its tools'}")
+    if PYTHON.parts[1] not in {"usr", "opt"}:
+        raise NoMachineError(f"{PYTHON} is not where units may look: in /usr or /opt")
     group = _group()
     with tempfile.TemporaryDirectory(prefix="hs-machine-") as folder:
         starter = subprocess.Popen(
-            [str(BOOT), folder, str(group), NAME, *_shown()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["setpriv", "--pdeathsig", "KILL", str(BOOT), folder, str(group), NAME, *chain(*SHOWN.items())], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -83,14 +90,6 @@ def booted() -> Iterator[Machine]:
                 os.killpg(starter.pid, signal.SIGKILL)  # the machine goes with it
             starter.communicate()
             _remove(group)
-
-
-def _shown() -> list[str]:
-    """Folders that are to be seen there as they are here: this project, and the Python that runs it."""
-    packages = (path for path in sys.path if path.endswith("-packages"))
-    wanted = sorted({str(Path(path).resolve()) for path in (ROOT, sys.prefix, sys.base_prefix, *packages)})
-    outer = [path for path in wanted if not any(Path(other) in Path(path).parents for other in wanted)]
-    return [path for path in outer if path != "/usr" and "/usr" not in map(str, Path(path).parents)]
 
 
 def _group() -> Path:
@@ -147,11 +146,10 @@ def install(machine: Machine) -> None:
         )  # fmt: skip
         (wheel,) = Path(folder).glob("*.whl")
         shutil.copy(wheel, machine.file("/root"))
-    machine.must(sys.executable, "-m", "venv", "--without-pip", "--clear", str(PREFIX))
+    machine.must(str(PYTHON), "-m", "venv", "--without-pip", "--clear", str(PREFIX))
     packages = machine.file(f"{PREFIX}/lib/python3.{sys.version_info.minor}/site-packages")
-    others = [path for path in sys.path if path.endswith("-packages")]
-    (packages / "others.pth").write_text("\n".join(others) + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", f"{PREFIX}/bin/python")
+    (packages / "others.pth").write_text("\n".join(SHOWN[path] for path in PACKAGES) + "\n")
+    pip = (f"{PREFIX}/bin/python", "-m", "pip")
     machine.must(*pip, "install", "--quiet", "--ignore-installed", "--no-deps", "--no-index", f"/root/{wheel.name}")  # fmt: skip
     units = [f"{PREFIX}/lib/systemd/heteroshare/{name}.service" for name in ("hs-controller", "hs-agent")]
     machine.must("install", "-m", "644", *units, "/etc/systemd/system/")

@@ -1,16 +1,15 @@
 """The units under systemd itself, on a machine of their own (`machines`): what `systemctl` does to the daemons, and what of that their jobs notice."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.packaging.machines import NAME, ROOT, Machine, NoMachineError, booted, install
+from tests.packaging.machines import NAME, PREFIX, PROJECT, Machine, NoMachineError, booted, install
 
-TALK = ROOT / "tests/e2e/scripts/talk.py"
+TALK = PROJECT / "tests/e2e/scripts/talk.py"
 COUNTS = "n=0; while true; do n=$((n+1)); echo $n; sleep 0.05; done"
 WITHIN_S = 60
 HANGS_S = 3  # and less than the jobs' quantum
@@ -182,7 +181,7 @@ def test_a_job_writes_its_checkpoints_as_its_user_and_goes_on_from_them_after_a_
 ) -> None:
     pytest.importorskip("torch")
     cluster.file("/home/ann/job.yaml").write_text(
-        f"run: {sys.executable} {TALK} 100000 0.05\ncheckpoint: {{mode: interval, interval: 1s}}\nretry: {{max: 1}}\n"
+        f"run: {PREFIX}/bin/python {TALK} 100000 0.05\ncheckpoint: {{mode: interval, interval: 1s}}\nretry: {{max: 1}}\n"
     )
     job = cluster.must("hsctl", "submit", "-f", "job.yaml", user="ann").split()[2]
     kept = cluster.file(f"/var/lib/heteroshare/agent/checkpoints/{job}")
