@@ -201,7 +201,7 @@ class Mover:
                 continue
             self.move(job, to, MoveReason.POOL, worth.explain(job, source, target))
             worth.forget(user)
-            spare.forget()
+            spare.forget(user)
             for offer in self._offers(worth, user, job_class, source):
                 heappush(heap, offer)
 

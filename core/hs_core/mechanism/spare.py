@@ -16,6 +16,7 @@ from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.played import Played, played
 from hs_core.mechanism.time_load import weighed
+from hs_core.mechanism.world import At
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
@@ -45,7 +46,7 @@ class Spare:
     def __init__(self, mover: "Mover") -> None:
         self._mover, self._board, self._world = mover, mover.board, mover.world
         self._speeds, self._limits = mover.speeds, mover.limits
-        self._weights: dict[str, Mapping[UserName, float]] = {}  # by model, as long as nobody moves
+        self._weights: dict[At, float] = {}  # tickets per GPU, as long as no job of the user moves
 
     def fill(self) -> None:
         """Round by round, in each the moves that gain most first, and of each server one: what it is like then is looked at in the next."""
@@ -59,13 +60,14 @@ class Spare:
                 if touched.isdisjoint(there) and self._may_go(best.job):
                     touched |= there
                     mover.move(best.job, best.to, MoveReason.POOL, best.text)
-            self.forget()
+                    self.forget(best.job.user)
             if not touched:
                 return
 
-    def forget(self) -> None:
-        """Somebody has moved."""
-        self._weights.clear()
+    def forget(self, user: UserName) -> None:
+        """A job of that user has moved."""
+        for model in self._world.models:
+            self._weights.pop((user, model), None)
 
     def worse_off(self, job: JobFacts, source: str, target: str) -> bool:
         """In the other pool it can expect less than it gets on its own servers, whatever its user's share of theirs is."""
@@ -86,15 +88,15 @@ class Spare:
         return self._played(name).parts[ids.index(job.id)] if job.id in ids else 0.0
 
     def _played(self, name: HostName) -> Played:
-        host = self._world.hosts[name]
-        weights = self._weights.get(host.model)
-        if weights is None:
-            weights = self._weights[host.model] = {
-                user: _coarse(self._board.due(user, host.model))
-                for user, model in self._world.gpus
-                if model == host.model
-            }
-        return played(host.gpus, weighed(self._there(name), weights))
+        host, there = self._world.hosts[name], self._there(name)
+        users = {job.user for job in there}
+        return played(host.gpus, weighed(there, {user: self._weight((user, host.model)) for user in users}))
+
+    def _weight(self, at: At) -> float:
+        weight = self._weights.get(at)
+        if weight is None:
+            weight = self._weights[at] = _coarse(self._board.due(*at))
+        return weight
 
     def _there(self, name: HostName) -> list[JobFacts]:
         here, parts = self._world.at.get(name), self._world.parts.get(name)
