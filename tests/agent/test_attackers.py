@@ -117,7 +117,8 @@ def test_a_job_reads_signals_and_changes_nothing_of_another_accounts_job_nor_of_
         victim = job(1, PYTHON, str(place / "hides.py"), shared, run_as=VICTIM, workdir="/", **UNSUSPENDED)
         controller.want(ended, victim)
         log = place / "state/jobs/1-1/log"
-        said = wait_for(lambda: log.exists() and log.read_text(), "it is here").split()
+        wait_for(lambda: log.exists() and log.read_text().endswith("\n"), "it has said where all is")
+        said = log.read_text().split()
         tried = (place / "state", place / "run", daemon.process.pid, said[2], said[1], shared, place)
         command = (PYTHON, place / "tries.py", *tried)
         controller.want(
