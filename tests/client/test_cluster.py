@@ -9,7 +9,7 @@ import grpc
 import pytest
 from client_fakes import GPUS
 
-from hs_client.api import MOST_JOBS
+from hs_client.limits import MOST_JOBS
 from hs_client.tables import EventColumns, bar
 from hs_proto.v1 import controller_pb2 as wire
 
