@@ -23,6 +23,7 @@ from hs_job.inject import say
 from hs_job.keeper import Keeper
 from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
+from hs_job.noted import Noted
 from hs_job.pace import Pace
 from hs_job.stop import Stop
 
@@ -68,6 +69,7 @@ class Runtime:
         if self.last < 0 or self.alone:
             self.last = sys.maxsize
         self._environment = environment
+        self._noted = Noted(environment.get("HS_STEPS_FILE", ""))
         self._nodes = max(1, place.number_of(environment.get("HS_NNODES", "")))
         self._lock = threading.Condition()
         self._phase = Phase.NEW
@@ -112,6 +114,7 @@ class Runtime:
             hear=self._heard,
             lost=self._lost,
             tick=self._tend,
+            apart=self._note,
         )
         self._link.start()
         atexit.register(self._end)
@@ -537,11 +540,18 @@ class Runtime:
     def _tick(self, *, stands: bool = False) -> None:
         """Progress since the last time, measured from step to step, time held left out. `stands`: where no other step was told of since it went on, the first one is, as steps may take longer than turns."""
         with self._lock:
+            self._note()
             base, mark = self._base, self.mark
             if stands and self._went is not None and (base is None or mark[0] <= base[0]):
                 base = self._went
             if self._phase is Phase.RUNNING and base is not None and mark[0] > base[0]:
                 self._tell(base, mark)
+
+    def _note(self) -> None:
+        """Whoever hears of it, or nobody."""
+        with self._lock:
+            if self._phase is not Phase.NEW:
+                self._noted.note(self.rank, self.count)
 
     def _tell(self, base: Tuple[int, float], mark: Tuple[int, float]) -> None:
         self._base, self._went, self._told_count = mark, None, mark[0]

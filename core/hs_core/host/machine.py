@@ -16,7 +16,7 @@ to leave goes through a checkpoint as soon as it can write one (`comings`). What
 
 After a restart: construct with what `saved()` gave last, then tell what was found as events: `JobExited` for what ended meanwhile,
 nothing for what lives. What was ordered and not answered is ordered again, but for
-launches. A job that ended meanwhile is charged until the agent is back: nobody knows when it ended.
+launches. A job that ended meanwhile is charged until then, or, where nobody knows when that was, until the agent is back.
 The daemon writes `saved()` before it carries out commands.
 """
 
