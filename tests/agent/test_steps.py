@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hs_agent import steps
 from hs_daemon import boot_s
+from hs_job.noted import Noted
 from tests.agent.real_jobs import python
 
 BEFORE, AFTER = 5, 7
@@ -145,3 +147,30 @@ def test_of_a_file_without_end_no_more_is_read_than_ranks_may_write(file: Path) 
     note(file, 0, b"%15d\n" % 12)
     os.truncate(file, 1 << 40)
     assert steps.noted(file) == 12
+
+
+OTHER = """
+import sys
+from hs_job.noted import Noted
+noted = Noted(sys.argv[1])
+noted.note(0, 30)
+print("noted", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_of_two_processes_that_say_they_are_one_rank_the_first_is_believed_while_it_lives(file: Path) -> None:
+    first = subprocess.Popen(python(OTHER) + (str(file),), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"noted\n"
+    mine = Noted(str(file))
+    mine.note(0, 99)
+    assert steps.noted(file) == 30
+    first.communicate()
+    mine.note(0, 100)
+    assert steps.noted(file) == 100
+
+
+def test_where_nothing_can_be_noted_a_script_goes_on(tmp_path: Path) -> None:
+    for path in ("", str(tmp_path), str(tmp_path / "none/steps")):
+        Noted(path).note(0, 1)
