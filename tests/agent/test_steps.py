@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_of_two_processes_that_say_they_are_one_rank_the_first_is_believed_while_it_lives(file: Path) -> None:
-    first = subprocess.Popen(python(OTHER) + (str(file),), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    first = subprocess.Popen((*python(OTHER), str(file)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert first.stdout is not None
     assert first.stdout.readline() == b"noted\n"
     mine = Noted(str(file))
