@@ -279,6 +279,7 @@ class HostMachine:
                 comings.prepare(board, job)
             elif job.wanted.leave:
                 comings.leave(board, job)
+                deadlines.cannot_save(board, job)
             comings.give_up(board, job)
         board.enqueue()
         self._expire()
