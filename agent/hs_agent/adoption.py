@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from hs_agent import folder, procs
+from hs_agent import folder, procs, steps
 from hs_agent.folder import Ended, Folder, Key
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
 from hs_agent.launch import Launcher
@@ -43,7 +43,8 @@ def _found(job: Folder, launch: Mapping[str, Any] | None) -> ExitFound | None:
     if (wanted.job, wanted.epoch) != job.key:
         return None
     job_id, epoch = job.key
-    return ExitFound(now_s=boot_s(), job=job_id, epoch=epoch, wanted=wanted, exit=ended.exit)
+    step = steps.noted(job.steps_file)
+    return ExitFound(now_s=boot_s(), job=job_id, epoch=epoch, wanted=wanted, exit=ended.exit, step=step)
 
 
 class Adoption:

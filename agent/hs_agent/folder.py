@@ -5,14 +5,16 @@ import errno
 import json
 import os
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hs_agent.bare import files
-from hs_agent.procs import Identity
+from hs_agent.procs import Identity, boot_id
 from hs_agent.removal import remove_tree
 from hs_core.names import JobId
 from hs_core.reports import Exit
+from hs_daemon import boot_s
 
 LOG_FILES = ("log", "log.1", "log.times", "log.1.times")
 ROOM_BYTES = 4096
@@ -75,6 +77,7 @@ class ShimState:
 class Ended:
     exit: Exit
     launch_failed: bool
+    at_s: float = inf  # on the boot clock; inf: that is not known, or was before a reboot
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Folder:
 
     def clear_for_start(self) -> None:
         """Before another start of the same incarnation (back from a checkpoint): its log goes on."""
-        for name in ("exit.json", "shim.json", "control"):
+        for name in ("exit.json", "shim.json", "control", self.steps_file.name):
             (self.path / name).unlink(missing_ok=True)
         remove_tree(self.notes)
 
@@ -101,6 +104,11 @@ class Folder:
         self.notes.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(self.notes, uid, gid, follow_symlinks=False)
+
+    @property
+    def steps_file(self) -> Path:
+        """The job's own to write: where its ranks note how far they got."""
+        return self.path / "steps"
 
     def keep_room(self) -> None:
         """For what the shim has to write: where a full disk has none, that is known before anything has begun."""
@@ -143,17 +151,20 @@ class Folder:
         try:
             code, signal, why = int(value["code"]), int(value["signal"]), str(value["why"])
             launch_failed = bool(value["launch_failed"])
+            at_s = float(value["ended_s"]) if value["boot_id"] == boot_id() else inf
         except (KeyError, TypeError, ValueError):
-            code, signal, why, launch_failed = 0, 0, "its exit record is damaged", False
+            code, signal, why, launch_failed, at_s = 0, 0, "its exit record is damaged", False, inf
         tail = "" if (code, signal, why) == (0, 0, "") else self.log_tail()
-        return Ended(Exit(code=code, signal=signal, why=why, log_tail=tail), launch_failed)
+        return Ended(Exit(code=code, signal=signal, why=why, log_tail=tail), launch_failed, at_s)
 
     def give_up(self, why: str) -> Exit:
         """Write the exit of a job whose shim can't any more; a shim that should still come up sees it and leaves.
 
         On a full disk an agent after this one finds it out anew.
         """
-        record = {"code": 0, "signal": 0, "why": why, "launch_failed": False}
+        record = {
+            "code": 0, "signal": 0, "why": why, "launch_failed": False, "boot_id": boot_id(), "ended_s": boot_s(),
+        }  # fmt: skip
         with contextlib.suppress(OSError):
             write_atomically(self.path / "exit.json", json.dumps(record).encode())
         return Exit(why=why, log_tail=self.log_tail())

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import grpc
 import structlog
 
-from hs_agent import procs
+from hs_agent import procs, steps
 from hs_agent.cgroup import JobCgroup
 from hs_agent.config import Config
 from hs_agent.folder import Ended, Folder, Key
@@ -212,7 +212,12 @@ class Jobs:
             return
         exit_ = ended.exit
         log.info("exited", job=key.job, epoch=key.epoch, code=exit_.code, signal=exit_.signal, why=exit_.why)
-        self._post(JobExited(now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_, in_touch=in_touch))
+        step = steps.noted(self.launcher.folder(key).steps_file)
+        self._post(
+            JobExited(
+                now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_, in_touch=in_touch, ended_s=ended.at_s, step=step,
+            )
+        )  # fmt: skip
 
     # --- orders -----------------------------------------------------------------------------------------------------
 

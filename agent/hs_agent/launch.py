@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hs_job
-from hs_agent import cgroup, procs, program, shim
+from hs_agent import cgroup, procs, program, shim, steps
 from hs_agent.accounts import Account, account
 from hs_agent.config import Config
 from hs_agent.folder import Folder, Key, parse_key, read_json, write_atomically
@@ -120,6 +120,7 @@ class Launcher:
         env = program.environment(
             wanted, gpus, who, self.config, self.socket_path(key), self.inject, str(checkpoints), place
         )
+        env["HS_STEPS_FILE"] = str(folder.steps_file)
         if generation >= 0:
             env["HS_RESTORE"] = str(generation)
         before = folder.launch()
@@ -148,6 +149,7 @@ class Launcher:
         folder.clear_for_start()
         if notes:
             folder.make_notes(who.uid, who.gid)
+        steps.make(folder.steps_file, who.uid, who.gid)
         folder.keep_room()
         self.make_checkpoint_dir(wanted, who)
         group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)

@@ -77,12 +77,10 @@ class Shim:
             return {"pid": pid, "start": start}
 
         own = read_stat(os.getpid())
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot_id = file.read().strip()
         replace_json(self.folder, "shim.json", {
             "shim": who(os.getpid(), own[2] if own else 0),
             "job": who(self.job, self.job_start) if self.job else None,
-            "boot_id": boot_id,
+            "boot_id": boot_id(),
             "frozen": self.frozen,
             "start": self.launch["start"],
         })  # fmt: skip
@@ -101,7 +99,7 @@ class Shim:
                 code = os.WEXITSTATUS(self.status)
         replace_json(self.folder, "exit.json", {
             "code": code, "signal": signal_number, "why": why, "launch_failed": bool(self.launch_error),
-            "start": self.launch["start"], "ended_at": time.time(), "dropped": self.log.dropped,
+            "start": self.launch["start"], "boot_id": boot_id(), "ended_s": time.clock_gettime(time.CLOCK_BOOTTIME), "dropped": self.log.dropped,
         })  # fmt: skip
 
     # life
@@ -371,6 +369,11 @@ class Shim:
         self.doomed = killed
         self.purge_pause_s = min(2 * self.purge_pause_s, PURGE_AT_MOST_S) if again else PURGE_EVERY_S
         self.purge_at_s = time.monotonic() + self.purge_pause_s
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
 
 
 def main(folder: str) -> None:

@@ -55,7 +55,7 @@ class Frames:
 
 
 class Link:
-    """`greet` gives the messages to begin each connection with; `hear` takes what comes; `lost` is told of its end; `tick` runs now and then."""
+    """`greet` gives the messages to begin each connection with; `hear` takes what comes; `lost` is told of its end; `tick` runs now and then, `apart` while nobody is there."""
 
     def __init__(
         self,
@@ -66,10 +66,11 @@ class Link:
         hear: Callable[[Message], None],
         lost: Callable[[], None],
         tick: Callable[[], None],
+        apart: Callable[[], None],
     ) -> None:
         self.tick_s = 1.0
         self._path = path
-        self._greet, self._hear, self._lost, self._tick = greet, hear, lost, tick
+        self._greet, self._hear, self._lost, self._tick, self._apart = greet, hear, lost, tick, apart
         self._lock = lock  # its owner's, reentrant: a message and the state it tells of change as one
         self._socket: Optional[socket.socket] = None
         self._outbox: Deque[Message] = deque(maxlen=_KEPT)
@@ -122,6 +123,7 @@ class Link:
         while True:
             peer = self._dial()
             if peer is None:
+                self._apart()
                 time.sleep(pause_s)
                 pause_s = min(_LAST_PAUSE_S, pause_s * 2)
                 continue

@@ -23,6 +23,7 @@ from hs_job.batch import Batch
 from hs_job.keeper import Keeper
 from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
+from hs_job.noted import Noted
 from hs_job.orders import Orders
 from hs_job.pace import Pace
 from hs_job.stop import Stop
@@ -70,6 +71,7 @@ class Runtime:
         if self.last < 0 or self.alone:
             self.last = sys.maxsize
         self._environment = environment
+        self._noted = Noted(environment.get("HS_STEPS_FILE", ""))
         self._nodes = max(1, place.number_of(environment.get("HS_NNODES", "")))
         self._lock = threading.Condition()
         self._phase = Phase.NEW
@@ -102,6 +104,7 @@ class Runtime:
             hear=self._heard,
             lost=self._lost,
             tick=self._tend,
+            apart=self._note,
         )
         self._link.start()
         atexit.register(self._end)
@@ -501,9 +504,16 @@ class Runtime:
     def _tick(self, *, stands: bool = False) -> None:
         """Tells of the steps since the last time. `stands`: as `Untold.since` has it."""
         with self._lock:
+            self._note()
             base = self._untold.since(self.mark, stands=stands) if self._phase is Phase.RUNNING else None
             if base is not None:
                 self._tell(base, self.mark)
+
+    def _note(self) -> None:
+        """Whoever hears of it, or nobody."""
+        with self._lock:
+            if self._phase is not Phase.NEW:
+                self._noted.note(self.rank, self.count)
 
     def _tell(self, base: Mark, mark: Mark) -> None:
         self._untold.tell(mark)

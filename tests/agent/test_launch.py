@@ -120,6 +120,7 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_COPIES": "1",
         "HS_CHECKPOINT_DIR": f"{place}/state/checkpoints/7",
         "HS_AGENT_SOCKET": f"{place}/run/7-3.sock",
+        "HS_STEPS_FILE": f"{place}/state/jobs/7-3/steps",
         "HS_RESTORE": "4",
     }
     assert "CUDA_VISIBLE_DEVICES" not in env  # emulated

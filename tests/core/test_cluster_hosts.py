@@ -8,6 +8,7 @@ from clusters import ALICE, N1, SETTINGS, submit, world
 
 from hs_core.cluster import ClusterMachine, Settings
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster.reports import merge
 from hs_core.cluster.told import MOST
 from hs_core.errors import RefusedError
 from hs_core.events.cluster import Direct, HostDrained, HostJoined, HostReported
@@ -22,6 +23,16 @@ def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
     for host in (mixed, replace(mixed, gpus=())):
         with pytest.raises(RefusedError, match="GPUs of one model were expected"):
             at.handle(HostJoined(now_s=0.0, host=host, reports=()))
+
+
+@pytest.mark.parametrize(("run_s", "step"), [(0.0, 40), (90.0, 3)])
+def test_an_agent_that_knows_of_a_job_only_how_it_ended_takes_back_none_of_its_steps(
+    run_s: float, step: int
+) -> None:
+    before = JobReport(job=JobId(1), epoch=0, phase=Phase.RUNNING, step=40, run_s=80.0)
+    ended = JobReport(job=JobId(1), epoch=0, phase=Phase.EXITED, step=3, run_s=run_s, exit=Exit(code=3))
+    assert merge(before, ended, frozenset()).step == step
+    assert merge(before, replace(ended, step=50), frozenset()).step == 50
 
 
 def test_a_host_that_has_what_is_not_wanted_is_told_once_more() -> None:

@@ -8,7 +8,7 @@ from fakejob import Ways
 from hostsim import HostSim
 
 from hs_core.errors import BrokenError
-from hs_core.events.host import JobExited, JobHeld, JobReady, JobWentOn
+from hs_core.events.host import JobExited, JobHeld, JobProgressed, JobReady, JobWentOn
 from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine, board
 from hs_core.host.plain import plain, revive
@@ -140,6 +140,28 @@ def test_a_reboot_charges_until_the_last_word(now_s: float):
     machine = HostMachine(sim.gpus, sim.config, now_s=now_s, saved=saved, rebooted=True)
     machine.handle(JobExited(now_s=now_s + 1.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
     assert machine.report(job).gpu_s == pytest.approx(31, abs=1e-6)
+
+
+@pytest.mark.parametrize(("step", "counted"), [(90, 90), (3, 50), (-1, 50)])
+def test_a_job_that_ended_without_an_agent_is_charged_until_then_and_its_steps_never_go_back(
+    step: int, counted: int
+):
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(30)
+    at_s = sim.now_s
+    sim.tell(JobProgressed(now_s=at_s, job=job, epoch=1, step=50, steps_per_s=1.0, device_memory_bytes=0))
+    spent_s = sim.machine.report(job, at_s).gpu_s
+    saved = json.loads(json.dumps(sim.machine.saved()))
+    machine = HostMachine(sim.gpus, sim.config, now_s=at_s + 500.0, saved=saved)
+    machine.handle(
+        JobExited(now_s=at_s + 500.0, job=job, epoch=1, exit=Exit(code=3), ended_s=at_s + 70.0, step=step)
+    )
+    report = machine.report(job, at_s + 600.0)
+    assert (report.step, report.exit) == (counted, Exit(code=3))
+    assert report.gpu_s == pytest.approx(spent_s + 70.0)
+    assert report.run_s == pytest.approx(spent_s + 70.0)
 
 
 def test_a_saved_state_of_another_version_is_refused():

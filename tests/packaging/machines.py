@@ -40,7 +40,32 @@ class NoMachineError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    init: int  # the process here that is number 1 there
+    starter: int  # the process here that starts it, and starts it again
+
+    def reboot(self, *, power_fails: bool = False) -> None:
+        """Until it is up again: with its disk and nothing else."""
+        before = self.init
+        if power_fails:
+            os.kill(self._child(self.starter), signal.SIGKILL)
+        else:
+            self.run("systemctl", "reboot")
+        deadline_s = time.monotonic() + BOOTS_WITHIN_S
+        while self.init in {before, 0} or not self.is_up():
+            assert time.monotonic() < deadline_s, "the machine does not come up again"
+            time.sleep(0.05)
+
+    @property
+    def init(self) -> int:
+        """The process here that is number 1 there; 0: there is none just now."""
+        with contextlib.suppress(OSError, IndexError):
+            pid = self._child(self._child(self.starter))
+            if Path(f"/proc/{pid}/exe").resolve().name == SYSTEMD.name:
+                return pid
+        return 0
+
+    @staticmethod
+    def _child(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split(maxsplit=1)[0])
 
     def file(self, path: str | Path) -> Path:
         """What is `path` there."""
@@ -56,13 +81,17 @@ class Machine:
 
     def entry(self) -> list[str]:
         said = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-        return ["nsenter", "-t", str(self.init), "-m", "-p", "-u", "-n", "-i", "-C", "-r", "-w", "env", "-i", *said]  # fmt: skip
+        return ["nsenter", "-t", str(self.init), "-m", "-p", "-u", "-n", "-i", "-C", "-T", "-r", "-w", "env", "-i", *said]  # fmt: skip
 
     def must(self, *command: str, user: str = "") -> str:
         """What it said; it ended well."""
         done = self.run(*command, user=user)
         assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}"
         return done.stdout.strip()
+
+    def is_up(self) -> bool:
+        """All that starts with it is there."""
+        return bool(self.init) and self.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}
 
     def said(self, unit: str, word: str) -> str:
         """What systemd knows of a unit."""
@@ -84,7 +113,9 @@ def booted() -> Iterator[Machine]:
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            yield Machine(_init(starter))
+            machine = Machine(starter.pid)
+            _wait_for_it(starter, machine)
+            yield machine
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(starter.pid, signal.SIGKILL)  # the machine goes with it
@@ -118,23 +149,17 @@ def _remove(group: Path) -> None:
         time.sleep(0.02)
 
 
-def _init(starter: "subprocess.Popen[str]") -> int:
-    """Once all that starts with the machine is there."""
+def _wait_for_it(starter: "subprocess.Popen[str]", machine: Machine) -> None:
+    """Until all that starts with it is there."""
     deadline_s = time.monotonic() + BOOTS_WITHIN_S
-    children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
-    state = ""
     while time.monotonic() < deadline_s:
         if starter.poll() is not None:
             said = starter.stdout.read() if starter.stdout else ""
             raise NoMachineError(f"none can be started here: {said.strip()}")
-        inits = children.read_text().split()
-        if inits and Path(f"/proc/{inits[0]}/exe").resolve().name == "systemd":
-            machine = Machine(int(inits[0]))
-            state = machine.run("systemctl", "is-system-running").stdout.strip()
-            if state in {"running", "degraded"}:
-                return machine.init
+        if machine.is_up():
+            return
         time.sleep(0.05)
-    raise AssertionError(f"the machine is not up: {state}")
+    raise AssertionError("the machine is not up")
 
 
 def install(machine: Machine) -> None:

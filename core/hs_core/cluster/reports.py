@@ -31,7 +31,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         new,
         phase=Phase.EXITED if before.exit is not None else new.phase,
         gpus=tuple(gpu for gpu in new.gpus if gpu in gpus or gpu in before.gpus),
-        step=new.step if 0 <= new.step < _MOST else before.step,
+        step=_step(before, new),
         steps_per_s=_real(new.steps_per_s, 0.0),
         gpu_s=max(before.gpu_s, _real(new.gpu_s, 0.0)),
         run_s=max(before.run_s, _real(new.run_s, 0.0)),
@@ -93,6 +93,14 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
     )
+
+
+def _step(before: JobReport, new: JobReport) -> int:
+    if not 0 <= new.step < _MOST:
+        return before.step
+    # An agent that has lost what it knew of a job only knows how it ended: that takes back no steps.
+    forgot = new.exit is not None and new.run_s < before.run_s
+    return max(before.step, new.step) if forgot else new.step
 
 
 def fell_back(before: JobReport | None, new: JobReport) -> bool:

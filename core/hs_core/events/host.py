@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from hs_core.events.at import At
 from hs_core.model import Gpu
@@ -129,6 +130,8 @@ class JobExited(_JobAt):
 
     exit: Exit
     in_touch: bool = False  # as in `JobReport`
+    ended_s: float = inf  # when; inf: that is not known, now at the latest
+    step: int = -1  # that its processes left word of; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,7 @@ class ExitFound(_JobAt):
 
     wanted: WantedJob
     exit: Exit
+    step: int = -1  # as in JobExited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

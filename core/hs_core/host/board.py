@@ -104,8 +104,8 @@ class Board:
         return all(gpu in self.gpus and self.gpus[gpu].healthy for gpu in gpus)
 
     def usable_by(self, job: HostedJob, gpu: GpuId) -> bool:
-        """By one that is bound to it: on a drained GPU what cannot leave goes on."""
-        if gpu in self.drained and not job.can_checkpoint:
+        """By one that is bound to it: on a drained GPU what cannot leave goes on, also where that is because it stands amid a step."""
+        if gpu in self.drained and (not job.can_checkpoint or job.phase is Phase.FROZEN):
             return gpu in self.gpus and self.gpus[gpu].healthy
         return self.usable(gpu)
 

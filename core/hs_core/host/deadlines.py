@@ -3,7 +3,7 @@
 from math import inf
 
 from hs_core.events.host import Resume
-from hs_core.host import comings, edgeless
+from hs_core.host import comings, edgeless, waking
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
@@ -130,6 +130,13 @@ def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) ->
         return
     job.trouble = f"{tier} failed: {why}"
     board.tell("failed", job.trouble, job)
+
+
+def cannot_save(board: Board, job: HostedJob) -> None:
+    """It is to leave, stands where no checkpoint can be written, and cannot be let go from there: who waits for it elsewhere is to know."""
+    why = waking.why_not(board, job)
+    if why:
+        parking_failed(board, job, Tier.CHECKPOINT, why)
 
 
 def _hold_later(board: Board, job: HostedJob) -> None:

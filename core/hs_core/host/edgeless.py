@@ -21,9 +21,9 @@ def stood(board: Board, job: HostedJob) -> None:
     board.edgeless_classes.pop(job.wanted.job_class, None)
 
 
-def ended(board: Board, job: HostedJob) -> None:
+def ended(board: Board, job: HostedJob, at_s: float) -> None:
     """While it started up."""
-    job.charge_start(board.now_s)
+    job.charge_start(at_s)
     board.stopping_classes.pop(job.wanted.job_class, None)
     remember(board.edgeless_classes, job.wanted.job_class, None)
 

@@ -16,7 +16,7 @@ to leave goes through a checkpoint as soon as it can write one (`comings`). What
 
 After a restart: construct with what `saved()` gave last, then tell what was found as events: `JobExited` for what ended meanwhile,
 nothing for what lives. What was ordered and not answered is ordered again, but for
-launches. A job that ended meanwhile is charged until the agent is back: nobody knows when it ended.
+launches. A job that ended meanwhile is charged until then, or, where nobody knows when that was, until the agent is back.
 The daemon writes `saved()` before it carries out commands.
 """
 
@@ -279,6 +279,7 @@ class HostMachine:
                 comings.prepare(board, job)
             elif job.wanted.leave:
                 comings.leave(board, job)
+                deadlines.cannot_save(board, job)
             comings.give_up(board, job)
         board.enqueue()
         self._expire()

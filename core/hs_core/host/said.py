@@ -74,8 +74,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             if job.asked is not None and not job.is_past(event.order):
                 deadlines.unanswered(board, job, event.why)
         case JobExited():
-            job.in_touch = event.in_touch and not job.ended
-            _exited(board, job, event.exit)
+            _exited(board, job, event)
         case LaunchFailed():
             _launch_failed(board, job, event)
         case CheckpointFetched():
@@ -251,9 +250,13 @@ def _froze(board: Board, job: HostedJob) -> None:
         board.stopped(job, Phase.FROZEN, Tier.FREEZE)
 
 
-def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
+def _exited(board: Board, job: HostedJob, event: JobExited) -> None:
     if job.phase is Phase.EXITED:
         return
+    exit_, ended_s = event.exit, min(event.ended_s, board.now_s)
+    job.in_touch = event.in_touch and not job.ended
+    job.step = max(job.step, event.step)
+    job.free(ended_s)
     # Who stops one part of a gang over several hosts stops all, whether this host has been told yet or not.
     asked = job.asked is Tier.CHECKPOINT or (job.part and not job.ended)
     parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
@@ -269,7 +272,7 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
         board.gone(job)
     else:
         if edgeless.starts_up(job) and not exit_.why:  # by itself
-            edgeless.ended(board, job)
+            edgeless.ended(board, job, ended_s)
         _ended(board, job, exit_)
 
 

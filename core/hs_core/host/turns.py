@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from fractions import Fraction
 
-from hs_core.host import moving
+from hs_core.host import moving, waking
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
@@ -74,6 +74,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in forced:
         this.claim(job)
     this.picks += [job for job in forced if job.id in board.queue]
+    woken = waking.wake(board, this)
     misplaced = moving.misplaced(board, this)
     pick_gangs(board, this, [*this.picks, *misplaced])
     for job in have or ():
@@ -91,12 +92,13 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     if have is None:
         for job in board.jobs.values():
             job.waited_quanta = _missed(board, job)
-        charge(board, this, forced)
+        charge(board, this, forced, woken)
     elif fresh := [job.id for job in this.picks if job not in have and job not in forced]:
         board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
     for job in board.in_order:
         if job.phase is Phase.RUNNING and not job.in_turn and job.occupying:
-            board.suspend(job, Tier.CHECKPOINT if job in leaving else this.parked.pop(job.id, Tier.HOLD))
+            leaves = job in leaving or waking.leaves_drained(board, job)
+            board.suspend(job, Tier.CHECKPOINT if leaves else this.parked.pop(job.id, Tier.HOLD))
         elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
@@ -188,12 +190,12 @@ def gives_way(board: Board, part: HostedJob) -> bool:
     return any(not job.part and not job.can_checkpoint for job in waited)
 
 
-def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
-    """Passes of those in this turn. What the walk did not choose by pass (gangs, unsliceable jobs) counts as forced."""
+def charge(board: Board, this: Walk, immovable: Collection[HostedJob], woken: Collection[HostedJob]) -> None:
+    """Passes of those in this turn. What the walk did not choose by pass (gangs, unsliceable jobs, those that are woken to leave) counts as forced."""
     forced = [
         j.id
         for j in this.picks
-        if j.id in board.turn.gangs or (board.immovable(j) and not board.sliceable(j))
+        if j in woken or j.id in board.turn.gangs or (board.immovable(j) and not board.sliceable(j))
     ]
     blocked = {gpu for job in immovable for gpu in job.gpus}
     could = [
@@ -247,7 +249,8 @@ def fill(board: Board) -> None:
     this = walk(board)
     for job in have:
         this.claim(job)
-    pick_gangs(board, this, have)
+    waking.wake(board, this)
+    pick_gangs(board, this, [*have, *this.picks])
     if board.turn.local and this.free:
         stride(board, this, [*have, *this.picks])
     stand_in(board, this)

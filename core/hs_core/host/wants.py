@@ -31,7 +31,7 @@ def want(board: Board, entry: WantedJob) -> None:
     if entry.cancelled and not job.ended:
         if job.alive:
             if edgeless.starts_up(job):
-                edgeless.ended(board, job)
+                edgeless.ended(board, job, board.now_s)
             board.kill(job, TOLD_TO_END)
         else:
             board.exited(job, Exit(why=TOLD_TO_END))
@@ -100,7 +100,7 @@ def bury(board: Board, job: HostedJob) -> None:
 
 
 def found(board: Board, event: ExitFound) -> None:
-    """What it received, and saved, is not known any more: only that it was, and how it ended."""
+    """What it received, and saved, is not known any more: only that it was, how far its processes say that it got, and how it ended."""
     there = board.jobs.get(event.job)
     if there is not None and there.wanted.epoch == event.epoch:
         return
@@ -109,6 +109,7 @@ def found(board: Board, event: ExitFound) -> None:
         job=event.job,
         epoch=event.epoch,
         phase=Phase.EXITED,
+        step=max(0, event.step),
         nodes=wanted.servers,
         rank=wanted.node_rank,
         exit=event.exit,
