@@ -4,6 +4,7 @@ import pytest
 
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
+from hs_core.cluster.plain import Wishes
 from hs_core.names import JobId
 from hs_core.policies import find
 from hs_core.policy import Policy
@@ -299,6 +300,39 @@ def test_one_that_begins_again_where_its_checkpoint_is_waits_for_its_turn_there(
     why = at.machine.why(JobId(2), 0.0)
     assert why.reason is Reason.WAITING_FOR_TURN
     assert why.text.startswith("it waits for its turn on n1")
+
+
+def test_one_whose_checkpoint_has_come_along_is_told_what_its_policy_says_and_not_that_it_is_being_started() -> (
+    None
+):
+    wishes: Wishes = {}
+    at = World(plain_policy(wishes=wishes), SETTINGS, wishes=wishes)
+    for line in ("user alice", "host n1 V100:4", "host n2 P100:4", "submit alice a gpus=4 gpu_types=P100"):
+        at.do(line)
+    at.do("submit alice b gpus=4")
+    at.do("report n2 1:0=running")
+    at.do("report n1 2:0=running step=7 can_checkpoint=yes")
+    at.do("wish 2 n2")
+    at.do("user alice 90")
+    kept = "step=7 checkpoint_step=7 checkpoint_generation=0"
+    at.do(f"report n1 2:0=checkpointed {kept}")
+    at.do("submit alice c gpus=4 gpu_types=V100")
+    at.do("report n1 3:0=running")
+    at.do("policy fifo")
+    at.do("report n2 2:1=waiting")
+    fetching = at.machine.why(JobId(2), 0.0)
+    assert (fetching.reason, "from its checkpoint of step 7 on n1" in fetching.text) == (
+        Reason.STARTING,
+        True,
+    )
+    at.do(f"report n2 2:1=waiting {kept}")
+    why = at.machine.why(JobId(2), 0.0)
+    assert (why.reason, why.text) == (
+        Reason.WAITING_FOR_GPUS,
+        "first in line: waits until 4 GPUs on one server are free",
+    )
+    at.do("report n2 1:0=exited code=0")
+    assert "it has its turn on n2" in at.machine.why(JobId(2), 0.0).text
 
 
 def test_who_waits_for_a_turn_is_told_of_a_whole_quantum_at_least_and_then_of_the_next_edge() -> None:
