@@ -90,8 +90,8 @@ class Cluster:
     ) -> JobReport:
         row = self.row
         report = JobReport(
-            job=JOB, epoch=row.epoch, phase=phase, step=step, can_checkpoint=True,
-            checkpoint_generation=generation, checkpoint_step=at, in_turn=phase is Phase.RUNNING, **more,  # type: ignore[arg-type]
+            job=JOB, epoch=row.epoch, phase=phase, step=step,
+            checkpoint_generation=generation, checkpoint_step=at, in_turn=phase is Phase.RUNNING, **{"can_checkpoint": True, **more},  # type: ignore[arg-type]
         )  # fmt: skip
         self.happens(HostReported(now_s=0.0, host=host, reports=(report,), heard=EVERYTHING))
         return report
