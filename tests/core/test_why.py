@@ -529,3 +529,24 @@ def test_a_gang_out_of_turn_is_told_when_it_has_its_next_one_and_has_it_then() -
                 assert "; next turn, as planned now, in about" in why.text
                 assert "its share is 33% of the quanta" in why.text
     assert met > 10
+
+
+def test_a_gang_that_fits_over_several_gpu_models_alone_is_told_that_the_policy_is_in_its_way() -> None:
+    at = World(find("hadar"), SETTINGS)
+    for line in ("user alice", "host n1 V100:1", "host n2 K80:1", "submit alice a nodes=2 count=2"):
+        at.do(line)
+    at.do("report n1 1:0=running")
+    at.do("report n2 1:0=running")
+    at.do("policy las")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.TOO_LARGE
+    assert why.text.startswith(
+        "under the policy in office it cannot run: it asks for 2 servers of one GPU model"
+    )
+    assert "(hadar, hadar-exact)" in why.next_step
+    at.do("policy hadar")
+    assert at.machine.why(JobId(2), 0.0).reason is Reason.WAITING_FOR_GPUS
+    at.do("policy las")
+    at.do("leave n2")
+    at.do("remove n2 force")
+    assert at.machine.why(JobId(2), 0.0).text.startswith("it can never run on the servers that are left")
