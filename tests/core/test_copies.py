@@ -208,8 +208,9 @@ def test_another_policy_makes_one_of_copies_of_which_one_lost_its_turn_before_it
     """It stands frozen, and has no turn under a policy that knows one server of the job."""
     cluster.forked(500, 400)
     cluster.says(A, Phase.RUNNING, 200, 5, 100)
-    cluster.says(B, Phase.STARTING, 100, 5, 100, can_checkpoint=False)
+    cluster.says(B, Phase.STARTING, 100, 5, 100, can_checkpoint=False, in_turn=True)
     cluster.happens(PolicySet(now_s=0.0, name="sjf-bsbf", by=ANN))
+    assert cluster.row.move is None, "it may have begun, as long as it has its turn"
     cluster.says(B, Phase.FROZEN, 100, 5, 100, can_checkpoint=False)
     assert cluster.row.move is not None
     cluster.leave(a=110)
@@ -231,6 +232,20 @@ def test_copies_none_of_which_has_come_up_are_waited_for_where_the_first_of_them
     assert JOB in cluster.world.wanted[A].turn.gangs
     cluster.says(A, Phase.RUNNING, 100, 5, 100)
     assert cluster.row.move is not None
+
+
+def test_one_that_was_to_be_forked_goes_on_where_it_is_under_a_policy_without_copies(
+    cluster: Cluster,
+) -> None:
+    cluster.alone()
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    assert cluster.told(A) is not None
+    assert cluster.row.move is not None
+    cluster.happens(PolicySet(now_s=0.0, name="fifo", by=ANN))
+    assert (cluster.row.move, cluster.row.hosts, cluster.row.epoch) == (None, (A,), 0)
+    told = [fact.text for fact in cluster.world.machine.story(JOB) if fact.kind == "move-abandoned"]
+    assert told == ["it stays on a and does not train as 2 copies on a, b: fifo has no copies"]
 
 
 def test_of_copies_that_did_nothing_it_is_not_told_how_much_each_did(cluster: Cluster) -> None:

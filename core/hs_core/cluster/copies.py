@@ -40,9 +40,10 @@ def done(row: Job, connected: Collection[HostName]) -> bool:
 
 
 def comes_up(row: Job, part: JobReport | None) -> bool:
-    """It has a process that has not got to a first step: nothing is lost with that, and without a turn it never gets there."""
-    up = part is not None and part.phase in _COMING
-    return up and part is not None and not part.can_checkpoint and part.step <= row.base_step
+    """It has a process that has not got to a first step, and no turn, without which it never does: nothing is lost with that."""
+    if part is None or part.phase not in _COMING or part.in_turn:
+        return False
+    return not part.can_checkpoint and part.step <= row.base_step
 
 
 def arrived(row: Job, stored: Stored) -> bool:

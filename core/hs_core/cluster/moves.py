@@ -146,6 +146,8 @@ class Moves(Lives):
         """Why it stays after all; empty: nothing stands in the way."""
         move = row.move
         assert move is not None
+        if move.portions and not self.policy.needs.copies:
+            return f"{self.policy.name} has no copies"
         for name in move.to:
             host = self._book.hosts.get(name)
             if host is None:
