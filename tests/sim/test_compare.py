@@ -2,8 +2,10 @@
 
 import io
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -309,3 +311,36 @@ def test_who_interrupts_does_not_wait_for_the_runs_under_way() -> None:
     with pytest.raises(KeyboardInterrupt):
         spread(time.sleep, [0.0, 40.0, 40.0], workers=2, done=interrupt)
     assert time.monotonic() - began_s < 20.0
+
+
+def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "spreading.py"
+    script.write_text(SPREADING)
+    began = subprocess.Popen([sys.executable, script], cwd=tmp_path)
+    try:
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+    finally:
+        began.kill()
+        began.wait()
+    workers = [Path("/proc", path.stem) for path in tmp_path.glob("*.pid")]
+    until(lambda: not any(worker.exists() for worker in workers))
+
+
+def until(holds: Callable[[], bool], at_most_s: float = 90.0) -> None:
+    began_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began_s < at_most_s
+        time.sleep(0.05)
+
+
+SPREADING = """
+import os, pathlib, time
+from hs_sim.spread import spread
+
+def work(seconds):
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    spread(work, [600.0, 600.0], workers=2)
+"""
