@@ -157,13 +157,13 @@ def _expected(where: Ints, room: Floats, gpus: Floats, weight: Floats, always: N
     """GPUs of each row on average: by weight, and none more than it asks for."""
     full, most = always, gpus * (1 + SLACK)
     left, shared = room, weight
-    if full.any():
+    if np.count_nonzero(full):
         left, shared = _beside(where, room, gpus, weight, full)
     while True:
         total = np.bincount(where, weights=shared, minlength=room.size)
         gets: Floats = shared * (left / np.maximum(total, TINY))[where]
         over = gets > most
-        if not over.any():
+        if not np.count_nonzero(over):
             return np.where(full, gpus, gets)
         full = full | over
         left, shared = _beside(where, room, gpus, weight, full)
