@@ -1,6 +1,7 @@
 """The policy in office: which it is, how it is replaced, what it remembers, and the trades that it has made."""
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from dataclasses import replace
@@ -162,10 +163,10 @@ def test_trades_of_a_policy_that_the_configuration_replaces_are_told_as_undone(c
             return [kind for kind, _ in await audited(here) if kind.startswith("trade")]
 
     assert asyncio.run(story("gandiva-fair")) == []
-    with sqlite3.connect(config.state_dir / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(config.state_dir / "journal.db", isolation_level=None)) as db:
         db.execute("insert or replace into meta values ('memory', ?)", (json.dumps(memory),))
     assert asyncio.run(story("las")) == ["trade-undone"]
-    with sqlite3.connect(config.state_dir / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(config.state_dir / "journal.db", isolation_level=None)) as db:
         (left,) = db.execute("select value from meta where key = 'memory'").fetchone()
     assert "trades" not in json.loads(left)
     assert asyncio.run(story("las")) == ["trade-undone"]
