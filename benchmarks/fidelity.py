@@ -70,7 +70,7 @@ def up(state: Path) -> None:
 
 
 def workload() -> list[tuple[float, str, Job]]:
-    """(seconds from the beginning, user, job): pinned to a model, so that both runs have the same work."""
+    """(seconds from the beginning, user, job): pinned to a model, so that both runs have the same work; classes and lengths as the simulation knows them, for policies that go by these."""
     jobs = []
     for number in range(14):
         model = "K80" if number % 4 == 3 else "V100"
@@ -82,6 +82,8 @@ def workload() -> list[tuple[float, str, Job]]:
                 Job(
                     name=f"job-{number}",
                     resources={"gpus": 2 if number % 3 == 2 else 1, "gpu_type": [model], "gpu_memory": "1G"},
+                    job_class=model,
+                    steps=steps,
                     run=[sys.executable, "-c", SCRIPT, str(steps)],
                 ),
             )

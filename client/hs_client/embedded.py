@@ -193,7 +193,8 @@ def _await_ready(
     while True:
         for name, child in children.items():
             if child.poll() is not None:
-                raise UnavailableError(
+                kind = InvalidError if child.returncode == InvalidError.exit_code else UnavailableError
+                raise kind(
                     f"{name} ended at once (exit status {child.returncode}); its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
                 )
         for name, who in daemons.items():

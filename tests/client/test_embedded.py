@@ -161,6 +161,14 @@ def test_a_daemon_that_cannot_start_is_shown_with_its_log_and_leaves_nothing_beh
     assert cluster_files.read_cluster(state).running() == []
 
 
+def test_a_policy_that_there_is_none_of_is_bad_usage_and_leaves_nothing_behind(call, state):
+    ran = call(*UP, "--policy", "lass")
+    assert ran.code == 2
+    assert "policy = 'lass': no policy is called 'lass'" in ran.err
+    assert "did you mean las?" in ran.err
+    assert cluster_files.read_cluster(state).running() == []
+
+
 def test_an_agent_that_never_joins_is_a_deadline_not_a_hang(call, state, stand_ins):
     stand_ins["controller"] = "agent"
     ran = call(*UP, "--timeout", "1")

@@ -550,3 +550,12 @@ def test_a_gang_that_fits_over_several_gpu_models_alone_is_told_that_the_policy_
     at.do("leave n2")
     at.do("remove n2 force")
     assert at.machine.why(JobId(2), 0.0).text.startswith("it can never run on the servers that are left")
+
+
+def test_one_that_shares_its_gpus_is_told_with_whom() -> None:
+    at = world(find("sjf-bsbf"))
+    at.do("submit alice a count=3")
+    both = "gpus=GPU-n1-0 beside"
+    at.do(f"report n1 1:0=running {both}=2 2:0=running {both}=1 3:0=running gpus=GPU-n1-1")
+    assert at.machine.why(JobId(1), 0.0).text == "it runs on n1, on 1 GPU, shared with job 2"
+    assert at.machine.why(JobId(3), 0.0).text == "it runs on n1, on 1 GPU"

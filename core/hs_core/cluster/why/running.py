@@ -7,7 +7,7 @@ from hs_core.cluster.why.scene import Scene
 from hs_core.cluster.why.wording import at, what_its_servers_say
 from hs_core.model import Job
 from hs_core.reports import UNSTOPPED, Phase
-from hs_core.words import counted
+from hs_core.words import counted, listed
 
 _GOING = (Phase.STARTING, Phase.RUNNING, Phase.SUSPENDING)
 
@@ -28,7 +28,7 @@ def runs(scene: Scene) -> Why:
     early = "; its process has not got to a first step yet" if comes_up else ""
     return Why(
         reason=Reason.RUNNING,
-        text=f"it runs on {at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_as(scene)}{early}{trial}{moving}",
+        text=f"it runs on {at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_beside(job)}{_as(scene)}{early}{trial}{moving}",
         next_step="it is asked again by itself, less and less often: see that its checkpoint can be written"
         if scene.unsaved and scene.unsaved in trial
         else "nothing to do",
@@ -41,6 +41,13 @@ def _each(scene: Scene) -> str:
         return ""
     away = f"; not connected: {', '.join(scene.without)}" if scene.without else ""
     return f" each, as {len(scene.job.portions)} copies{away}"
+
+
+def _beside(job: Job) -> str:
+    others = job.report.beside if job.report is not None else ()
+    return (
+        f", shared with {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
+    )
 
 
 def _as(scene: Scene) -> str:
