@@ -29,6 +29,28 @@ def test_a_workload_whose_names_look_like_formulas_is_drawn(tmp_path: Path, word
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (
+            ["run", "--quantum-s", "120"],
+            {"GPUs (mean of the last 24 minutes)", "% of the GPUs (mean of the last 24 minutes)"},
+        ),
+        (["compare", "--policies", "fifo", "--seeds", "2"], {"% of the GPUs, smoothed"}),
+    ],
+)
+def test_a_curve_that_is_a_moving_mean_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], labels: set[str]
+) -> None:
+    said: set[str] = set()
+    monkeypatch.setattr(
+        pictures, "_save", lambda figure, _: said.update(axes.get_ylabel() for axes in figure.axes)
+    )
+    words = [*words, "--jobs", "6", "--cluster", "v100:8", "--plot", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    assert labels <= said
+
+
 def _drawn(**gpus: list[float]) -> SimpleNamespace:
     count = len(next(iter(gpus.values())))
     samples = [
