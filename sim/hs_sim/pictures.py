@@ -27,6 +27,8 @@ warnings.filterwarnings(
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 DPI = 120
 SHOWN_USERS = 8
+POINTS = 2_000  # of a curve, at most
+FINEST = 200  # parts of a run that are told from one another
 WIDTH_S = 720.0  # of a moving mean, at least: turns of 2, 3, 4 and 6 quanta of a minute come out even
 
 
@@ -49,11 +51,19 @@ def _smooth(values: Sequence[float], quanta: int) -> list[float]:
 
 
 def _step(result: Result) -> int:
-    """Samples that make twelve quanta or minutes, whichever is more."""
+    """Samples that make twelve quanta, twelve minutes or, as nobody sees less in a picture, a part of a long run, whichever is most."""
     if len(result.samples) < 2:
         return 1
     span_s = (result.samples[-1].at_s - result.samples[0].at_s) / (len(result.samples) - 1)
-    return max(1, round(max(WIDTH_S, 12 * result.experiment.quantum_s) / span_s))
+    return max(
+        1, len(result.samples) // FINEST, round(max(WIDTH_S, 12 * result.experiment.quantum_s) / span_s)
+    )
+
+
+def _some(times: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Of a long run as many as can be seen."""
+    each = max(1, -(-len(times) // POINTS))
+    return times[::each], values[::each]
 
 
 def _smoothed(result: Result) -> str:
@@ -240,8 +250,9 @@ def _draw_shares(axes: Any, result: Result) -> None:
     for user, colour in zip(users, COLOURS, strict=False):
         series = group_series(result, [user])
         due = [sum(g for (u, _), g in s.entitled.items() if u == user) for s in result.samples]
-        axes.plot(times, _smooth(series, width), color=colour, label=_plain(user), linewidth=1.4)
-        axes.plot(times, _smooth(due, width), color=colour, linestyle=":", linewidth=1.0)
+        look: dict[str, Any] = {"color": colour}
+        axes.plot(*_some(times, _smooth(series, width)), label=_plain(user), linewidth=1.4, **look)
+        axes.plot(*_some(times, _smooth(due, width)), linestyle=":", linewidth=1.0, **look)
     _dress(axes, "GPUs received (dotted: entitled)", f"GPUs {_smoothed(result)}".strip())
     if users:
         axes.legend(fontsize=7)
@@ -257,7 +268,7 @@ def _draw_completion(axes: Any, result: Result) -> None:
 def _draw_utilization(axes: Any, result: Result) -> None:
     gpus = sum(pool.gpus for pool in result.experiment.cluster.pools)
     series = [100 * sum(sample.gpus.values()) / gpus for sample in result.samples]
-    axes.plot(_times(result), _smooth(series, _step(result)), color=COLOURS[2])
+    axes.plot(*_some(_times(result), _smooth(series, _step(result))), color=COLOURS[2])
     _dress(
         axes,
         f"Utilization (mean {100 * utilization(result):.1f} %)",

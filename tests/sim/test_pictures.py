@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from matplotlib import pyplot as plt
@@ -49,6 +50,25 @@ def test_a_curve_that_is_a_moving_mean_says_so(
     words = [*words, "--jobs", "6", "--cluster", "v100:8", "--plot", str(tmp_path / "x.png")]
     assert main(words) == 0
     assert labels <= said
+
+
+def test_a_run_of_months_is_drawn_by_as_many_points_as_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[int] = []
+    said: list[str] = []
+
+    def look(figure: Any, _: Path) -> None:
+        lines.extend(len(line.get_xdata()) for axes in figure.axes for line in axes.lines)
+        said.extend(axes.get_ylabel() for axes in figure.axes)
+
+    monkeypatch.setattr(pictures, "_save", look)
+    load = tmp_path / "long.yaml"
+    load.write_text("jobs: [{user: ann, arrival_s: 0, steps: 87000000, job_class: vae, gpu_types: V100}]\n")
+    words = ["run", str(load), "--policy", "fifo", "--cluster", "v100:4", "--plot", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    assert max(lines) <= pictures.POINTS
+    assert "GPUs (mean of the last 66 minutes)" in said
 
 
 def _drawn(**gpus: list[float]) -> SimpleNamespace:
