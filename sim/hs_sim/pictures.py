@@ -27,6 +27,8 @@ warnings.filterwarnings(
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 DPI = 120
 SHOWN_USERS = 8
+POINTS = 2_000  # of a curve, at most
+FINEST = 200  # parts of a run that are told from one another
 WIDTH_S = 720.0  # of a moving mean, at least: turns of 2, 3, 4 and 6 quanta of a minute come out even
 
 
@@ -49,11 +51,26 @@ def _smooth(values: Sequence[float], quanta: int) -> list[float]:
 
 
 def _step(result: Result) -> int:
-    """Samples that make twelve quanta or minutes, whichever is more."""
+    """Samples that make twelve quanta, twelve minutes or, as nobody sees less in a picture, a part of a long run, whichever is most."""
     if len(result.samples) < 2:
         return 1
     span_s = (result.samples[-1].at_s - result.samples[0].at_s) / (len(result.samples) - 1)
-    return max(1, round(max(WIDTH_S, 12 * result.experiment.quantum_s) / span_s))
+    return max(
+        1, len(result.samples) // FINEST, round(max(WIDTH_S, 12 * result.experiment.quantum_s) / span_s)
+    )
+
+
+def _some(times: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Of a long run as many as can be seen."""
+    each = max(1, -(-len(times) // POINTS))
+    return times[::each], values[::each]
+
+
+def _smoothed(result: Result) -> str:
+    """What its curves are means of; empty: of nothing else."""
+    times = [sample.at_s for sample in result.samples]
+    spacing_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+    return f"(mean of the last {_step(result) * spacing_s / 60:.3g} minutes)" if spacing_s else ""
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -233,9 +250,10 @@ def _draw_shares(axes: Any, result: Result) -> None:
     for user, colour in zip(users, COLOURS, strict=False):
         series = group_series(result, [user])
         due = [sum(g for (u, _), g in s.entitled.items() if u == user) for s in result.samples]
-        axes.plot(times, _smooth(series, width), color=colour, label=_plain(user), linewidth=1.4)
-        axes.plot(times, _smooth(due, width), color=colour, linestyle=":", linewidth=1.0)
-    _dress(axes, "GPUs received (dotted: entitled)", "GPUs")
+        look: dict[str, Any] = {"color": colour}
+        axes.plot(*_some(times, _smooth(series, width)), label=_plain(user), linewidth=1.4, **look)
+        axes.plot(*_some(times, _smooth(due, width)), linestyle=":", linewidth=1.0, **look)
+    _dress(axes, "GPUs received (dotted: entitled)", f"GPUs {_smoothed(result)}".strip())
     if users:
         axes.legend(fontsize=7)
 
@@ -250,8 +268,12 @@ def _draw_completion(axes: Any, result: Result) -> None:
 def _draw_utilization(axes: Any, result: Result) -> None:
     gpus = sum(pool.gpus for pool in result.experiment.cluster.pools)
     series = [100 * sum(sample.gpus.values()) / gpus for sample in result.samples]
-    axes.plot(_times(result), _smooth(series, _step(result)), color=COLOURS[2])
-    _dress(axes, f"Utilization (mean {100 * utilization(result):.1f} %)", "% of the GPUs")
+    axes.plot(*_some(_times(result), _smooth(series, _step(result))), color=COLOURS[2])
+    _dress(
+        axes,
+        f"Utilization (mean {100 * utilization(result):.1f} %)",
+        f"% of the GPUs {_smoothed(result)}".strip(),
+    )
     axes.set_ylim(0, 105)
 
 
@@ -269,14 +291,16 @@ def comparison(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
         }
         _cdf(panels[0], [value / 3600.0 for run in runs for value in run.jct_s], label=policy, **look)
         curve = runs[0].utilization
-        panels[1].plot(
-            [s / 3600.0 for s, _ in curve],
-            _smooth([100 * u for _, u in curve], max(1, len(curve) // 60)),
-            **look,
-        )
+        width = max(1, len(curve) // 60)
+        panels[1].plot([s / 3600.0 for s, _ in curve], _smooth([100 * u for _, u in curve], width), **look)
         _cdf(panels[2], [value for run in runs for value in run.ftf], **look)
     _dress(panels[0], "Time to completion", "part of the finished jobs")
-    _dress(panels[1], "Utilization", "% of the GPUs")
+    several = any(len(runs) > 1 for runs in by_policy.values())
+    _dress(
+        panels[1],
+        "Utilization of the first seed" if several else "Utilization",
+        "% of the GPUs, smoothed",
+    )
     panels[1].set_ylim(0, 105)
     _dress(
         panels[2],

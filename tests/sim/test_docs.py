@@ -42,6 +42,8 @@ def test_a_mornings_work_goes_as_it_is_written(
         "out.csv",
         "out.png",
         "cmp.json",
+        "cmp.csv",
+        "cmp.png",
     }
 
 

@@ -73,6 +73,15 @@ def test_copies_do_a_jobs_steps_together_and_pay_for_each_average() -> None:
     assert 2 * (ended_s - forked_s) <= job.gpu_s["K80"] <= 2 * (ended_s - 10.0)
 
 
+@pytest.mark.parametrize(("run", "moves"), [(run_quanta, 1), (run_machines, 2)])
+def test_suspends_and_moves_of_a_forked_job_are_those_of_all_copies_together(
+    run: Callable[[Experiment], Result], moves: int
+) -> None:
+    """It is forked and averaged once; in depth machines its copies become one before it ends."""
+    [job] = run(forked(2_200, start_s=10.0)).jobs
+    assert (job.suspends, job.migrations) == (2, moves)
+
+
 def test_no_server_idles_before_the_last_round() -> None:
     idle: dict[int, int] = {}  # servers without a job when a round begins
 

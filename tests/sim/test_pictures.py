@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from matplotlib import pyplot as plt
@@ -27,6 +28,47 @@ def test_a_workload_whose_names_look_like_formulas_is_drawn(tmp_path: Path, word
     load.write_text(ODD)
     assert main([*words, str(load), "--cluster", "v100:4", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (
+            ["run", "--quantum-s", "120"],
+            {"GPUs (mean of the last 24 minutes)", "% of the GPUs (mean of the last 24 minutes)"},
+        ),
+        (["compare", "--policies", "fifo", "--seeds", "2"], {"% of the GPUs, smoothed"}),
+    ],
+)
+def test_a_curve_that_is_a_moving_mean_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], labels: set[str]
+) -> None:
+    said: set[str] = set()
+    monkeypatch.setattr(
+        pictures, "_save", lambda figure, _: said.update(axes.get_ylabel() for axes in figure.axes)
+    )
+    words = [*words, "--jobs", "6", "--cluster", "v100:8", "--plot", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    assert labels <= said
+
+
+def test_a_run_of_months_is_drawn_by_as_many_points_as_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[int] = []
+    said: list[str] = []
+
+    def look(figure: Any, _: Path) -> None:
+        lines.extend(len(line.get_xdata()) for axes in figure.axes for line in axes.lines)
+        said.extend(axes.get_ylabel() for axes in figure.axes)
+
+    monkeypatch.setattr(pictures, "_save", look)
+    load = tmp_path / "long.yaml"
+    load.write_text("jobs: [{user: ann, arrival_s: 0, steps: 87000000, job_class: vae, gpu_types: V100}]\n")
+    words = ["run", str(load), "--policy", "fifo", "--cluster", "v100:4", "--plot", str(tmp_path / "x.png")]
+    assert main(words) == 0
+    assert max(lines) <= pictures.POINTS
+    assert "GPUs (mean of the last 66 minutes)" in said
 
 
 def _drawn(**gpus: list[float]) -> SimpleNamespace:

@@ -291,7 +291,8 @@ class Gang:
     def suspend(self, part: Part, tier: Tier) -> None:
         if part.way is Way.GONE:
             return
-        self.job.suspends += self.since_s is not None
+        if self.since_s is not None:
+            self.job.stopped(*self.id[1:])
         if tier is Tier.FREEZE:
             self._stand()
             part.frozen = True

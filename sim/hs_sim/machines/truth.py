@@ -5,6 +5,7 @@ What must never happen is refused here, at the moment when it would.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from hs_core.forms import Form
@@ -45,8 +46,11 @@ class JobTruth:
     ended_s: float | None = None
     cancelled: bool = False
     gpu_s: dict[str, float] = field(default_factory=dict)  # occupied, by GPU model
-    suspends: int = 0
-    migrations: int = 0
+    stops: dict[int, dict[int, int]] = field(
+        default_factory=dict
+    )  # by epoch and copy, how often while it trained
+    homes: dict[int, dict[int, tuple[tuple[HostName, ...], Form | None]]] = field(default_factory=dict)
+    """By epoch and copy, where and in which shape it was launched."""
     restarts: int = 0
     kills: int = 0  # times that it ended badly by itself
     lost_gpu_s: float = 0.0
@@ -62,6 +66,22 @@ class JobTruth:
     it could have chosen then."""
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
     busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
+
+    def stopped(self, epoch: int, copy: int) -> None:
+        of = self.stops.setdefault(epoch, {})
+        of[copy] = of.get(copy, 0) + 1
+
+    @property
+    def suspends(self) -> int:
+        """As the controller counts them: of copies the most."""
+        return sum(max(of.values()) for of in self.stops.values())
+
+    @property
+    def migrations(self) -> int:
+        """From epoch to epoch, of all copies together."""
+        homes = [sorted(self.homes[epoch].items()) for epoch in sorted(self.homes)]
+        places = [[home for _, home in of] for of in homes]
+        return sum(now != before for before, now in pairwise(places))
 
 
 class Truth:

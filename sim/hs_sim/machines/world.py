@@ -253,11 +253,11 @@ class World:
         job = gang.job
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
+        job.homes.setdefault(gang.key[1], {})[gang.copy] = home, gang.shape
         if gang.copy > 0:
             return
-        if job.last_home and (job.last_home, job.last_shape) != (home, gang.shape):
-            job.migrations += 1
-        elif job.last_home and gang.key[1] > job.last_epoch and not gang.averaged:
+        again = (job.last_home, job.last_shape) == (home, gang.shape)
+        if again and gang.key[1] > job.last_epoch and not gang.averaged:
             job.restarts += 1
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
