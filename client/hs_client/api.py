@@ -24,10 +24,6 @@ from hs_proto.v1 import controller_pb2 as wire
 if TYPE_CHECKING:
     from hs_client.jobfile import Job
 
-LISTED = 1000  # jobs that a controller lists where nobody says how many
-MOST_JOBS = 5000  # that a controller lists at once
-MOST_TRADES = 10_000  # the same of trades
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:

@@ -118,7 +118,7 @@ def shares(reply: wire.SharesReply) -> list[Row]:
         row["base"][share.gpu_model] = None if reply.read_only else share.base_gpus
         row["demand"][share.gpu_model] = share.demand_gpus
         row["received_gpu_s"][share.gpu_model] = share.received_gpu_s
-    for row in rows.values() if not reply.read_only else ():
+    for row in rows.values() if reply.fair and not reply.read_only else ():
         row["fairness"] = fairness(sum(row["receiving"].values()), sum(row["entitled"].values()))
     return list(rows.values())
 

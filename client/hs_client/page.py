@@ -96,7 +96,9 @@ def _head(seen: Seen, at: float) -> Text:
 def _fairness(reply: wire.SharesReply) -> Text:
     """Or an empty line."""
     words = Text(no_wrap=True)
-    if furthest := _furthest_below(reply):
+    if not reply.fair:
+        words.append("it does not hold shares to tickets: entitled is what these come to", style="dim")
+    elif furthest := _furthest_below(reply):
         ratio, user = furthest
         words.append(f"furthest below its share: {printable(user)}, ")
         words.append(f"{100 * ratio:.0f} %", style="yellow" if ratio < _FAIR else "green")
@@ -259,7 +261,7 @@ def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
                 Text(job.state, style=STYLES.get(job.state, "")),
                 str(job.gpus),
                 ",".join(forms.homes(job)) or "-",
-                f"{job.entitled_gpus:.2f}",
+                f"{job.entitled_gpus:.2f}" if job.tickets else "-",
                 f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
                 str(job.suspends),
                 str(job.migrations),

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from hs_client import forms
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import Client
 from hs_client.errors import HeteroShareError, NotAllowedError
+from hs_client.limits import MOST_JOBS
 from hs_client.version import VERSION
 from hs_proto.v1 import controller_pb2 as wire
 

@@ -78,6 +78,8 @@ def share(reply: wire.SharesReply) -> Table:
     )
     if reply.read_only:
         pools += "; the controller cannot write its journal just now: this is what was written last, running jobs go on"
+    elif not reply.fair:
+        pools += f"; {reply.policy} does not hold shares to tickets: entitled is what these come to"
     return Table(
         columns=(
             "user",

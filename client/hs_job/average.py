@@ -21,6 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from hs_job import arrays, rng
+from hs_job.files import read_small
 from hs_job.pack import versions, with_versions
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ class AverageError(Exception):
 
 def complete(folder: Folder, generation: int) -> None:
     """Writes the average that is asked for in this generation's folder, if it is not there yet. Raises AverageError."""
-    from hs_job.checkpoint import read_small
-
     place = os.path.join(folder.path, f"gen-{generation}")
     asked = read_small(place, NAME)
     if asked is None or os.path.lexists(os.path.join(place, folder.node.manifest)):

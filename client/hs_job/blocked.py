@@ -24,3 +24,24 @@ def at(thread: Optional[int]) -> At:
     if frame is None or _CALLS not in frame.f_code.co_filename:
         return None
     return id(frame), frame.f_lasti
+
+
+class Watch:
+    """Looked at now and then: whether the rank stays in such a call."""
+
+    def __init__(self) -> None:
+        self._at: At = None
+        self._told = False
+
+    def forget(self) -> None:
+        """Whoever was told is gone."""
+        self._told = False
+
+    def news(self, thread: Optional[int]) -> Optional[bool]:
+        """Whether it does, where that is another answer than before; None: it is none."""
+        before, self._at = self._at, at(thread)
+        on = before is not None and before == self._at
+        if on == self._told:
+            return None
+        self._told = on
+        return on

@@ -4,29 +4,33 @@ A generation is a folder with a file per rank, beside each a note of its size an
 writes from these notes, last: without a valid manifest there is no checkpoint. Each node of a job has its own ranks' files only, and a
 manifest of its own, under a name of its own since nodes may share a folder; the nodes agree on a generation before they take it up.
 """
-# Descriptors of folders and O_NOFOLLOW are os; one place turns errors into reasons:
-# ruff: noqa: PTH103, PTH118, PTH208, TRY301
+# Descriptors of folders are os:
+# ruff: noqa: PTH103, PTH118, PTH208
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
-import json
 import os
 import re
 import shutil
-import stat
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from hs_job import average
+from hs_job.files import (
+    Sink,
+    TornError,
+    exists,
+    new_file,
+    open_verified,
+    opened,
+    read_json,
+    read_small,
+    write_json,
+)
 from hs_job.pack import load
 
 KEPT = 2
-_MAX_JSON = 1 << 20
-_CHUNK = 1 << 20
 _POLL_S = 0.005
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
 _CLAIM = "epoch.json"
@@ -35,40 +39,6 @@ _NAME = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
 
 class CheckpointError(Exception):
     """Not written; the job goes on without it."""
-
-
-class TornError(Exception):
-    """A generation that does not hold what its manifest says, or has none."""
-
-
-class _Sink:
-    """Takes what torch.save writes. An error is kept and raised later: raised from inside, torch's writer would abort the process."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._digest = hashlib.sha256()
-        self.size = 0
-        self.error: Optional[OSError] = None
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        if self.error is None:
-            try:
-                rest = view
-                while rest.nbytes:
-                    rest = rest[os.write(self._fd, rest) :]
-                self._digest.update(view)
-                self.size += view.nbytes
-            except OSError as error:
-                self.error = error
-        return view.nbytes
-
-    def flush(self) -> None:
-        pass
-
-    @property
-    def digest(self) -> str:
-        return self._digest.hexdigest()
 
 
 class Node:
@@ -132,8 +102,8 @@ class Folder:
             return
         with contextlib.suppress(OSError):  # nothing can be written here: that is said when it is tried
             os.makedirs(self.path, mode=0o700, exist_ok=True)
-            with _folder(self.path) as root:
-                _write_json(root, _CLAIM, {"epoch": self._epoch})
+            with opened(self.path) as root:
+                write_json(root, _CLAIM, {"epoch": self._epoch})
 
     def _claimed(self) -> int:
         """The newest incarnation that has."""
@@ -180,29 +150,29 @@ class Folder:
     ) -> str:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         name = f"gen-{generation}"
-        with _folder(self.path) as root:
+        with opened(self.path) as root:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=root)
-            with _folder(name, root, links=False) as here:
+            with opened(name, root, links=False) as here:
                 size, digest = _write_tensors(here, f"rank{self.rank}.pt", content)
                 note = {"step": step, "size": size, "sha256": digest}
-                _write_json(here, f"rank{self.rank}.json", note)
+                write_json(here, f"rank{self.rank}.json", note)
                 os.fsync(root)
                 manifest = self.node.manifest
                 if self.leads:
                     notes = self._gather(here, step, abandoned)
-                    _write_json(here, manifest, self._manifest(generation, step, notes))
+                    write_json(here, manifest, self._manifest(generation, step, notes))
                     os.fsync(root)
                 elif wait_for_manifest:
-                    _await(lambda: _exists(here, manifest), abandoned)
+                    _await(lambda: exists(here, manifest), abandoned)
         return digest
 
     def _gather(self, here: int, step: int, abandoned: Callable[[], bool]) -> List[Dict[str, Any]]:
         notes = []
         for rank in self.node.ranks:
             name = f"rank{rank}.json"
-            _await(lambda name=name: _exists(here, name), abandoned)  # type: ignore[misc]
-            note = _read_json(here, name)
+            _await(lambda name=name: exists(here, name), abandoned)  # type: ignore[misc]
+            note = read_json(here, name)
             if note.get("step") != step:
                 raise CheckpointError(
                     f"rank {rank} stands at step {note.get('step')}, rank {self.rank} at {step}"
@@ -220,8 +190,8 @@ class Folder:
     def clear(self, generation: int) -> None:
         """Takes this rank's part of a failed attempt away; whoever is last takes the folder."""
         mine = f"rank{self.rank}."
-        with contextlib.suppress(OSError), _folder(self.path) as root:
-            with _folder(f"gen-{generation}", root, links=False) as here:
+        with contextlib.suppress(OSError), opened(self.path) as root:
+            with opened(f"gen-{generation}", root, links=False) as here:
                 for name in os.listdir(here):
                     if name.startswith(mine) or (self.leads and name.startswith(self.node.manifest)):
                         os.unlink(name, dir_fd=here)
@@ -262,8 +232,6 @@ class Folder:
         Each rank verifies the files of all on its node, so that these come to the same answer; `agree` gives the lowest of what
         all ranks say, and whether they all say that.
         """
-        if asked >= 0:
-            average.complete(self, asked)
         notes: List[str] = []
         while True:
             content, generation = self._newest_valid(asked, notes)
@@ -287,8 +255,8 @@ class Folder:
 
     def content(self, generation: int) -> Dict[str, Any]:
         """This rank's, of that generation and no other. Raises TornError, OSError."""
-        with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
-            manifest = _read_json(here, self.node.manifest)
+        with opened(self.path) as root, opened(f"gen-{generation}", root, links=False) as here:
+            manifest = read_json(here, self.node.manifest)
             world, ranks = self.world, self.node.ranks
             if self._elastic:
                 world, ranks = _written_by(manifest)
@@ -298,7 +266,7 @@ class Folder:
             fds: List[int] = []
             try:
                 for each in files:
-                    fds.append(_open_verified(here, each))  # noqa: PERF401 - what is open is closed whatever follows
+                    fds.append(open_verified(here, each))  # noqa: PERF401 - what is open is closed whatever follows
                 content = _load(fds[at])
             finally:
                 for fd in fds:
@@ -308,17 +276,6 @@ class Folder:
         return content
 
 
-@contextlib.contextmanager
-def _folder(name: str, at: Optional[int] = None, *, links: bool = True) -> Iterator[int]:
-    fd = os.open(
-        name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW), dir_fd=at
-    )
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _await(condition: Callable[[], bool], abandoned: Callable[[], bool]) -> None:
     while not condition():
         if abandoned():
@@ -326,81 +283,16 @@ def _await(condition: Callable[[], bool], abandoned: Callable[[], bool]) -> None
         time.sleep(_POLL_S)
 
 
-def _exists(here: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=here, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _new_file(here: int, name: str) -> Iterator[int]:
-    """Under a temporary name until it is durable."""
-    temporary = f"{name}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=here)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=here)
-    try:
-        yield fd
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
-    os.fsync(here)
-
-
 def _write_tensors(here: int, name: str, content: Any) -> Tuple[int, str]:
     torch = sys.modules.get("torch")
     if torch is None:
         raise CheckpointError("the script has not imported torch, which writes the file")
-    with _new_file(here, name) as fd:
-        sink = _Sink(fd)
+    with new_file(here, name) as fd:
+        sink = Sink(fd)
         torch.save(content, sink)
         if sink.error is not None:
             raise sink.error
     return sink.size, sink.digest
-
-
-def _write_json(here: int, name: str, value: Dict[str, Any]) -> None:
-    with _new_file(here, name) as fd:
-        data = json.dumps(value).encode()
-        while data:
-            data = data[os.write(fd, data) :]
-
-
-def read_small(folder: str, name: str, *, links: bool = False) -> Optional[Dict[str, Any]]:
-    """None: there is no such file. `links`: the folder may be one."""
-    try:
-        with _folder(folder, links=links) as here:
-            return _read_json(here, name)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return None
-        raise
-
-
-def _open_regular(here: int, name: str) -> int:
-    # Non-blocking: a FIFO in its place must not hold us.
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=here)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise TornError(f"{name} is no regular file")
-    return fd
-
-
-def _read_json(here: int, name: str) -> Dict[str, Any]:
-    fd = _open_regular(here, name)
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(_MAX_JSON + 1)
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise TornError(f"{name} is no JSON: {error}") from None
-    if len(data) > _MAX_JSON or not isinstance(value, dict):
-        raise TornError(f"{name} is not what was written")
-    return value
 
 
 def _written_by(manifest: Dict[str, Any]) -> Tuple[int, range]:
@@ -425,29 +317,6 @@ def _checked(
     if not isinstance(files, list) or [isinstance(f, dict) and f.get("name") for f in files] != expected:
         raise TornError(f"its manifest does not name the files of ranks {ranks[0]} to {ranks[-1]}")
     return files
-
-
-def _open_verified(here: int, expected: Dict[str, Any]) -> int:
-    """Open, and what the manifest says it is: what is loaded later is what was verified."""
-    name = str(expected["name"])
-    fd = _open_regular(here, name)
-    try:
-        size = os.fstat(fd).st_size
-        if size != expected.get("size"):
-            raise TornError(f"{name} has {size} bytes; expected {expected.get('size')!r}")
-        digest = hashlib.sha256()
-        while True:
-            data = os.read(fd, _CHUNK)
-            if not data:
-                break
-            digest.update(data)
-        if digest.hexdigest() != expected.get("sha256"):
-            raise TornError(f"{name} has another SHA-256 than its manifest says")
-        os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _load(fd: int) -> Any:

@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Optional, Set
 
+from hs_job.aloud import say
+
 
 def prepare() -> None:
     if not os.environ.get("HS_AGENT_SOCKET") or os.environ.get("HS_HOOK") == "0":
@@ -30,15 +32,6 @@ def hook_torch() -> None:
         hooks.install()
     except Exception as error:
         say(f"not hooked: {type(error).__name__}: {error}")
-
-
-def say(line: str) -> None:
-    """One line to the user, in the job's log."""
-    try:
-        sys.stderr.write(f"heteroshare: {line}\n")
-        sys.stderr.flush()
-    except Exception:  # a closed stderr is the user's choice
-        pass
 
 
 class _TorchFinder(MetaPathFinder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
 
-from hs_job import place
+from hs_job import average, place
 from hs_job.pack import PackError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Keeper:
     def read(self) -> Optional[Found]:
         """What this process is to take up, once for all who ask; None: nothing."""
         if self._read is None and self.folder is not None and (asked := self._asked(self.folder)) >= 0:
+            average.complete(self.folder, asked)
             self._read = self.folder.read(asked, agree=self._agree)
         return self._read
 

@@ -16,7 +16,7 @@ import sys
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from hs_job import rng, wrapped
-from hs_job.inject import say
+from hs_job.aloud import say
 
 
 class Trained:

@@ -15,17 +15,19 @@ import sys
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Dict, Iterator, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NoReturn, Optional
 
 from hs_job import blocked, place, said
+from hs_job.aloud import say
 from hs_job.batch import Batch
-from hs_job.inject import say
 from hs_job.keeper import Keeper
 from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.noted import Noted
+from hs_job.orders import Orders
 from hs_job.pace import Pace
 from hs_job.stop import Stop
+from hs_job.untold import Mark, Untold
 
 if TYPE_CHECKING:
     from hs_job.noise import Meter
@@ -55,7 +57,7 @@ class Runtime:
         self.count = 0  # mini-batches done
         self.passed = -1  # steps at which this rank can no longer stop
         self.armed = self.live  # something to do at the next suspend point
-        self.mark: Tuple[int, float] = (0, 0.0)  # count and when it was reached
+        self.mark: Mark = (0, 0.0)
         self.by_hand = False  # the script counts with hs_job.step
         self.trainer = threading.main_thread().ident
         self.rank, self.world = place.rank_and_world(environment)
@@ -75,25 +77,13 @@ class Runtime:
         self._phase = Phase.NEW
         self._speaks = 0  # the thread that is at a suspend point, for all that train; 0: none
         self._tier = "hold"
-        self._stop: Optional[Stop] = None
-        self._doing: Optional[Stop] = None
-        self._abandoned = False
-        self._gos = 0
-        self._leave = False
-        self._written: Optional[Stop] = None  # its checkpoint is durable, and with that it leaves
-        self._before = (Phase.NEW, "hold")  # how it stood until then
-        self._saved: Optional[Stop] = None  # the newest one that it has gone on after
+        self._orders = Orders(self._nodes)
+        self._before = (Phase.NEW, "hold")  # how it stood until its checkpoint was written
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
-        self._base: Optional[Tuple[int, float]] = None
-        self._went: Optional[Tuple[int, float]] = (
-            None  # when it was let go on; None: it has told of steps since
-        )
-        self._told_count = 0
+        self._untold = Untold()
         self._pace = Pace()
-        self._last_id = 0
         self._told_can: List[str] = []
-        self._blocked_at: blocked.At = None  # in a call to other ranks, when that was looked at last
-        self._told_blocked = False
+        self._blocked = blocked.Watch()
         self._link: Optional[Link] = None
 
     @property
@@ -135,7 +125,7 @@ class Runtime:
             return
         with self._lock:
             self._tick(stands=True)
-            if self._phase is Phase.RUNNING and self.count > self._told_count:
+            if self._phase is Phase.RUNNING and self.count > self._untold.told:
                 self._tell(self.mark, self.mark)
 
     def give_up(self) -> None:
@@ -189,7 +179,7 @@ class Runtime:
             self.batch.comes()
 
     def should_yield(self) -> bool:
-        stop = self._stop
+        stop = self._orders.stop
         return self.count + 1 >= self.last or (stop is not None and self.count + 1 >= stop.at_step)
 
     # --- standing still --------------------------------------------------------------------------------------------
@@ -223,9 +213,8 @@ class Runtime:
 
     def _pass(self, restorable: bool, ends: bool) -> None:
         with self._lock:
-            if self._base is None:
-                self._base = self.mark  # the first step after standing still is left out of the rate
-            stop = self._stop
+            self._untold.passes(self.mark)
+            stop = self._orders.stop
             if stop is not None and self._stops_here(stop, restorable and not ends):
                 self._stand(Phase.PARKED, restorable)
             else:
@@ -236,7 +225,7 @@ class Runtime:
 
     def _say_done(self) -> None:
         self._tick()
-        self._send(said.done(self._last_id, self.count, self._tier))
+        self._send(said.done(self._orders.last_id, self.count, self._tier))
 
     def _stops_here(self, stop: Stop, saves: bool) -> bool:
         wants_place = stop.tier == "checkpoint" and "checkpoint" in self.can()
@@ -255,19 +244,19 @@ class Runtime:
         """Until told to go on, or until the proposal was raised or dropped. Collectives stay un-entered."""
         self._tick(stands=True)
         self._phase = phase
-        self._base = None
+        self._untold.stands()
+        orders = self._orders
         told = phase is not Phase.WAITING or self._link is None or self._link.connected
         gos = 0
         try:
             while True:
-                stop = self._stop
-                if self._gos:
-                    gos = self._gos
+                stop = orders.stop
+                if orders.gos:
+                    gos = orders.gos
                     break
                 if self._phase is Phase.PARKED and (stop is None or self.count < stop.at_step):
                     break  # raised: also where it was agreed on before this thread woke up
                 if stop is not None and stop.committed:
-                    self._stop = None
                     self._perform(stop, restorable)
                 elif not self._lock.wait(None if told else _TELL_AFTER_S):
                     told = True
@@ -276,11 +265,11 @@ class Runtime:
             if gos and self._tier == "swap":
                 self._come_back()
         finally:
-            self._phase, self._tier, self._gos, self.armed = Phase.RUNNING, "hold", self._gos - gos, True
+            self._phase, self._tier, orders.gos, self.armed = Phase.RUNNING, "hold", orders.gos - gos, True
             now = time.monotonic()
             self._pace.begin(now)
             self.mark = (self.count, now)
-            self._went = None if phase is Phase.WAITING else self.mark  # its very first step warms up
+            self._untold.goes_on(None if phase is Phase.WAITING else self.mark)
         for _ in range(gos):
             self._send(said.going(self.count, now - began))
 
@@ -297,7 +286,7 @@ class Runtime:
 
     def _perform(self, stop: Stop, restorable: bool) -> None:
         """Called and left with the lock held; the long parts are done without it, so that the agent is heard meanwhile."""
-        self._doing, self._abandoned = stop, False
+        self._orders.begin(stop)
         try:
             if stop.tier == "checkpoint":
                 self._checkpoint(stop, restorable)
@@ -308,7 +297,7 @@ class Runtime:
                 self._phase = Phase.HELD
                 self._say_held(stop, time.monotonic() - began)
         finally:
-            self._doing = None
+            self._orders.doing = None
 
     def _say_held(self, stop: Stop, seconds: float, digest: str = "") -> None:
         moved = self.swapper.parked_bytes if self.swapper is not None and self._tier == "swap" else 0
@@ -350,23 +339,23 @@ class Runtime:
             host_of = self.swapper.host_of if self.swapper is not None else None
             with self._unlocked():
                 try:
-                    digest = self.keeper.write(stop, self.count, host_of, lambda: self._abandoned)
+                    digest = self.keeper.write(stop, self.count, host_of, lambda: self._orders.abandoned)
                 except Exception as error:
                     why = str(error) or type(error).__name__
         if why:
             self._send(said.failed(stop, "checkpoint", why))
             self.tell_can()
         elif stop.kind == "save":
-            self._saved = stop
+            self._orders.saved = stop
             self._send(said.saved(stop, self.count, digest))
         else:
             self._before = self._phase, self._tier
-            self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop
+            self._phase, self._tier, self._orders.written = Phase.HELD, "checkpoint", stop
             with undisturbed():
                 self._say_held(stop, time.monotonic() - began, digest)
                 self._leave_with(stop)
             self._clear(stop)
-            if self._phase is Phase.HELD and not self._gos:
+            if self._phase is Phase.HELD and not self._orders.gos:
                 self._say_held(stop, 0.0)
 
     def _clear(self, stop: Stop) -> None:
@@ -390,8 +379,8 @@ class Runtime:
         if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
             within_s = _LEAVE_WITHIN_S if self._nodes <= 1 else _LEAVE_WITHIN_S_OF_NODES
             began = time.monotonic()
-            while not self._leave:
-                if self._written is not stop:
+            while not self._orders.leave:
+                if self._orders.written is not stop:
                     return
                 left_s = max(began, self._welcomed_s) + within_s - time.monotonic()
                 if left_s <= 0:
@@ -405,23 +394,20 @@ class Runtime:
     def _greet(self) -> List[Message]:
         phase = self._phase
         state = {Phase.NEW: "new", Phase.WAITING: "new", Phase.HELD: "held"}.get(phase, "running")
-        self._told_can, self._told_blocked = self.can(), False
-        bound = self._written or (None if self._abandoned else self._doing) or self._stop
+        self._told_can = self.can()
+        self._blocked.forget()
+        orders = self._orders
         hello = said.hello(
             (self.rank, self.world),
             self.count,
             state,
             self._tier,
             self._told_can,
-            last_id=self._last_id,
-            generation=self.keeper.newest if self._written is None else self._written.generation,
-            bound=bound if bound is not None and self._is_bound_by(bound) else None,
+            last_id=orders.last_id,
+            generation=self.keeper.newest if orders.written is None else orders.written.generation,
+            bound=orders.bound,
         )
         return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
-
-    def _is_bound_by(self, stop: Stop) -> bool:
-        """To leave at its step, agent or not: those on other nodes may have heard the commit that is lost here."""
-        return self._nodes > 1 and stop.binds
 
     def _arrived(self) -> Message:
         self._told_can = self.can()
@@ -441,11 +427,11 @@ class Runtime:
         elif kind in ("stop", "save"):
             self._heard_stop(message)
         elif kind == "commit":
-            self._heard_commit(message)
+            self._orders.hear_commit(message["id"], message.get("at_step"))
         elif kind == "go":
             self._heard_go()
         elif kind == "drop":
-            self._heard_drop(message)
+            self._heard_drop(message["id"])
         elif kind == "leave":
             self._heard_leave()
 
@@ -456,67 +442,47 @@ class Runtime:
             self._link.tick_s = max(0.01, float(message.get("progress_s", 1.0)))
 
     def _heard_stop(self, message: Message) -> None:
-        stop, before = Stop(str(message["type"]), message), self._stop
-        self._last_id = max(self._last_id, stop.id)
+        stop, orders = Stop(str(message["type"]), message), self._orders
         self.keeper.newest = max(self.keeper.newest, stop.generation)
-        if self._phase is Phase.HELD and not self._gos and stop.at_step > self.count:
-            return  # an earlier agent's stop got here first: our `held` tells, and we will be let go
-        if before is not None and before.committed and self._is_bound_by(before):
-            return  # likewise, before it has said so
+        if not orders.hear(stop, self.count if self._phase is Phase.HELD else None):
+            return
         self.keeper.whole = max(self.keeper.whole, stop.whole)
-        self._stop = stop
         self.armed = True  # before `passed` is read
-        standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._gos
-        accepts = standing or self.world == 1 or self.passed < stop.at_step
-        stop.accepted = accepts
-        if not accepts:
-            self._stop = None
+        standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not orders.gos
+        stop.accepted = standing or self.world == 1 or self.passed < stop.at_step
+        if not stop.accepted:
+            orders.stop = None
         if self.world == 1:
             return  # not asked: the commit is right behind
         self._send(said.answer(stop, self.count))
 
-    def _heard_commit(self, message: Message) -> None:
-        stop = self._stop
-        if (
-            stop is not None
-            and stop.id == message["id"]
-            and stop.at_step == message.get("at_step", stop.at_step)
-        ):
-            stop.committed = True
-
     def _heard_go(self) -> None:
         if self._phase is Phase.NEW:
             return
-        self._stop = None
+        self._orders.stop = None
         if self._phase is Phase.RUNNING:
             self._send(said.going(self.count, 0.0))
         else:
-            self._gos += 1
+            self._orders.gos += 1
 
-    def _heard_drop(self, message: Message) -> None:
-        dropped = message["id"]
-        if self._stop is not None and self._stop.id == dropped:
-            self._stop = None
-        if self._doing is not None and self._doing.id == dropped:
-            self._abandoned = True
-        if self._written is not None and self._written.id == dropped:
-            self._written = None
+    def _heard_drop(self, number: int) -> None:
+        saved, written = self._orders.hear_drop(number), self._orders.written
+        if written is not None and written.id == number:
+            self._orders.written = None
             self._phase, self._tier = self._before
-        if self._saved is not None and self._saved.id == dropped:
-            saved, self._saved = self._saved, None
+        if saved is not None:
             self._clear(saved)
 
     def _heard_leave(self) -> None:
-        self._leave = True
+        self._orders.leave = True
         if self._phase is Phase.NEW and not works_for_a_loader():
             vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
 
     def _lost(self) -> None:
-        """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
+        """The agent is gone."""
         with self._lock:
             self._welcomed_s = math.inf
-            if self._stop is not None and not self._stop.committed and not self._is_bound_by(self._stop):
-                self._stop = None
+            self._orders.lose_agent()
             self._lock.notify_all()
 
     def _tend(self) -> None:
@@ -530,22 +496,18 @@ class Runtime:
         distributed = sys.modules.get("torch.distributed")  # as far as it has been imported
         if not getattr(distributed, "is_initialized", bool)():
             return
-        before, self._blocked_at = self._blocked_at, blocked.at(self.trainer)
-        on = before is not None and before == self._blocked_at
-        if on != self._told_blocked:
+        on = self._blocked.news(self.trainer)
+        if on is not None:
             self.find_place()
-            self._told_blocked = on
             self._send(said.blocked(self.rank, self.world, on=on))
 
     def _tick(self, *, stands: bool = False) -> None:
-        """Progress since the last time, measured from step to step, time held left out. `stands`: where no other step was told of since it went on, the first one is, as steps may take longer than turns."""
+        """Tells of the steps since the last time. `stands`: as `Untold.since` has it."""
         with self._lock:
             self._note()
-            base, mark = self._base, self.mark
-            if stands and self._went is not None and (base is None or mark[0] <= base[0]):
-                base = self._went
-            if self._phase is Phase.RUNNING and base is not None and mark[0] > base[0]:
-                self._tell(base, mark)
+            base = self._untold.since(self.mark, stands=stands) if self._phase is Phase.RUNNING else None
+            if base is not None:
+                self._tell(base, self.mark)
 
     def _note(self) -> None:
         """Whoever hears of it, or nobody."""
@@ -553,8 +515,8 @@ class Runtime:
             if self._phase is not Phase.NEW:
                 self._noted.note(self.rank, self.count)
 
-    def _tell(self, base: Tuple[int, float], mark: Tuple[int, float]) -> None:
-        self._base, self._went, self._told_count = mark, None, mark[0]
+    def _tell(self, base: Mark, mark: Mark) -> None:
+        self._untold.tell(mark)
         device_bytes = self.swapper.device_bytes() if self.swapper is not None else 0
         noise = self.meter.told if self.meter is not None else None
         self._send(said.progress(base, mark, device_bytes, noise))

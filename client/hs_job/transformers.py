@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional
 
 import hs_job
 from hs_job import handed, runtime
-from hs_job.inject import say
+from hs_job.aloud import say
 from hs_job.position import Data
 
 STATE = "trainer_state.json"

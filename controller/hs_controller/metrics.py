@@ -187,7 +187,7 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     )
     fairness = GaugeMetricFamily(
         "hs_user_fairness_ratio",
-        "GPUs received in the last hour, or since there are samples, for each GPU that the user is entitled to now.",
+        "GPUs received in the last hour, or since there are samples, for each GPU that the user is entitled to now, under a policy that holds shares to tickets.",
         labels=["user"],
     )
     for user in machine.users():
@@ -207,7 +207,7 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
             sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
         await pieces.rest()
     for user_name, (had, due) in sorted(sums.items()):
-        if due > 0:
+        if due > 0 and machine.policy.needs.fair:
             fairness.add_metric([user_name], had / due)
     return [tickets, entitled, demand, received, lost, fairness]
 

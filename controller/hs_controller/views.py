@@ -99,7 +99,7 @@ def _add_checkpoint(view: controller_pb2.JobView, job: Job) -> None:
 
 def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, now_s: float) -> None:
     """What the controller has decided of it, and why it does not run, or is not known to."""
-    if not job.state.ended:
+    if not job.state.ended and machine.policy.needs.fair:
         view.tickets = machine.job_tickets(job.id)
         view.entitled_gpus = machine.job_share_gpus(job.id)
     why = _why_not(machine, job, now_s)
@@ -276,7 +276,11 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
     accounts = sorted({*entitled, *base, *demand, *had})
     covered_s = ledger.covered_s(window_s, now_s)
     reply = controller_pb2.SharesReply(
-        window_s=covered_s, pools=await pools(machine, pieces), read_only=machine.looks_on
+        window_s=covered_s,
+        pools=await pools(machine, pieces),
+        read_only=machine.looks_on,
+        policy=machine.policy.name,
+        fair=machine.policy.needs.fair,
     )
     for account in accounts:
         name, model = account

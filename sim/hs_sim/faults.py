@@ -6,11 +6,9 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
 
 from rich.console import Console
 from rich.progress import Progress
@@ -27,6 +25,7 @@ from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
 from hs_sim.machines.trade_laws import TradeLaws
 from hs_sim.machines.world import World
+from hs_sim.spread import pool_of
 
 UNTIL_S = 3_000.0
 TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
@@ -123,7 +122,7 @@ def each_seed(
     if processes <= 1:
         yield from map(look, seeds)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with pool_of(processes) as pool:
         try:
             yield from pool.map(look, seeds, chunksize=8)
         finally:

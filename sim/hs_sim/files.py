@@ -79,19 +79,26 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
     for mark, name_of in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
             refuse((path, lines[0]), "header", header[0], f"commas between the fields, not {name_of}")
+    expect(all(header), (path, lines[0]), "header", ",".join(header), "a name for every column")
     for field in header:
         known((path, lines[0]), field, COLUMNS)
     for field in NEEDED:
         expect(field in header, (path, lines[0]), "header", ",".join(header), f"a column {field}")
     expect(len(set(header)) == len(header), (path, lines[0]), "header", ",".join(header), "each column once")
-    jobs = []
+    jobs: list[SimJob] = []
     for row in rows:
         where = (path, lines[rows.line_num - 1])  # a field in quotes may go over several lines
+        _not_too_many(where, len(jobs) + 1)
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(job_of(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)
+
+
+def _not_too_many(where: Where, jobs: int) -> None:
+    """As they are read: what they all come to may be more than memory holds."""
+    expect(jobs <= MOST_JOBS, where, "jobs", jobs, f"at most {MOST_JOBS} in a file")
 
 
 def _remark(
@@ -115,6 +122,7 @@ def _remark(
         expect(
             len(words) == 3, where, "user", line, "`# user NAME TICKETS`, in quotes where there are spaces"
         )
+        expect(words[1] not in tickets, where, "user", line, "each user once")
         tickets[UserName(words[1])] = number(
             where, "tickets", words[2], least=LEAST_TICKETS, most=MOST_TICKETS
         )
@@ -132,17 +140,24 @@ def _remark(
     elif words[:1] == ["beside"]:
         expected = "`# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`, in quotes where there are spaces"
         expect(len(words) == 5, where, "beside", line, expected)
-        slowed[words[1], words[2], canonical(words[3])] = _ratio(where, "beside", words[4])
+        pair = words[1], words[2], canonical(words[3])
+        expect(pair not in slowed, where, "beside", line, "each pair and model once")
+        slowed[pair] = _ratio(where, "beside", words[4])
     elif words[:1] == ["spread"]:
         expected = "`# spread CLASS MODEL PART_OF_ITS_RATE`, in quotes where there are spaces"
         expect(len(words) == 4, where, "spread", line, expected)
-        spread[words[1], canonical(words[2])] = _part(where, "spread", words[3])
+        key = words[1], canonical(words[2])
+        expect(key not in spread, where, "spread", line, "each class and model once")
+        spread[key] = _part(where, "spread", words[3])
     elif words[:1] == ["speed"]:
         parts = [word.partition("=") for word in words[3:]]
         expected = "`# speed CLASS MODEL grad_per_example_s=SECONDS …`, in quotes where there are spaces"
         expect(len(words) > 3 and all(equals for _, equals, _ in parts), where, "speed", line, expected)
         told = {name: value for name, _, value in parts}
-        speeds[words[1], canonical(words[2])] = speed_of(where, f"speed {words[1]} {words[2]}", told)
+        expect(len(told) == len(parts), where, "speed", line, "each part once")
+        key = words[1], canonical(words[2])
+        expect(key not in speeds, where, "speed", line, "each class and model once")
+        speeds[key] = speed_of(where, f"speed {words[1]} {words[2]}", told)
     elif words[:1] == ["name"]:
         return " ".join(words[1:])
     return ""
@@ -191,8 +206,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         where = (path, tree["spread"].lines[class_])
         expect(isinstance(by_model, dict), where, f"spread.{class_}", by_model, "GPU model: part of its rate")
         for model, value in by_model.items():
-            line = (path, by_model.lines[model])
-            spread[str(class_), canonical(str(model))] = _part(line, f"spread.{class_}.{model}", value)
+            line, key = (path, by_model.lines[model]), (str(class_), canonical(str(model)))
+            expect(key not in spread, line, f"spread.{class_}", model, "each model once")
+            spread[key] = _part(line, f"spread.{class_}.{model}", value)
     listed = tree.get("jobs")
     expect(
         isinstance(listed, list) and bool(listed),
@@ -204,8 +220,11 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     jobs: list[SimJob] = []
     assert isinstance(listed, LinedList)
     for at, entry in zip(listed.lines, listed, strict=True):
+        more: list[SimJob] = []
         with sieve.job():
-            jobs += _entry((path, at), entry)
+            more = _entry((path, at), entry)
+        _not_too_many((path, at), len(jobs) + len(more))
+        jobs += more
     speeds = _speeds(path, tree)
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)
@@ -228,7 +247,9 @@ def _speeds(path: Path, tree: Any) -> Speeds:
         for model, parts in by_model.items():
             line, field = (path, by_model.lines[model]), f"speeds.{class_}.{model}"
             expect(isinstance(parts, dict), line, field, parts, "grad_per_example_s: seconds, …")
-            found[str(class_), canonical(str(model))] = speed_of(line, field, parts)
+            key = str(class_), canonical(str(model))
+            expect(key not in found, line, f"speeds.{class_}", model, "each model once")
+            found[key] = speed_of(line, field, parts)
     return found
 
 
@@ -248,8 +269,9 @@ def _interference(path: Path, tree: Any) -> Ratios:
             line = (path, others.lines[other])
             expect(isinstance(by_model, dict), line, f"{field}.{other}", by_model, "GPU model: times as long")
             for model, value in by_model.items():
-                ratio = _ratio((path, by_model.lines[model]), f"{field}.{other}.{model}", value)
-                found[str(class_), str(other), canonical(str(model))] = ratio
+                at, pair = (path, by_model.lines[model]), (str(class_), str(other), canonical(str(model)))
+                expect(pair not in found, at, f"{field}.{other}", model, "each model once")
+                found[pair] = _ratio(at, f"{field}.{other}.{model}", value)
     return found
 
 

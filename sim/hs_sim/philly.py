@@ -29,28 +29,35 @@ class PhillyJob:
 
 
 def is_philly(text: str) -> bool:
-    return set(NEEDED) <= {word.strip() for word in text.partition("\n")[0].split(",")}
+    return set(NEEDED) <= set(_header(text))
+
+
+def _header(text: str) -> list[str]:
+    return [word.strip() for word in next(csv.reader(text.splitlines()[:1], skipinitialspace=True), [])]
 
 
 def load_philly(path: Path, sieve: Sieve | None = None) -> tuple[PhillyJob, ...]:
     """By arrival. Raises RefusedError with file, line and field."""
     sieve = sieve or Sieve()
-    table = csv.DictReader(text_of(path).splitlines())
-    missing = set(NEEDED) - set(table.fieldnames or ())
-    expect(
-        not missing,
-        (path, 1),
-        "header",
-        ",".join(table.fieldnames or ()),
-        f"a column {', '.join(sorted(missing))}",
-    )
-    owner = next((name for name in OWNERS if name in (table.fieldnames or ())), "")
+    text = text_of(path)
+    header = _header(text)
+    missing = set(NEEDED) - set(header)
+    expect(not missing, (path, 1), "header", ",".join(header), f"a column {', '.join(sorted(missing))}")
+    for name in (*NEEDED, *OWNERS):
+        expect(header.count(name) <= 1, (path, 1), "header", ",".join(header), f"a column {name} once")
+    owner = next((name for name in OWNERS if name in header), "")
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    next(rows)
     read = []
-    for row in table:
-        where = (path, table.line_num)
+    for words in rows:
+        if not words:
+            continue
+        where = (path, rows.line_num)
         with sieve.job():
+            row = dict(zip(header, (word.strip() for word in words), strict=False))
             for field in NEEDED:
-                expect(row[field] is not None, where, field, "nothing", "as many fields as the header has")
+                expect(field in row, where, field, "nothing", "as many fields as the header has")
+            expect(len(words) == len(header), where, "line", ",".join(words), f"{len(header)} fields")
             try:
                 at = datetime.fromisoformat(row["timestamp"])
             except ValueError:
@@ -59,7 +66,7 @@ def load_philly(path: Path, sieve: Sieve | None = None) -> tuple[PhillyJob, ...]
             duration_s = number(where, "duration", row["duration"], above=0)
             gpus = int(number(where, "num_gpus", row["num_gpus"], least=1, whole=True))
             expect(gpus <= MOST_GPUS, where, "num_gpus", gpus, f"at most {MOST_GPUS}")
-            read.append((at, duration_s, gpus, (row[owner] or "") if owner else "", where[1]))
+            read.append((at, duration_s, gpus, row[owner] if owner else "", where[1]))
     if not read:
         refuse((path, 1), "jobs", "none", f"one a line that is as it should be, of {len(sieve.left_out)}")
     read.sort()

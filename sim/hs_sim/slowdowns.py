@@ -9,7 +9,7 @@ from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN
 from hs_sim.cluster import canonical
 from hs_sim.model import ClusterSpec, Pool
-from hs_sim.reading import did_you_mean, text_of, unread
+from hs_sim.reading import did_you_mean, kind_of, text_of, unread
 
 
 def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
@@ -28,7 +28,7 @@ def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
             f"{path}: nested too deeply; expected GPU models with a list of numbers each"
         ) from None
     if not isinstance(tree, dict):
-        raise RefusedError(f"{path}: {tree!r}; expected GPU models with a list of numbers each")
+        raise RefusedError(f"{path}: {kind_of(tree)}; expected GPU models with a list of numbers each")
     said = {canonical(str(model)): value for model, value in tree.items()}
     if len(said) < len(tree):
         raise RefusedError(f"{path}: {', '.join(map(str, tree))}: expected each GPU model once")

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
 from typing import Any, TypeVar
 
 from hs_core.errors import Kind, RefusedError
@@ -62,9 +63,8 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
     if workers <= 1:
         yield from ((at, work(item)) for at, item in enumerate(items))
         return
-    # Not forked: threads of whoever calls would be lost with their locks held.
     others = set(active_children())
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with pool_of(workers) as pool:
         place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
         try:
             for future in as_completed(place):
@@ -75,6 +75,25 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def pool_of(processes: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, however it ends."""
+    # Not forked: threads of whoever calls would be lost with their locks held.
+    return ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
+    )
+
+
+def _end_with_the_one_that_began_it() -> None:
+    """One that was killed says no word: its children would compute on, and then wait for work for ever."""
+    Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    if (above := parent_process()) is not None:
+        above.join()
+        os._exit(1)
 
 
 def _ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Generator[tuple[int, R]]:

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hs_core.errors import RefusedError
@@ -70,6 +71,15 @@ def write_jobs_csv(path: Path, results: Sequence[Result]) -> None:
     write_text(path, out.getvalue())
 
 
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """A line each, under the names of their fields, which are all the same."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(rows[0])
+    table.writerows(["" if value is None else value for value in row.values()] for row in rows)
+    write_text(path, out.getvalue())
+
+
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
@@ -86,5 +96,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         scratch.write_bytes(data)
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise RefusedError(f"{path}: {error.strerror}; expected a place that can be written") from None
+    finally:  # interrupted, too
+        with suppress(OSError):
+            scratch.unlink()

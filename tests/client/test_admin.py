@@ -382,6 +382,7 @@ def test_share_shows_base_and_what_trades_changed(hsctl, fake):
 def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes):
     two_nodes.shares = wire.SharesReply(
         window_s=3600.0,
+        fair=True,
         pools=[wire.Pool(gpu_model="V100", gpus=8, healthy=4, busy=2, away=4)],
         shares=[
             wire.ShareView(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hs_client.api import MOST_JOBS
+from hs_client.limits import MOST_JOBS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from client_fakes import GPUS
 
-from hs_client.api import MOST_JOBS
+from hs_client.limits import MOST_JOBS
 from hs_client.tables import EventColumns, bar
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -38,6 +38,8 @@ def busy(fake):
     ]
     fake.shares = wire.SharesReply(
         window_s=60,
+        policy="gandiva-fair",
+        fair=True,
         pools=[
             wire.Pool(gpu_model="V100", gpus=6, healthy=3, busy=2, away=2),
             wire.Pool(gpu_model="K80", gpus=2, healthy=2),
@@ -100,6 +102,18 @@ def test_share_shows_a_line_per_user_and_model_with_a_bar(hsctl, busy):
     assert "V100: 2 of 3 busy (1 not usable, 2 away)" in lines[0]
     assert lines[2].split()[:8] == ["ann", "K80", "100", "1", "0.75", "+0.25", "1.00", "0.95"]
     assert len(hsctl("share", "--me", "--no-header").out.splitlines()) == 2
+
+
+def test_share_says_where_the_policy_does_not_hold_shares_to_tickets(hsctl, busy):
+    assert "does not hold" not in hsctl("share").out
+    busy.shares.policy, busy.shares.fair = "fifo", False
+    assert (
+        hsctl("share")
+        .out.splitlines()[0]
+        .endswith("; fifo does not hold shares to tickets: entitled is what these come to")
+    )
+    ann, _ = json.loads(hsctl("share", "--json").out)
+    assert (ann["fairness"], ann["entitled"]) == (None, {"V100": 2, "K80": 1})
 
 
 def test_a_bar_marks_the_entitlement():

@@ -4,7 +4,7 @@ import json
 
 from client_fakes import CONTRACT
 
-from hs_client.api import LISTED
+from hs_client.limits import LISTED
 from hs_proto.v1 import controller_pb2 as wire
 
 

@@ -1,6 +1,7 @@
 """A backup of the journal: made whole, put back above all that there was, on another machine too."""
 
 import asyncio
+import contextlib
 import hashlib
 import shutil
 import sqlite3
@@ -155,7 +156,7 @@ def test_a_backup_goes_to_a_new_machine(config: Config, tmp_path: Path) -> None:
     daemon = Daemon(new)
     argv = [sys.executable, "-m", "hs_controller", "restore", "--config", str(daemon.file), "--from"]
     foreign = tmp_path / "foreign.db"
-    with sqlite3.connect(foreign) as db:
+    with contextlib.closing(sqlite3.connect(foreign, isolation_level=None)) as db:
         db.execute("CREATE TABLE theirs (x)")
     db.close()
     wrong = subprocess.run([*argv, str(foreign)], capture_output=True, text=True, timeout=120, check=False)

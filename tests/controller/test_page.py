@@ -190,6 +190,17 @@ def test_while_the_journal_cannot_be_written_nobody_is_said_to_be_entitled_to_no
     assert "1.50 / –" in page["who"]
 
 
+@pytest.mark.parametrize("fair", [True, False])
+def test_nobody_is_said_to_be_below_a_share_that_the_policy_does_not_promise(fair: bool) -> None:
+    pools = [pb.Pool(gpu_model="V100", gpus=4, healthy=4)]
+    row = pb.ShareView(user="ann", gpu_model="V100", entitled_gpus=2, received_gpus=0.5)
+    shares = pb.SharesReply(window_s=60, pools=pools, shares=[row], policy="fifo", fair=fair)
+    [page] = looked({"answers": answers(Shares=shares)})
+    assert ("Furthest below its share" in page["tiles"]) is fair
+    assert ("25 %" in page["who"]) is fair
+    assert ("which fifo does not hold shares to" in page["window"]) is not fair
+
+
 def test_a_gpu_that_was_drained_by_itself_is_found_as_trouble() -> None:
     nodes = pb.ListNodesReply()
     for name in ("v1", "v2"):

@@ -1,6 +1,7 @@
 """The policy in office: which it is, how it is replaced, what it remembers, and the trades that it has made."""
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 from dataclasses import replace
@@ -20,6 +21,7 @@ from hs_core.policies import find
 from hs_core.policy import Trade, Verdict
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import PLAIN, audited, refused_as, spec, started, until
+from tests.controller.scraped import scraped
 
 
 def test_the_policy_says_what_it_is_and_how_long_it_took(config: Config) -> None:
@@ -71,6 +73,28 @@ def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Confi
             assert [kind for kind, _ in told].count("policy-set") == 1
         async with started(config) as here:
             assert (await here.client.stub.GetPolicy(pb.PolicyRequest())).name == "las"
+
+    asyncio.run(story())
+
+
+def test_jobs_have_a_share_and_users_a_ratio_only_under_a_policy_that_holds_shares_to_tickets(
+    config: Config,
+) -> None:
+    async def story() -> None:
+        async with scraped(config) as here:
+            stub, agent = here.client.stub, await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            for name, fair in (("gandiva-fair", True), ("las", False)):
+                decided_s = here.loop.mind.watched.decided_s
+                await stub.SetPolicy(pb.SetPolicyRequest(key=name, name=name))
+                await until(lambda before_s=decided_s: here.loop.mind.watched.decided_s > before_s)
+                shares = await stub.Shares(pb.SharesRequest())
+                assert (shares.policy, shares.fair) == (name, fair)
+                assert shares.shares[0].entitled_gpus > 0
+                view = await here.client.view(job)
+                assert (view.tickets > 0, view.entitled_gpus) == (fair, float(fair))
+                assert ("hs_user_fairness_ratio" in await here.read()) is fair
 
     asyncio.run(story())
 
@@ -139,10 +163,10 @@ def test_trades_of_a_policy_that_the_configuration_replaces_are_told_as_undone(c
             return [kind for kind, _ in await audited(here) if kind.startswith("trade")]
 
     assert asyncio.run(story("gandiva-fair")) == []
-    with sqlite3.connect(config.state_dir / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(config.state_dir / "journal.db", isolation_level=None)) as db:
         db.execute("insert or replace into meta values ('memory', ?)", (json.dumps(memory),))
     assert asyncio.run(story("las")) == ["trade-undone"]
-    with sqlite3.connect(config.state_dir / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(config.state_dir / "journal.db", isolation_level=None)) as db:
         (left,) = db.execute("select value from meta where key = 'memory'").fetchone()
     assert "trades" not in json.loads(left)
     assert asyncio.run(story("las")) == ["trade-undone"]

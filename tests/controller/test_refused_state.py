@@ -1,5 +1,6 @@
 """State that cannot be trusted is refused, and never started empty."""
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -38,7 +39,7 @@ def kept(folder: Path) -> dict[str, bytes]:
 
 def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
     Journal.open(folder).close()
-    with sqlite3.connect(folder / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     before = kept(folder)
@@ -87,7 +88,7 @@ def test_a_newer_controller_reads_an_older_journal_and_makes_it_its_own_in_offic
 
 def test_a_schema_that_is_torn_is_refused(folder: Path) -> None:
     Journal.open(folder).close()
-    with sqlite3.connect(folder / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as db:
         db.execute("DROP TABLE jobs")
     db.close()
     with pytest.raises(StoreRefusedError, match="lacks the tables jobs"):
@@ -96,7 +97,7 @@ def test_a_schema_that_is_torn_is_refused(folder: Path) -> None:
 
 def test_a_table_that_lacks_a_column_is_refused_by_its_name(folder: Path) -> None:
     Journal.open(folder).close()
-    with sqlite3.connect(folder / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as db:
         db.execute("DROP INDEX events_by_deed")
         db.execute("ALTER TABLE events DROP COLUMN deed")
     db.close()
@@ -133,7 +134,7 @@ def test_a_state_folder_that_is_not_the_controllers_alone_is_refused(
 
 def test_another_programs_database_is_refused(folder: Path) -> None:
     folder.mkdir()
-    with sqlite3.connect(folder / "journal.db") as db:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db", isolation_level=None)) as db:
         db.execute("CREATE TABLE theirs (x)")
     db.close()
     with pytest.raises(StoreRefusedError, match="not a HeteroShare journal"):

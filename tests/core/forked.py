@@ -89,9 +89,9 @@ class Cluster:
         self, host: HostName, phase: Phase, step: int, generation: int = -1, at: int = -1, **more: object
     ) -> JobReport:
         row = self.row
+        told: dict[str, object] = {"can_checkpoint": True, "in_turn": phase is Phase.RUNNING, **more}
         report = JobReport(
-            job=JOB, epoch=row.epoch, phase=phase, step=step, can_checkpoint=True,
-            checkpoint_generation=generation, checkpoint_step=at, in_turn=phase is Phase.RUNNING, **more,  # type: ignore[arg-type]
+            job=JOB, epoch=row.epoch, phase=phase, step=step, checkpoint_generation=generation, checkpoint_step=at, **told,  # type: ignore[arg-type]
         )  # fmt: skip
         self.happens(HostReported(now_s=0.0, host=host, reports=(report,), heard=EVERYTHING))
         return report

@@ -82,6 +82,7 @@ def test_what_stands_in_the_way_is_named_among_servers_that_have_the_memory() ->
     assert stands(gpus=2, nodes=2) == Misfit(
         field="nodes",
         text="asks for 2 servers of one GPU model with 2 GPUs and 100 GiB of host memory each; there are at most 1 (V100)",
+        of_one_model=True,
     )
     lacks = misfit(a_spec(memory_bytes=700 * GiB, gpus=1, gpu_types=("V100",)), there)
     assert lacks == Misfit(

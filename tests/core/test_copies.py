@@ -202,6 +202,64 @@ def test_another_policy_makes_one_of_the_copies_in_the_middle_of_a_round(cluster
     assert cluster.row.hosts == (A,)
 
 
+def test_another_policy_makes_one_of_copies_of_which_one_lost_its_turn_before_it_came_up(
+    cluster: Cluster,
+) -> None:
+    """It stands frozen, and has no turn under a policy that knows one server of the job."""
+    cluster.forked(500, 400)
+    cluster.says(A, Phase.RUNNING, 200, 5, 100)
+    cluster.says(B, Phase.STARTING, 100, 5, 100, can_checkpoint=False, in_turn=True)
+    cluster.happens(PolicySet(now_s=0.0, name="sjf-bsbf", by=ANN))
+    assert cluster.row.move is None, "it may have begun, as long as it has its turn"
+    cluster.says(B, Phase.FROZEN, 100, 5, 100, can_checkpoint=False)
+    assert cluster.row.move is not None
+    cluster.leave(a=110)
+    row = cluster.row
+    assert (row.hosts, row.portions, row.past_lost_gpu_s) == ((A,), (), 0.0)
+    assert row.stored is not None
+    assert (row.stored.step, len(row.stored.copies)) == (210, 1)
+    assert cluster.told(B) is None, "what had not come up there is ended"
+
+
+def test_copies_none_of_which_has_come_up_are_waited_for_where_the_first_of_them_has_turns(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 400)
+    for host in (A, B):
+        cluster.says(host, Phase.STARTING, 100, 5, 100, can_checkpoint=False)
+    cluster.happens(PolicySet(now_s=0.0, name="sjf-bsbf", by=ANN))
+    assert cluster.row.move is None
+    assert JOB in cluster.world.wanted[A].turn.gangs
+    cluster.says(A, Phase.RUNNING, 100, 5, 100)
+    assert cluster.row.move is not None
+
+
+def test_one_that_was_to_be_forked_goes_on_where_it_is_under_a_policy_without_copies(
+    cluster: Cluster,
+) -> None:
+    cluster.alone()
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    assert cluster.told(A) is not None
+    assert cluster.row.move is not None
+    cluster.happens(PolicySet(now_s=0.0, name="fifo", by=ANN))
+    assert (cluster.row.move, cluster.row.hosts, cluster.row.epoch) == (None, (A,), 0)
+    told = [fact.text for fact in cluster.world.machine.story(JOB) if fact.kind == "move-abandoned"]
+    assert told == ["it stays on a and does not train as 2 copies on a, b: fifo has no copies"]
+
+
+def test_of_copies_that_did_nothing_it_is_not_told_how_much_each_did(cluster: Cluster) -> None:
+    cluster.alone()
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    cluster.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+    cluster.says(A, Phase.WAITING, 100)
+    cluster.says(B, Phase.WAITING, 100)
+    cluster.happens(PolicySet(now_s=0.0, name="fifo", by=ANN))
+    told = [fact.text for fact in cluster.world.machine.story(JOB) if fact.kind == "left"]
+    assert told[-1] == "it left a at step 100 and lives on a (V100), where its copies were to begin"
+
+
 @pytest.mark.parametrize(("step", "resumes", "made"), [(270, 0, True), (265, 1, True), (265, 0, False)])
 def test_an_average_of_which_nothing_was_heard_before_it_was_lost_counts_once_it_was_let_go(
     cluster: Cluster, step: int, resumes: int, made: bool

@@ -4,6 +4,7 @@ import pytest
 
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
+from hs_core.cluster.plain import Wishes
 from hs_core.names import JobId
 from hs_core.policies import find
 from hs_core.policy import Policy
@@ -301,6 +302,39 @@ def test_one_that_begins_again_where_its_checkpoint_is_waits_for_its_turn_there(
     assert why.text.startswith("it waits for its turn on n1")
 
 
+def test_one_whose_checkpoint_has_come_along_is_told_what_its_policy_says_and_not_that_it_is_being_started() -> (
+    None
+):
+    wishes: Wishes = {}
+    at = World(plain_policy(wishes=wishes), SETTINGS, wishes=wishes)
+    for line in ("user alice", "host n1 V100:4", "host n2 P100:4", "submit alice a gpus=4 gpu_types=P100"):
+        at.do(line)
+    at.do("submit alice b gpus=4")
+    at.do("report n2 1:0=running")
+    at.do("report n1 2:0=running step=7 can_checkpoint=yes")
+    at.do("wish 2 n2")
+    at.do("user alice 90")
+    kept = "step=7 checkpoint_step=7 checkpoint_generation=0"
+    at.do(f"report n1 2:0=checkpointed {kept}")
+    at.do("submit alice c gpus=4 gpu_types=V100")
+    at.do("report n1 3:0=running")
+    at.do("policy fifo")
+    at.do("report n2 2:1=waiting")
+    fetching = at.machine.why(JobId(2), 0.0)
+    assert (fetching.reason, "from its checkpoint of step 7 on n1" in fetching.text) == (
+        Reason.STARTING,
+        True,
+    )
+    at.do(f"report n2 2:1=waiting {kept}")
+    why = at.machine.why(JobId(2), 0.0)
+    assert (why.reason, why.text) == (
+        Reason.WAITING_FOR_GPUS,
+        "first in line: waits until 4 GPUs on one server are free",
+    )
+    at.do("report n2 1:0=exited code=0")
+    assert "it has its turn on n2" in at.machine.why(JobId(2), 0.0).text
+
+
 def test_who_waits_for_a_turn_is_told_of_a_whole_quantum_at_least_and_then_of_the_next_edge() -> None:
     """Turns change at edges only, so the part of the time that it is not to run comes in whole quanta."""
     at = world()
@@ -495,3 +529,24 @@ def test_a_gang_out_of_turn_is_told_when_it_has_its_next_one_and_has_it_then() -
                 assert "; next turn, as planned now, in about" in why.text
                 assert "its share is 33% of the quanta" in why.text
     assert met > 10
+
+
+def test_a_gang_that_fits_over_several_gpu_models_alone_is_told_that_the_policy_is_in_its_way() -> None:
+    at = World(find("hadar"), SETTINGS)
+    for line in ("user alice", "host n1 V100:1", "host n2 K80:1", "submit alice a nodes=2 count=2"):
+        at.do(line)
+    at.do("report n1 1:0=running")
+    at.do("report n2 1:0=running")
+    at.do("policy las")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.TOO_LARGE
+    assert why.text.startswith(
+        "under the policy in office it cannot run: it asks for 2 servers of one GPU model"
+    )
+    assert "(hadar, hadar-exact)" in why.next_step
+    at.do("policy hadar")
+    assert at.machine.why(JobId(2), 0.0).reason is Reason.WAITING_FOR_GPUS
+    at.do("policy las")
+    at.do("leave n2")
+    at.do("remove n2 force")
+    assert at.machine.why(JobId(2), 0.0).text.startswith("it can never run on the servers that are left")

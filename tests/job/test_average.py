@@ -217,7 +217,9 @@ def test_ranks_of_an_elastic_job_average_what_copies_of_another_number_of_ranks_
     parts = [{"folder": str(tmp_path / name), "generation": 4, "steps": 5} for name in ("a", "b")]
     (tmp_path / "c" / "gen-5").mkdir(parents=True)
     (tmp_path / "c" / "gen-5" / average.NAME).write_text(json.dumps({"step": 20, "parts": parts}))
-    content, generation, note = Folder(str(tmp_path / "c"), 0, 1, elastic=True).read(5)
+    folder = Folder(str(tmp_path / "c"), 0, 1, elastic=True)
+    average.complete(folder, 5)
+    content, generation, note = folder.read(5)
     assert content is not None
     assert (content["objects"]["model"]["w"].tolist(), content["step"]) == ([2.0], 20)
     assert (generation, note) == (5, "")

@@ -2,10 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hs_core.plan import check
 from hs_core.policies import POLICIES
+from hs_core.policy import Policy, Snapshot
+from hs_sim.cli import main
+from tests.policies.lawful import law
+from tests.policies.worlds import snapshots
 
 PAGES = Path(__file__).resolve().parents[2] / "docs/policies"
 HEADINGS = ("Idea", "Formula", "Parameters", "Source", "Departures", "Limits here")
@@ -51,3 +57,29 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
             titles = re.findall(r"^#+ (.+)$", TEXTS[to], re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             assert anchor in anchors
+
+
+def written(text: str) -> dict[str, Any]:
+    """What is there once it ran."""
+    names: dict[str, Any] = {}
+    exec(text, names)
+    return names
+
+
+FILE, SCRIPT = re.findall(r"```python\n(.+?)```", INDEX, re.DOTALL)
+OWN: Policy = written(FILE)["NARROWEST"]
+
+
+@law(snapshots(), policies=[OWN])
+def test_the_policy_that_is_shown_makes_lawful_plans(policy: Policy, asked: Snapshot) -> None:
+    check(asked, policy.decide(asked, {}).plan, policy.needs)
+
+
+def test_the_policy_that_is_shown_is_simulated_as_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["workload", "generate", "small.yaml", "--jobs", "12", "--service-s", "600"]) == 0
+    written(FILE + SCRIPT)
+    said = capsys.readouterr().out
+    assert "{'policy': 'narrowest', 'depth': 'quanta', 'seed': 0, 'finished': 12, 'jobs': 12," in said

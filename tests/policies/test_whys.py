@@ -6,7 +6,7 @@ import pytest
 
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
-from hs_core.policies import find
+from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 from tests.policies.worlds import Strides, after, having, homes_of, host, job, snapshot
 
@@ -156,3 +156,19 @@ def test_under_themis_people_are_told_when_leases_end_and_not_that_who_has_one_i
     said = place.decide(asked, leased).why[JobId(2)]
     assert "others have the leases, which end in 1100 s at the latest" in said
     assert runs(place.decide(replace(asked, now_s=1200.0), leased)) == {2}
+
+
+@pytest.mark.parametrize("gang", [1, 2])
+@pytest.mark.parametrize("movable", [True, False])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_one_that_waits_is_told_by_every_policy_of_its_own_rule(
+    policy: str, movable: bool, gang: int
+) -> None:
+    """Also where another policy has left it with a process beside others."""
+    waits = stopped(gang=gang, movable=movable, rooted=not movable)
+    asked = snapshot([host("h", 2)], [stays(), waits], rates=RATES)
+    for each in (asked, replace(asked, jobs=(asked.jobs[0], sized(2, gang=gang)))):
+        verdict = find(policy).decide(each, {})
+        if JobId(2) not in runs(verdict):
+            said, _, _ = verdict.why[JobId(2)].partition(";")
+            assert said not in {"waiting for its turn on h", "waiting for free GPUs"}

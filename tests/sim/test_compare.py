@@ -1,9 +1,12 @@
 """hs-sim compare: its contract, wherever the runs take place."""
 
+import csv
 import io
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +25,7 @@ from hs_sim.generate import Recipe, generate
 from hs_sim.metrics import MEASURED
 from hs_sim.model import Experiment
 from hs_sim.spread import Where, spread
+from hs_sim.writers import write_bytes
 
 CONTRACT = (
     "policy", "finished", "jobs", "mean_jct_s", "median_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "ftf_mean", "ftf_max",
@@ -52,6 +56,28 @@ def test_each_policy_and_seed_has_the_fields_of_the_contract(tmp_path: Path) -> 
         assert 0 < row["ftf_mean"] <= row["ftf_max"]
         assert 0 <= row["ftf_above_1"] <= 1
         assert 0 < row["utilization"] <= 1
+
+
+def test_the_table_of_runs_has_the_same_as_the_objects(tmp_path: Path) -> None:
+    table = tmp_path / "out.csv"
+    rows = compare(tmp_path, "--policies", "fifo,las", "--seeds", "2", "--until", "500", "--csv", str(table))
+    with table.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(rows) == 4
+    for line, row in zip(lines, rows, strict=True):
+        assert line == {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def test_who_interrupts_while_a_file_is_written_finds_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "out.json", b"half")
+    assert not list(tmp_path.iterdir())
 
 
 def test_runs_in_other_processes_come_to_the_same_in_the_same_order(tmp_path: Path) -> None:
@@ -155,7 +181,15 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
             "--quantum-s (--round-s): 1e-09; expected 0.001 to 1e+06 seconds",
         ),
         (["--policies", "fifo", "--cluster", "v100:" + "9" * 20], "numbers from 1 to 1000000"),
-        (["--policies", "fifo", "--first", "-1", "--trace", "x.yaml"], "--first: -1"),
+        (
+            ["--policies", "fifo", "--trace", "x.yaml"],
+            "--jobs: of generated workloads, beside 'x.yaml'; expected no file, or not this option (--first: so many jobs of a file)\n",
+        ),
+        (["--policies", "fifo", "--first", "3"], "--first: 3 without a file; expected one, or --jobs"),
+        (
+            ["--policies", "fifo", "--like", "gavel"],
+            "--users: with --like gavel, which does not go by it; expected not this option",
+        ),
         (["--policies", "fifo", "--plot", "x.doc"], "--plot: 'x.doc'; expected a name that ends in .png"),
     ],
 )
@@ -168,6 +202,12 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
     ("words", "said"),
     [
         (["run", "--policy", "fiffo"], "--policy: no policy is called 'fiffo'; there are"),
+        (["run", "x.yaml", "--first", "-1"], "--first: -1"),
+        (["run", "x.yaml", "--like", "gavel"], "--like: of generated workloads, beside 'x.yaml'"),
+        (
+            ["workload", "generate", "x.yaml", "--like", "shockwave", "--models", "vae"],
+            "--models: with --like shockwave, which does not go by it",
+        ),
         (["run", ""], "expected a name that is not empty."),
         (["workload", "check", ""], "'PATH': expected a name that is not empty."),
         (["figures", "table2", "--dir", ""], "'--dir': expected a name that is not empty."),
@@ -219,8 +259,10 @@ def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what
 
 
 def test_jobs_are_drawn_as_other_simulators_draw_them(tmp_path: Path) -> None:
-    rows = compare(tmp_path, "--policies", "fifo", "--like", "gavel", "--small", "--round-s", "3600")
-    assert rows[0]["finished"] == 12
+    out = tmp_path / "out.json"
+    words = ["--jobs", "12", "--like", "gavel", "--small", "--round-s", "3600", "--cluster", "v100:4,k80:8"]
+    assert main(["compare", "--policies", "fifo", *words, "--json", str(out)]) == 0
+    assert json.loads(out.read_text())[0]["finished"] == 12
 
 
 # --- over machines --------------------------------------------------------------------------------------------------------
@@ -309,3 +351,36 @@ def test_who_interrupts_does_not_wait_for_the_runs_under_way() -> None:
     with pytest.raises(KeyboardInterrupt):
         spread(time.sleep, [0.0, 40.0, 40.0], workers=2, done=interrupt)
     assert time.monotonic() - began_s < 20.0
+
+
+def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "spreading.py"
+    script.write_text(SPREADING)
+    began = subprocess.Popen([sys.executable, script], cwd=tmp_path)
+    try:
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+    finally:
+        began.kill()
+        began.wait()
+    workers = [Path("/proc", path.stem) for path in tmp_path.glob("*.pid")]
+    until(lambda: not any(worker.exists() for worker in workers))
+
+
+def until(holds: Callable[[], bool], at_most_s: float = 90.0) -> None:
+    began_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began_s < at_most_s
+        time.sleep(0.05)
+
+
+SPREADING = """
+import os, pathlib, time
+from hs_sim.spread import spread
+
+def work(seconds):
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    spread(work, [600.0, 600.0], workers=2)
+"""

@@ -114,6 +114,21 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_spreadshee
     assert [job.user for job in read(path).jobs] == ["ann"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"timestamp","duration","num_gpus","user"\n"2017-10-03 06:48:36","9.0","1","ann"\n',
+        "timestamp, duration, num_gpus, user\n2017-10-03 06:48:36, 9.0, 1, ann\n",
+        "timestamp,duration,num_gpus,user,\n\n2017-10-03 06:48:36,9.0,1,ann,\n\n",
+    ],
+    ids=["all in quotes", "a space after each comma", "a comma at the end of each line"],
+)
+def test_phillys_trace_is_one_as_other_programs_write_tables(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "philly.csv"
+    path.write_text(text)
+    assert [(job.user, job.gang) for job in read(path).jobs] == [("ann", 1)]
+
+
 def test_a_users_column_comes_before_the_tenants(tmp_path: Path) -> None:
     path = tmp_path / "philly.csv"
     path.write_text("timestamp,duration,num_gpus,user,cluster\n2017-10-03 06:48:36,500.0,2,zoe,a\n")

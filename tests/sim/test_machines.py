@@ -22,6 +22,7 @@ from hs_sim.machines.timing import Timing
 from hs_sim.machines.truth import Saved
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
 
 FREE = Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0)
 A, B, C = UserName("A"), UserName("B"), UserName("C")
@@ -58,6 +59,21 @@ def test_two_jobs_that_share_a_gpu_take_turns_of_a_quantum():
     result = run_machines(an_experiment(a_job(1, steps=1200), a_job(2, B, steps=1200), gpus=1))
     assert ends(result) == [180.0, 240.0]
     assert [job.gpu_s for job in result.jobs] == [{"V100": 120.0}, {"V100": 120.0}]
+
+
+@pytest.mark.parametrize("run", [run_machines, run_quanta])
+def test_a_job_that_is_moved_while_it_trains_is_suspended_once_for_it_in_both_depths(
+    run: Callable[[Experiment], Result],
+):
+    """`srtf`: the second waits on K80s until the first leaves a V100 to it."""
+    pools = (
+        Pool(model="V100", servers=1, gpus_per_server=1),
+        Pool(model="K80", servers=1, gpus_per_server=1),
+    )
+    asked = an_experiment(a_job(1), a_job(2, B, steps=3_000), policy="srtf", known_rates=True, costs=Costs())
+    workload = replace(asked.workload, rates={("c", "V100"): 10.0, ("c", "K80"): 2.0})
+    result = run(replace(asked, cluster=ClusterSpec(pools=pools), workload=workload))
+    assert [(job.suspends, job.migrations) for job in result.jobs] == [(0, 0), (1, 1)]
 
 
 def test_table_2_of_the_paper_is_one_third_each():

@@ -129,7 +129,7 @@ def test_a_file_says_how_slow_each_gpu_is(tmp_path: Path) -> None:
         ("V100: [1, .nan, 1, 1]", "V100.*[1]: nan; expected a number"),
         ("V100: {bert: 3}", "V100.bert: 3; expected 4 numbers"),
         ("A100: [1]", "A100: expected one of the cluster's models, V100"),
-        ("[1, 2]", "expected GPU models with a list of numbers each"),
+        ("[1, 2]", "a list; expected GPU models with a list of numbers each"),
         ("{V100: [1], v100: [2]}", "V100, v100: expected each GPU model once"),
         ("V100: [", "expected YAML"),
         ("[" * 5000, "nested too deeply; expected GPU models"),

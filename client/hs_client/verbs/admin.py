@@ -11,9 +11,10 @@ from typing import BinaryIO
 import click
 
 from hs_client import forms, quantities, screen, tables, whole_file
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
+from hs_client.limits import MOST_JOBS
 from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
 from hs_proto.v1 import controller_pb2 as wire
 

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
-from hs_client.api import MOST_JOBS, MOST_TRADES, Client
+from hs_client.api import Client
 from hs_client.errors import FAILED, InvalidError
+from hs_client.limits import MOST_JOBS, MOST_TRADES
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
 from hs_client.version import VERSION

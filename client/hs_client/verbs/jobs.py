@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from hs_client import forms, job_words, quantities, screen, tables
-from hs_client.api import LISTED, MOST_JOBS, Client
+from hs_client.api import Client
 from hs_client.completing import one_of
 from hs_client.ends import ENDED
 from hs_client.errors import FAILED, TIMEOUT, InvalidError, NotFoundError
 from hs_client.follow import wait_all, write_chunk
+from hs_client.limits import LISTED, MOST_JOBS
 from hs_client.verbs.common import (
     agreed,
     connected,

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from hs_client import quantities
-from hs_client.api import MOST_JOBS, Client
+from hs_client.api import Client
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError
+from hs_client.limits import MOST_JOBS
 from hs_client.replay import Past, past
 from hs_client.verbs.common import connected, json_option, out, span, warn
 

@@ -9,6 +9,7 @@ from hs_core.names import HostName
 from hs_core.reports import JobReport, Phase
 
 _LEFT = frozenset({Phase.CHECKPOINTED, Phase.WAITING})
+_COMING = frozenset({Phase.STARTING, Phase.SUSPENDING, Phase.FROZEN})
 _STANDS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
 
 
@@ -36,6 +37,13 @@ def done(row: Job, connected: Collection[HostName]) -> bool:
     return bool(parts) and all(
         part is not None and part.step >= at[name] and part.phase in _STANDS for name, part in parts
     )
+
+
+def comes_up(row: Job, part: JobReport | None) -> bool:
+    """It has a process that has not got to a first step, and no turn, without which it never does: nothing is lost with that."""
+    if part is None or part.phase not in _COMING or part.in_turn:
+        return False
+    return not part.can_checkpoint and part.step <= row.base_step
 
 
 def arrived(row: Job, stored: Stored) -> bool:
@@ -74,7 +82,7 @@ def left(
     on = going(row)
     parts = [row.reports.get(name) for name in on if name in connected]
     waits = any(name in awaited for name in on) or not all(
-        part is None or part.phase in _LEFT for part in parts
+        part is None or part.phase in _LEFT or comes_up(row, part) for part in parts
     )
     if not parts or (waits and not late):
         return None

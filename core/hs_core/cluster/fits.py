@@ -16,6 +16,7 @@ class Misfit:
 
     field: str
     text: str
+    of_one_model: bool = False  # it lacks servers of one GPU model only: there are enough of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,15 @@ def _too_few(spec: JobSpec, large: Sequence[ServerKind], *, mixed: bool) -> Misf
     models = "" if mixed else " of one GPU model"
     memory = f" and {_gib(spec.memory_bytes)} of host memory" if spec.memory_bytes else ""
     asks = f"asks for {spec.nodes} servers{models} with {counted(spec.gpus, 'GPU')}{memory} each"
+    of_one_model = not mixed and sum(by_model.values()) >= spec.nodes
+    text = f"{asks}; there are at most {most} ({model})"
     unreached = sum(kind.count for kind in large if not kind.peers)
     if unreached:
-        return Misfit(
-            field="nodes",
-            text=f"{asks}; {unreached} such servers have no address for other agents, and of the others "
-            f"there are at most {most} ({model})",
+        text = (
+            f"{asks}; {unreached} such servers have no address for other agents, and of the others "
+            f"there are at most {most} ({model})"
         )
-    return Misfit(field="nodes", text=f"{asks}; there are at most {most} ({model})")
+    return Misfit(field="nodes", text=text, of_one_model=of_one_model)
 
 
 class Fits:

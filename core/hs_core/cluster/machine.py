@@ -1,7 +1,7 @@
 """The controller's mind: `handle(event) -> Outcome`. Pure: what it knows of time comes with the events.
 
 A refused event raises RefusedError and has changed nothing: each handler looks at everything before it changes anything.
-Its parts build on one another: `held`, `views`, `lives`, `moves`, `hosts`, `admin`, `requests`, `decisions`.
+Its parts build on one another: `contents`, `views`, `scenes`, `starts`, `ends`, `lives`, `moves`, `hosts`, `admin`, `requests`, `decisions`, `directs`.
 """
 
 from collections.abc import Callable, Collection, Iterable

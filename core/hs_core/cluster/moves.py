@@ -64,8 +64,10 @@ class Moves(Lives):
                 continue
             here = copies.counted(row, self._connected)
             parts = [row.reports.get(name) for name in here]
+            up = [part for part in parts if not copies.comes_up(row, part)]
+            can = all(map(reports.can_leave, up)) and (up == parts or any(map(reports.has_process, up)))
             room = [name for name in here if self._takes(row, self._book.hosts[name])]
-            if room and all(name in self._connected for name in here) and all(map(reports.can_leave, parts)):
+            if room and can and all(name in self._connected for name in here):
                 most = max(room, key=lambda name: row.portions[row.hosts.index(name)])
                 self._begin_move(row, (most,), row.shape, (MoveReason.ROUND, text), now_s, free=True)
 
@@ -144,6 +146,8 @@ class Moves(Lives):
         """Why it stays after all; empty: nothing stands in the way."""
         move = row.move
         assert move is not None
+        if move.portions and not self.policy.needs.copies:
+            return f"{self.policy.name} has no copies"
         for name in move.to:
             host = self._book.hosts.get(name)
             if host is None:
@@ -161,7 +165,10 @@ class Moves(Lives):
             not row.portions and any(part.exit is not None for part in row.reports.values())
         ):
             return "it is ending"
-        if any(reports.cannot_leave(part) for part in row.reports.values()):
+        parts = row.reports.values()
+        if any(
+            reports.cannot_leave(part) and not (row.portions and copies.comes_up(row, part)) for part in parts
+        ):
             return "it cannot write a checkpoint"
         if row.portions:
             return self._obstacle_of_copies(row, now_s)
@@ -279,6 +286,6 @@ def _why_not_saved(row: Job) -> str:
 
 def _as_copies(row: Job, stored: Stored, portions: tuple[int, ...]) -> str:
     did = ", ".join(str(part.steps) for part in stored.copies)
-    average = f": the average of copies that did {did} steps" if row.portions else ""
+    average = f": the average of copies that did {did} steps" if did else ", where its copies were to begin"
     to_do = f", as copies that do {', '.join(map(str, portions))} steps" if portions else ""
-    return average + to_do
+    return (average if row.portions else "") + to_do

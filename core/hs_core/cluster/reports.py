@@ -165,14 +165,28 @@ def is_held_up(report: JobReport) -> bool:
 
 def is_fetching(row: Job) -> bool:
     """The checkpoint that it goes on from lies elsewhere, and a server of its home has yet to have it; one that cannot have it is held up."""
-    stored = row.stored
-    if stored is None or stored.in_folder or row.portions or not row.hosts or stored.is_at(row.hosts):
-        return False
     return any(
-        part is None
-        or (part.phase is Phase.WAITING and part.checkpoint_step < stored.step and not is_held_up(part))
-        for part in map(row.reports.get, row.hosts)
+        part is None or (_is_without(part, row.stored) and not is_held_up(part))
+        for part in _parts_that_fetch(row)
     )
+
+
+def has_come_along(row: Job) -> bool:
+    """What lay elsewhere when it was given its home is there by now, and nothing but its turn is missing."""
+    parts = _parts_that_fetch(row)
+    return bool(parts) and all(part is not None and not _is_without(part, row.stored) for part in parts)
+
+
+def _parts_that_fetch(row: Job) -> tuple[JobReport | None, ...]:
+    """What servers say of one whose checkpoint lay elsewhere: what each has of it can be told from that."""
+    stored = row.stored
+    if stored is None or stored.in_folder or row.portions or stored.is_at(row.hosts):
+        return ()
+    return tuple(map(row.reports.get, row.hosts))
+
+
+def _is_without(part: JobReport, stored: Stored | None) -> bool:
+    return stored is not None and part.phase is Phase.WAITING and part.checkpoint_step < stored.step
 
 
 def came_up(before: JobReport | None, new: JobReport) -> bool:

@@ -1,6 +1,6 @@
 """Servers that could not start jobs, of anybody or of one user, and those that start them again."""
 
-from hs_core.cluster.views import Views
+from hs_core.cluster.scenes import Scenes
 from hs_core.model import Job
 from hs_core.names import HostName, UserName
 from hs_core.reports import (
@@ -8,7 +8,7 @@ from hs_core.reports import (
 )
 
 
-class Starts(Views):
+class Starts(Scenes):
     def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         quantum_s = self.settings.quantum_s
         if NO_ACCOUNT in why:

@@ -2,12 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 
+from hs_core.lazy import lazy
 from hs_core.mechanism.floor import Ints
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
@@ -144,36 +144,36 @@ class Band:
         self.__dict__.clear()
         self._jobs, self._now = jobs, None
 
-    @cached_property
+    @lazy
     def ids(self) -> tuple[JobId, ...]:
         return tuple(map(_id_of, self._jobs))
 
-    @cached_property
+    @lazy
     def gangs(self) -> tuple[int, ...]:
         """GPUs of each."""
         return tuple(map(_gang_of, self._jobs))
 
-    @cached_property
+    @lazy
     def users(self) -> tuple[UserName, ...]:
         """Whose each is."""
         return tuple(map(_user_of, self._jobs))
 
-    @cached_property
+    @lazy
     def per_node(self) -> tuple[int, ...]:
         """GPUs of each on one server."""
         return tuple(map(_per_node_of, self._jobs))
 
-    @cached_property
+    @lazy
     def owners(self) -> tuple[int, ...]:
         """`users`, each by a number that stays the same: for arrays."""
         return tuple(map(NUMBERS.__getitem__, self.users))
 
-    @cached_property
+    @lazy
     def roll(self) -> Ints:
         """`ids`, `gangs` and `owners` as an array, (3, jobs)."""
         return np.array([self.ids, self.gangs, self.owners], dtype=np.int64)
 
-    @cached_property
+    @lazy
     def by_width(self) -> Mapping[int, Ints]:
         """Ids of those whose gangs have so many GPUs."""
         ids, gangs, _ = self.roll
@@ -181,23 +181,23 @@ class Band:
             return dict.fromkeys(self.widths, ids)
         return {width: ids[gangs == width] for width in self.widths}
 
-    @cached_property
+    @lazy
     def gpus(self) -> int:
         return sum(self.gangs)
 
-    @cached_property
+    @lazy
     def widths(self) -> frozenset[int]:
         """Of gangs, in GPUs."""
         return frozenset(self.gangs)
 
-    @cached_property
+    @lazy
     def waiting(self) -> tuple[JobFacts, ...]:
         """Those without a process."""
         if all(map(_is_started, self.jobs)):
             return ()
         return tuple(job for job in self.jobs if not job.started)
 
-    @cached_property
+    @lazy
     def stuck(self) -> tuple[JobFacts, ...]:
         """Those that nothing can suspend once they run."""
         if all(map(_is_sliceable, self.jobs)):

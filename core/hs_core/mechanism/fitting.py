@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.band import NOBODY, Band
-from hs_core.mechanism.job_weights import Shares
+from hs_core.mechanism.job_weights import Fits, Shares
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.together import together
 from hs_core.mechanism.weights import LEAST
-from hs_core.mechanism.world import World
+from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, UserName
 from hs_core.newest import Newest
 
@@ -54,22 +54,22 @@ class _Asked:
     per_gpu: tuple[float, ...]  # tickets, by user
 
 
-def fitted(world: World, levels: Mapping[str, Level], entitled: Shares) -> Shares:
-    """In GPUs, by user and pool. `levels`: of the world as it is now.
+def fitted(world: World, levels: Mapping[str, Level], entitled: Shares) -> Fits:
+    """By user and pool. `levels`: of the world as it is now.
 
     Among very many jobs as they are: there what one server carries too much another carries too little, and it would take long to find out.
     """
     if len(world.jobs) > MOST_JOBS:
-        return entitled
-    found = dict(entitled)
+        return Fits(entitled, {})
+    factors: dict[At, Fraction] = {}
     for model, level in levels.items():
         asked = _ask(world, model, level, entitled)
         if asked is None:
             continue
         for user, steps in zip(asked.users, _fits[model](asked), strict=True):
             if steps != STEPS and (user, model) in entitled:
-                found[user, model] = entitled[user, model] * _FACTORS[steps]
-    return found
+                factors[user, model] = _FACTORS[steps]
+    return Fits(entitled, factors)
 
 
 def _ask(world: World, model: str, level: Level, entitled: Shares) -> _Asked | None:
@@ -157,13 +157,13 @@ def _expected(where: Ints, room: Floats, gpus: Floats, weight: Floats, always: N
     """GPUs of each row on average: by weight, and none more than it asks for."""
     full, most = always, gpus * (1 + SLACK)
     left, shared = room, weight
-    if full.any():
+    if np.count_nonzero(full):
         left, shared = _beside(where, room, gpus, weight, full)
     while True:
         total = np.bincount(where, weights=shared, minlength=room.size)
         gets: Floats = shared * (left / np.maximum(total, TINY))[where]
         over = gets > most
-        if not over.any():
+        if not np.count_nonzero(over):
             return np.where(full, gpus, gets)
         full = full | over
         left, shared = _beside(where, room, gpus, weight, full)

@@ -1,11 +1,12 @@
 """The turns of a quantum in which servers run whole gangs first, and share out the rest themselves or leave it: known by gang, and by server for who asks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.lazy import lazy
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
 
@@ -24,12 +25,12 @@ class GangTurns(Mapping[HostName, Turn]):
         where `chosen` says which of them, by place, have their turn; None: all. `whole`: servers that share nothing out beside."""
         self.table, self.chosen, self.whole = table, chosen, whole
 
-    @cached_property
+    @lazy
     def gangs(self) -> Sequence[tuple[JobId, tuple[HostName, ...]]]:
         """Those that have their turn, each with its servers."""
         return self.table if self.chosen is None else [self.table[at] for at in self.chosen.tolist()]
 
-    @cached_property
+    @lazy
     def _by_server(self) -> dict[HostName, Turn]:
         found: dict[HostName, list[JobId]] = {name: [] for name in self.whole}
         for job, servers in self.gangs:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 
 from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism.band import NUMBERS, Band
-from hs_core.mechanism.lags import WHOLE
 from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.split import Own
 from hs_core.mechanism.ticket_sums import add_up, sums
@@ -30,38 +30,43 @@ Factors = Mapping[At, Fraction]
 """Of tickets; those left out: 1."""
 
 
+class Fits(NamedTuple):
+    """Shares, fitted to where jobs live by factors of their own (`mechanism.fitting`)."""
+
+    shares: Shares
+    factors: Factors
+
+
 @dataclass(frozen=True, slots=True)
 class Weighed:
     tickets: Mapping[JobId, Fraction]
     ats: Sequence[At] = ()  # where `JobTickets`: whose each of its numbers is
 
 
-def weigh(world: World, entitled: Shares, factors: Factors) -> Weighed:
+def weigh(world: World, fits: Fits, factors: Factors) -> Weighed:
     """The least there is for jobs whose server cannot run them just now, or whose user has no share there."""
     unable = (
         {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable} if world.unable else {}
     )
     if world.roll is not None and not unable:
-        return _at_once(world, world.roll, entitled, factors)
-    return Weighed(tickets_of(world, entitled, factors, world.gpus.keys()) | unable)
+        return _at_once(world, world.roll, fits, factors)
+    return Weighed(tickets_of(world, fits, factors, world.gpus.keys()) | unable)
 
 
-def tickets_of(
-    world: World, entitled: Shares, factors: Factors, users: Collection[At]
-) -> dict[JobId, Fraction]:
+def tickets_of(world: World, fits: Fits, factors: Factors, users: Collection[At]) -> dict[JobId, Fraction]:
     """Of these users' jobs in these pools."""
     tickets: dict[JobId, Fraction] = {}
     all_bands = world.bands
     for at in users:
         if (bands := all_bands.get(at)) is None:
             continue
-        by_gang = _by_gang(world, entitled, factors, at, bands)
+        by_gang = _by_gang(world, fits, factors, at, bands)
         for jobs in bands:
             tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
 
-def _at_once(world: World, roll: Roll, entitled: Shares, factors: Factors) -> Weighed:
+def _at_once(world: World, roll: Roll, fits: Fits, factors: Factors) -> Weighed:
     """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
     models, whose, pool = world.models, NUMBERS.users(), world.pools_of_jobs(roll)
     there = pool >= 0
@@ -76,7 +81,7 @@ def _at_once(world: World, roll: Roll, entitled: Shares, factors: Factors) -> We
     for at, gpus in zip(ats, widths[places].tolist(), strict=True):
         if at != before:
             before = at
-            over, under = _per_gpu(world, entitled, factors, at)
+            over, under = _per_gpu(world, fits, factors, at)
         numbers.append(_ratio(over * gpus, under))
     return Weighed(JobTickets(ids, which, numbers), ats)
 
@@ -89,23 +94,27 @@ def _numbered(keys: Ints) -> tuple[Ints, Ints]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
 
 
-def _per_gpu(world: World, entitled: Shares, factors: Factors, at: At) -> tuple[int, int]:
+def _per_gpu(world: World, fits: Fits, factors: Factors, at: At) -> tuple[int, int]:
     """Tickets of a user's job in a pool for each of its GPUs: a ratio, not in lowest terms."""
-    share, factor = entitled.get(at), factors.get(at, WHOLE)
-    over, under = share.as_integer_ratio() if share else _LEAST
+    share, factor = fits.shares.get(at), factors.get(at)
     if share:
+        over, under = share.as_integer_ratio()
         under *= world.gpus[at]
-    if factor is not WHOLE:
-        times, parts = factor.as_integer_ratio()
-        over, under = over * times, under * parts
+        fit = fits.factors.get(at)
+    else:
+        (over, under), fit = _LEAST, None
+    for one in (fit, factor):
+        if one is not None:
+            times, parts = one.as_integer_ratio()
+            over, under = over * times, under * parts
     return over, under
 
 
 def _by_gang(
-    world: World, entitled: Shares, factors: Factors, at: At, bands: Sequence[Band]
+    world: World, fits: Fits, factors: Factors, at: At, bands: Sequence[Band]
 ) -> Mapping[int, Fraction]:
     """Tickets of a user's jobs in a pool, by their GPUs."""
-    over, under = _per_gpu(world, entitled, factors, at)
+    over, under = _per_gpu(world, fits, factors, at)
     widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
     return {gang: _ratio(over * gang, under) for gang in widths}
 

@@ -12,7 +12,6 @@ Departure: the paper leaves this to balance alone.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from itertools import compress
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.lazy import lazy
 from hs_core.mechanism.band import NUMBERS
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
@@ -66,7 +66,7 @@ class Lags:
         after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)
         return after
 
-    @cached_property
+    @lazy
     def steps(self) -> Ints:
         """Factors in steps, one for each of `due`'s."""
         beyond = np.maximum(0.0, np.abs(self.lags) - self._dues.grain)

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from itertools import chain, compress
 from operator import add, gt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.lazy import lazy
 from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
@@ -69,7 +69,7 @@ class _Rows:
         gaps = map(may_idle, widths, width.tolist())
         self.odd = set(compress(range(size), gaps))
 
-    @cached_property
+    @lazy
     def _by_user(self) -> tuple[Ints, Ints]:
         """Rows, user by user, and where each one's begin."""
         users = self.of.max(initial=-1) + 1
@@ -77,7 +77,7 @@ class _Rows:
         order = np.argsort(self.of.astype(np.uint16) if users <= SHORT else self.of, kind="stable")
         return order, np.searchsorted(self.of[order], np.arange(users + 1))
 
-    @cached_property
+    @lazy
     def room(self) -> list[int]:
         """GPUs that idle on a server while its small jobs of one node have their turn beside none of its gangs."""
         width, few = self._width, self.small[: self._single]
@@ -251,12 +251,12 @@ class Board:
         entitled: Mapping[At, float],
         levels: dict[str, Level],
         factors: Mapping[At, Fraction],
-        mended: Mapping[At, Fraction] | None = None,
+        mended: Mapping[At, float] | None = None,
     ) -> None:
         """`entitled`: where users have shares; `mended`: what these come to with amends made (`mechanism.amends`), by which jobs weigh. None: the same."""
         self.world = world
         self.entitled = entitled
-        self._mended: Mapping[At, Fraction | float] = entitled if mended is None else mended
+        self._mended = entitled if mended is None else mended
         self._levels = levels
         self._factors = {at: float(factor) for at, factor in factors.items()}
         self._pools: dict[str, Pool] = {}
@@ -291,7 +291,7 @@ class Board:
     def due(self, user: UserName, model: str, more: int = 0) -> float:
         """The same without what it lacks."""
         gpus = self.world.gpus.get((user, model), 0) + more
-        return min(1.0, float(self._mended.get((user, model), 0.0)) / gpus) if gpus > 0 else 0.0
+        return min(1.0, self._mended.get((user, model), 0.0) / gpus) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""

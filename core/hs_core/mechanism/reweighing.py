@@ -10,7 +10,7 @@ import numpy as np
 
 from hs_core.job_tickets import Floats, Ints, JobTickets
 from hs_core.mechanism.crowd import Crowd
-from hs_core.mechanism.job_weights import Factors, Shares, ids_of_small, of_small, tickets_of
+from hs_core.mechanism.job_weights import Factors, Fits, ids_of_small, of_small, tickets_of
 from hs_core.mechanism.lags import STEPS, Lags
 from hs_core.mechanism.split import Few, Key
 from hs_core.mechanism.world import At, World
@@ -30,20 +30,20 @@ class OneByOne:
     def __init__(
         self,
         world: World,
-        entitled: Shares,
+        fits: Fits,
         tickets: Mapping[JobId, Fraction],
         table: Few | Crowd,
         shared: Sequence[HostName],
     ) -> None:
         """`shared`: servers with a part of a gang."""
         self._world = world
-        self._entitled = entitled
+        self._fits = fits
         self._tickets = tickets
         self._table = table
         self._shared = {*shared}
 
     def weigh(self, lags: Lags, told: Ints) -> Mapping[JobId, Fraction]:
-        changed = tickets_of(self._world, self._entitled, lags.factors(), lags.named(lags.steps != told))
+        changed = tickets_of(self._world, self._fits, lags.factors(), lags.named(lags.steps != told))
         self._tickets = {**self._tickets, **changed}
         if self._shared:
             self._table.weigh(self._turns(changed))

@@ -15,7 +15,7 @@ import numpy as np
 from hs_core.mechanism import split, until_edge
 from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.lags import STEPS, Ints, Lags
-from hs_core.mechanism.loads import find_levels
+from hs_core.mechanism.level import Level
 from hs_core.mechanism.reweighing import Scales
 from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
@@ -37,7 +37,7 @@ class Decided:
     """What stands until the next decision."""
 
     world: World
-    shares: Mapping[At, float]  # GPUs
+    levels: Mapping[str, Level]
     lags: (
         Lags | None
     )  # None: jobs have found homes or other ones since, so that what is due to users is another matter
@@ -98,8 +98,7 @@ class FairSequel:
         decided = self._decided
         lags = decided.lags
         if lags is None:
-            levels = find_levels(decided.world, decided.shares)
-            lags = Lags(decided.world, levels, self._memory.get("lags", {}))
+            lags = Lags(decided.world, decided.levels, self._memory.get("lags", {}))
         self._weighed = self._told = lags.steps_of(decided.factors)
         self._place = np.array([had.place[at] for at in lags.whom], dtype=np.int64)
         return lags

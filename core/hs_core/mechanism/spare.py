@@ -10,13 +10,13 @@ go to and fro: it gains each time, and once it has a process its user's sum does
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.floor import Shape, shape_of
+from hs_core.mechanism.loads import Board
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.played import Played, played
-from hs_core.mechanism.time_load import weighed
-from hs_core.mechanism.world import At
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
@@ -46,7 +46,10 @@ class Spare:
     def __init__(self, mover: "Mover") -> None:
         self._mover, self._board, self._world = mover, mover.board, mover.world
         self._speeds, self._limits = mover.speeds, mover.limits
-        self._weights: dict[At, float] = {}  # tickets per GPU, as long as no job of the user moves
+        self._weights = {model: _Weights(mover.board, model) for model in self._world.models}
+        # As long as nobody moves:
+        self._turns: dict[HostName, Played] = {}
+        self._idle: dict[str, Mapping[HostName, Played]] = {}
 
     def fill(self) -> None:
         """Round by round, in each the moves that gain most first, and of each server one: what it is like then is looked at in the next."""
@@ -66,8 +69,10 @@ class Spare:
 
     def forget(self, user: UserName) -> None:
         """A job of that user has moved."""
-        for model in self._world.models:
-            self._weights.pop((user, model), None)
+        for weights in self._weights.values():
+            weights.pop(user, None)
+        self._turns.clear()
+        self._idle.clear()
 
     def worse_off(self, job: JobFacts, source: str, target: str) -> bool:
         """In the other pool it can expect less than it gets on its own servers, whatever its user's share of theirs is."""
@@ -88,15 +93,13 @@ class Spare:
         return self._played(name).parts[ids.index(job.id)] if job.id in ids else 0.0
 
     def _played(self, name: HostName) -> Played:
-        host, there = self._world.hosts[name], self._there(name)
-        users = {job.user for job in there}
-        return played(host.gpus, weighed(there, {user: self._weight((user, host.model)) for user in users}))
-
-    def _weight(self, at: At) -> float:
-        weight = self._weights.get(at)
-        if weight is None:
-            weight = self._weights[at] = _coarse(self._board.due(*at))
-        return weight
+        found = self._turns.get(name)
+        if found is None:
+            host = self._world.hosts[name]
+            weights = self._weights[host.model]
+            jobs = tuple([(job.per_node, weights[job.user]) for job in self._there(name)])
+            found = self._turns[name] = played(host.gpus, jobs)
+        return found
 
     def _there(self, name: HostName) -> list[JobFacts]:
         here, parts = self._world.at.get(name), self._world.parts.get(name)
@@ -105,53 +108,56 @@ class Spare:
     # --- who could go where -----------------------------------------------------------------------------------------
 
     def _fills(self) -> Iterator[_Fill]:
-        sources = [model for model in self._world.models if self._board.crowded(model)]
-        idle = (
-            {model: turns for model in self._world.models if (turns := self._idle(model))} if sources else {}
-        )
-        for source in sources:
-            if idle.keys() - {source}:
-                for jobs in self._alike(source):
-                    yield from self._of(jobs, source, idle)
+        for source in self._world.models:
+            for jobs in self._alike(source):
+                yield from self._of(jobs, source)
 
-    def _idle(self, model: str) -> Mapping[HostName, Played]:
+    def _idle_in(self, model: str) -> Mapping[HostName, Played]:
         """Servers on which GPUs idle; of very many those with the most that nobody asks for."""
-        pool = self._board.pool(model)
-        room, accepts = (pool.gpus - pool.asked).tolist(), pool.accepts.tolist()
-        some = [at for at, takes in enumerate(accepts) if takes]
-        if len(some) > self._limits.servers_seen:
-            some = [at for at in some if room[at] > 0]
-            some = sorted(some, key=lambda at: (-room[at], at))[: self._limits.servers_tried]
-        turns = {pool.names[at]: self._played(pool.names[at]) for at in some}
-        return {name: turn for name, turn in turns.items() if turn.idle(1) > 0}
+        found = self._idle.get(model)
+        if found is None:
+            there = self._world.floor.servers[model]
+            room = list(map(sub, there.gpus.tolist(), self._world.asked_in(model)))
+            some = [at for at, takes in enumerate(there.accepts.tolist()) if takes]
+            if len(some) > self._limits.servers_seen:
+                some = [at for at in some if room[at] > 0]
+                some = sorted(some, key=lambda at: (-room[at], at))[: self._limits.servers_tried]
+            turns = [
+                (name, played(room[at], ()) if room[at] >= 0 else self._played(name))
+                for at, name in zip(some, map(there.names.__getitem__, some), strict=True)
+            ]
+            found = self._idle[model] = {name: turn for name, turn in turns if turn.idle(1) > 0}
+        return found
 
     def _alike(self, model: str) -> list[list[JobFacts]]:
         """Jobs of crowded servers, together those for which everything is the same; of very many servers those on which most is asked for."""
-        pool = self._board.pool(model)
-        over = (pool.asked - pool.gpus).tolist()
+        there = self._world.floor.servers[model]
+        over = list(map(sub, self._world.asked_in(model), there.gpus.tolist()))
         crowded = [at for at, more in enumerate(over) if more > 0]
         if len(crowded) > self._limits.servers_seen:
             crowded = sorted(crowded, key=lambda at: (-over[at], at))[: self._limits.servers_tried]
         found: dict[_Alike, dict[JobId, JobFacts]] = {}
         for at in crowded:
-            for job in self._there(pool.names[at]):
+            for job in self._there(there.names[at]):
                 home = self._world.where(job)
                 found.setdefault((home, job.user, job.job_class, shape_of(job)), {})[job.id] = job
         return [list(jobs.values()) for jobs in found.values()]
 
-    def _of(
-        self, jobs: Sequence[JobFacts], source: str, idle: Mapping[str, Mapping[HostName, Played]]
-    ) -> Iterator[_Fill]:
+    def _of(self, jobs: Sequence[JobFacts], source: str) -> Iterator[_Fill]:
         """Of one of these, which are alike, to each other model."""
         one = jobs[0]
         now: float | None = None
         for target in self._world.usable(one):
-            to, then = self._room(one, target, idle.get(target, {})) if target != source else ((), 0.0)
-            if not to:
+            if target == source:
                 continue
+            here, there, least = self._rates(one, source, target)
             now = self._part(one) if now is None else now
-            here, there = self._rates(one, source, target, certain=then >= 1.0)
-            if there * then <= (1.0 + self._limits.spare_gain) * here * now + SLACK:
+            enough = (1.0 + self._limits.spare_gain) * here * now + SLACK
+            # Most would gain too little if they ran all the time, which is sooner known than where there is room.
+            if there <= enough:
+                continue
+            to, then = self._room(one, target)
+            if not to or then < least or there * then <= enough:
                 continue
             goes = min(filter(self._may_go, jobs), key=self._mover.cost_of, default=None)
             if goes is not None:
@@ -162,8 +168,9 @@ class Spare:
     def _may_go(self, job: JobFacts) -> bool:
         return not (job.started and job.migrate is not Migrate.AUTO) and self._mover.may_go(job)
 
-    def _room(self, job: JobFacts, model: str, turns: Mapping[HostName, Played]) -> tuple[Home, float]:
+    def _room(self, job: JobFacts, model: str) -> tuple[Home, float]:
         """Servers of that model where it would run most, those with the least room first, and for how much of the time. A gang over several servers only where nobody asks for the GPUs: what idles on one of them now and then does not when it does on another."""
+        turns = self._idle_in(model)
         fits = [host.name for host in self._world.floor.fitting(job, model) if host.name in turns]
         order = sorted([(-turns[name].idle(job.per_node), len(turns[name].free), name) for name in fits])
         some = order[: job.nodes]
@@ -171,17 +178,24 @@ class Spare:
             return (), 0.0
         return tuple([name for _, _, name in some]), -some[-1][0]
 
-    def _rates(self, job: JobFacts, source: str, target: str, *, certain: bool) -> tuple[float, float]:
-        """Where its class was not measured it goes only to run all the time, and as one of its kind (as `Worth` has it); what is older may be slow."""
+    def _rates(self, job: JobFacts, source: str, target: str) -> tuple[float, float, float]:
+        """Here, there, and the least part of the time that it has to run there: where its class was not measured it goes only to run all of it, and as one of its kind (as `Worth` has it); what is older may be slow."""
         here, there = self._speeds.get(job.job_class, source), self._speeds.get(job.job_class, target)
         if here is not None and there is not None:
-            return here, there
+            return here, there, 0.0
         scouted = here is not None and self._world.kind_gpus.get((job.user, job.job_class, target), 0) > 0
         models = self._world.models
         hoped = 1.0 if models.index(target) < models.index(source) else SLOW
-        return 1.0, hoped if certain and not scouted else 0.0
+        return 1.0, 0.0 if scouted else hoped, 1.0
 
 
-def _coarse(weight: float) -> float:
-    """To two digits: who comes and goes changes what is due to everybody a little, and no turns worth playing again."""
-    return float(f"{weight:.1e}")
+class _Weights(dict[UserName, float]):
+    """What is due to users on a model's GPUs, per GPU that they ask for; to two digits: who comes and goes changes it for everybody a little, and no turns worth playing again."""
+
+    def __init__(self, board: Board, model: str) -> None:
+        super().__init__()
+        self._board, self._model = board, model
+
+    def __missing__(self, user: UserName) -> float:
+        weight = self[user] = float(f"{self._board.due(user, self._model):.1e}")
+        return weight

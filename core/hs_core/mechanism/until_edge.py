@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from hs_core.mechanism.job_weights import Factors, Shares
+from hs_core.mechanism.job_weights import Factors, Fits, Shares
 from hs_core.mechanism.world import At
 
 
-def dump(entitled: Shares, mended: Shares, fits: Shares, factors: Factors) -> dict[str, Any]:
-    """JSON-able. `mended`: with amends made; `fits`: and fitted to homes; `factors`: by which jobs weigh more or less than that."""
+def dump(entitled: Shares, fits: Fits, factors: Factors) -> dict[str, Any]:
+    """JSON-able. `fits`: shares with amends made, and fitted to homes; `factors`: by which jobs weigh more or less than that."""
+    mended = fits.shares
     kept = {
         "given": _by_pool({at: share for at, share in mended.items() if at not in entitled}),
         "amends": _by_pool(_ratios(mended, entitled)),
-        "fits": _by_pool(_ratios(fits, mended)),
+        "fits": _by_pool(fits.factors),
     }
     return weighed_anew(kept, factors)
 
@@ -28,13 +29,12 @@ def weighed_anew(kept: Mapping[str, Any], factors: Factors) -> dict[str, Any]:
     return {name: numbers for name, numbers in {**kept, "factors": _by_pool(factors)}.items() if numbers}
 
 
-def load(kept: Mapping[str, Any], entitled: Shares) -> tuple[Shares, Shares, Factors]:
-    """`mended`, `fits` and `factors` where users are entitled to this now."""
+def load(kept: Mapping[str, Any], entitled: Shares) -> tuple[Fits, Factors]:
+    """`fits` and `factors` where users are entitled to this now."""
     given, amends, fits, factors = (
         _by_user(kept.get(name, {})) for name in ("given", "amends", "fits", "factors")
     )
-    mended = {**given, **_times(entitled, amends)}
-    return mended, _times(mended, fits), factors
+    return Fits({**given, **_times(entitled, amends)}, fits), factors
 
 
 def _ratios(shares: Shares, of: Shares) -> dict[At, Fraction]:

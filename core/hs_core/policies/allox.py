@@ -16,7 +16,7 @@ from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.fractions import Case
 from hs_core.mechanism.gavel.question import Allocation
 from hs_core.mechanism.gavels import Gavels
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import asked_gpus, by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.model import Migrate
@@ -50,7 +50,20 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             why[job.id] = f"it is to run on a {model} that others use before it"
     gangs = sorted((job for job in waiting if job.gang > 1), key=by_arrival)
     seats.serve(gangs)
+    why |= {job.id: _why_gang(job) for job in gangs}
+    why |= {
+        job.id: f"it waits until {asked_gpus(job, at_home=True)} is free: nobody is put aside for it"
+        for job in waiting
+        if job.gang == 1 and not _finds_room(seats, job)
+    }
     return seats.verdict({}, why, gangs)
+
+
+def _why_gang(job: JobFacts) -> str:
+    return (
+        "jobs on one GPU have theirs first, then gangs by arrival: "
+        f"it waits until {asked_gpus(job, at_home=job.started and not job.movable)} are free"
+    )
 
 
 def _finds_room(seats: Seats, job: JobFacts) -> bool:

@@ -15,7 +15,7 @@ from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading, until_edge
 from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
-from hs_core.mechanism.job_weights import Factors, Shares, Weighed, of_small, weigh
+from hs_core.mechanism.job_weights import Factors, Fits, Shares, Weighed, of_small, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.loads import Board, find_levels
@@ -48,14 +48,14 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     """All there is to decide."""
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     shares = _floats(traded.entitled)
-    mended, levels = _levels(world, shares, traded.entitled, speeds, {})
+    mended, due, levels = _levels(world, shares, traded.entitled, speeds, {})
     lags = Lags(world, levels, memory.get("lags", {})).observe(had_in_turn(world))
     factors = lags.factors()
-    board = Board(world, shares, levels, factors, mended)
+    board = Board(world, shares, levels, factors, due)
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory))
     if world.new or mover.done:
-        mended, levels = _levels(world, shares, traded.entitled, speeds, levels)
+        mended, due, levels = _levels(world, shares, traded.entitled, speeds, levels)
     fits = fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
@@ -69,14 +69,14 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
             "turns": split.dump_turns(played.turns),
             "books": played.table.books(),
             "lags": lags.dump(),
-            "weights": until_edge.dump(traded.entitled, mended, fits, factors),
+            "weights": until_edge.dump(traded.entitled, fits, factors),
         },
     )
     sequel = None
     if _are_settled(world, played, mover):
         decided = Decided(
             world=world,
-            shares=shares if mended is traded.entitled else _floats(mended),
+            levels=levels,
             lags=None if world.new or mover.done else lags,
             factors=factors,
             jobs=len(tickets),
@@ -101,8 +101,9 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
 def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verdict:
     """Within a quantum: who has no home is placed, and who must leave its server leaves. The rest is a matter of the next edge."""
     traded = trading.hold(world, base, speeds, memory.get("trades", ()))
-    mended, fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled)
-    board = Board(world, _floats(traded.entitled), find_levels(world, _floats(mended)), factors, mended)
+    fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled)
+    due = _floats(fits.shares)
+    board = Board(world, _floats(traded.entitled), find_levels(world, due), factors, due)
     place(board, speeds)
     mover = drain(board, speeds, LIMITS)
     tickets = weigh(world, fits, factors).tickets
@@ -129,11 +130,14 @@ def _plan(
 
 def _levels(
     world: World, shares: Mapping[At, float], entitled: Shares, speeds: Speeds, known: Mapping[str, Level]
-) -> tuple[Shares, dict[str, Level]]:
-    """Shares with amends made, and the levels of these; `known`: as they were before anybody has found a home, or another one."""
+) -> tuple[Shares, Mapping[At, float], dict[str, Level]]:
+    """Shares with amends made, the same as floats, and the levels of these; `known`: as they were before anybody has found a home, or another one."""
     levels = find_levels(world, shares, known)
     mended = amended(world, levels, entitled, shares, speeds)
-    return mended, levels if mended is entitled else find_levels(world, _floats(mended), levels)
+    if mended is entitled:
+        return mended, shares, levels
+    due = _floats(mended)
+    return mended, due, find_levels(world, due, levels)
 
 
 def _floats(shares: Shares) -> dict[At, float]:
@@ -212,11 +216,11 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     return not starts and (pace(len(world.jobs)) > 1 or all(moved.job.nodes == 1 for moved in mover.done))
 
 
-def _scales(world: World, entitled: Shares, factors: Factors, weighed: Weighed, played: _Played) -> Scales:
+def _scales(world: World, fits: Fits, factors: Factors, weighed: Weighed, played: _Played) -> Scales:
     if isinstance(weighed.tickets, JobTickets):
         return AtOnce(world, weighed.tickets, weighed.ats, factors, played.table)
     shared = [server.name for server in played.servers]
-    return OneByOne(world, entitled, weighed.tickets, played.table, shared)
+    return OneByOne(world, fits, weighed.tickets, played.table, shared)
 
 
 def _gangs(world: World, jobs: Sequence[JobFacts], tickets: Iterable[Fraction]) -> list[split.Gang]:

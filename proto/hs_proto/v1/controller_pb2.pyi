@@ -1096,7 +1096,7 @@ class JobView(_message.Message):
     note: _builtins.str
     checkpoint_step: _builtins.int
     tickets: _builtins.float
-    """jobTickets now"""
+    """jobTickets now; 0 where the policy is not fair: they decide nothing"""
     entitled_gpus: _builtins.float
     """what those tickets come to"""
     priority: _builtins.int
@@ -1645,10 +1645,16 @@ class SharesReply(_message.Message):
     WINDOW_S_FIELD_NUMBER: _builtins.int
     POOLS_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    FAIR_FIELD_NUMBER: _builtins.int
     window_s: _builtins.float
     """what the mean really covers"""
     read_only: _builtins.bool
     """as in InfoReply: who is entitled to what is not known just now"""
+    policy: _builtins.str
+    """in office"""
+    fair: _builtins.bool
+    """as in PolicyView; if not, nobody is to receive what they are entitled to"""
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShareView]: ...
     @_builtins.property
@@ -1660,10 +1666,12 @@ class SharesReply(_message.Message):
         window_s: _builtins.float = ...,
         pools: _abc.Iterable[Global___Pool] | None = ...,
         read_only: _builtins.bool = ...,
+        policy: _builtins.str = ...,
+        fair: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pools", b"pools", "read_only", b"read_only", "shares", b"shares", "window_s", b"window_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fair", b"fair", "policy", b"policy", "pools", b"pools", "read_only", b"read_only", "shares", b"shares", "window_s", b"window_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
+    check_generator,
     check_policies,
     cluster_of,
     cluster_options,
@@ -50,6 +51,7 @@ from hs_sim.cli.outputs import FileName, check_outputs
 )
 @click.option("--address", default="", help="Of the Ray or Dask cluster; without it one is started here.")
 @click.option("--json", "json_out", type=FileName(), help="Write one object per policy and seed here.")
+@click.option("--csv", "csv_out", type=FileName(), help="Write one line per policy and seed here.")
 @click.option(
     "--plot",
     type=FileName(),
@@ -64,6 +66,7 @@ def compare(
     where: str,
     address: str,
     json_out: Path | None,
+    csv_out: Path | None,
     plot: Path | None,
     **given: Any,
 ) -> None:
@@ -87,8 +90,9 @@ def compare(
         raise RefusedError(f"--workers: {workers}; expected 0 to 10000")
     if address and where == "local":
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
+    check_generator(trace, given)
     inputs = (trace, given["throughputs"], given["slowdowns"])
-    check_outputs(inputs, {"--json": json_out, "--plot": plot})
+    check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
     cases = []
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)
@@ -101,6 +105,8 @@ def compare(
     outcomes = show.run_all(cases, where=where, workers=workers, address=address)
     if json_out is not None:
         writers.write_json(json_out, [outcome.summary.as_dict() for outcome in outcomes])
+    if csv_out is not None:
+        writers.write_csv(csv_out, [outcome.summary.as_dict() for outcome in outcomes])
     if plot is not None:
         from hs_sim import pictures
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
@@ -39,6 +40,19 @@ _GENERATOR = (
     click.option("--models", default="", help="Generated: training models of table 1, comma-separated; all if left out."),
     click.option("--small", is_flag=True, help="Generated: no jobs over several servers."),
 )  # fmt: skip
+
+_GENERATED: tuple[str, ...] = (
+    "like",
+    "jobs",
+    "users",
+    "users_spread",
+    "jobs_per_hour",
+    "service_s",
+    "service_spread",
+    "models",
+    "small",
+)
+_LIKE_PHILLY: tuple[str, ...] = ("users", "users_spread", "service_s", "service_spread", "models")
 
 _CLUSTER = (
     click.option(
@@ -106,6 +120,29 @@ def check_policies(option: str, names: Sequence[str]) -> None:
             find(name)
         except RefusedError as refused:
             raise RefusedError(f"{option}: {refused}", refused.kind) from None
+
+
+def check_generator(path: Path | None, given: dict[str, Any]) -> None:
+    """Raises RefusedError for what was said and would say nothing: of the generator beside a file, or the other way round."""
+    if path is None and given.get("first"):
+        raise RefusedError(f"--first: {given['first']} without a file; expected one, or --jobs")
+    if path is not None:
+        idle, why = (
+            _GENERATED,
+            f"of generated workloads, beside {str(path)!r}; expected no file, or not this option",
+        )
+    elif given["like"] != "philly":
+        idle, why = (
+            _LIKE_PHILLY,
+            f"with --like {given['like']}, which does not go by it; expected not this option",
+        )
+    else:
+        return
+    context = click.get_current_context()
+    for name in idle:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            hint = " (--first: so many jobs of a file)" if name == "jobs" else ""
+            raise RefusedError(f"--{name.replace('_', '-')}: {why}{hint}")
 
 
 def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: Sequence[str]) -> Workload:

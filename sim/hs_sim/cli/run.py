@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hs_sim.cli.options import (
+    check_generator,
     check_policies,
     cluster_of,
     cluster_options,
@@ -65,6 +66,7 @@ def run(
     from hs_sim.metrics import summarize
 
     check_policies("--policy", (policy,))
+    check_generator(workload, given)
     inputs = (workload, given["throughputs"], given["slowdowns"])
     check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
     results: list[Result] = []

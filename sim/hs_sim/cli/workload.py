@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
+    check_generator,
     cluster_of,
     cluster_options,
     generator,
@@ -46,6 +47,7 @@ def generate(path: Path, seed: int, **given: Any) -> None:
     dump = dumps.get(path.suffix.lower())
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
+    check_generator(None, given)
     check_outputs([given["throughputs"]], {"PATH": path})
     load = made(seed_of(seed), given)
     writers.write_text(path, dump(load))

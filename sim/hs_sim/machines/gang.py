@@ -291,6 +291,7 @@ class Gang:
     def suspend(self, part: Part, tier: Tier) -> None:
         if part.way is Way.GONE:
             return
+        self.job.suspends += self.since_s is not None
         if tier is Tier.FREEZE:
             self._stand()
             part.frozen = True
@@ -300,7 +301,6 @@ class Gang:
         if part.way in (Way.COMING, Way.UP) or self._broken:
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
-        self.job.suspends += self.since_s is not None and tier is not Tier.CHECKPOINT
         if standing and tier is not Tier.CHECKPOINT:
             part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
             return

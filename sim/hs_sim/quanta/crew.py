@@ -1,9 +1,8 @@
 """Those who run in a quantum: what is asked of them several times in it, and of those who leave at its end, is looked up once."""
 
-from functools import cached_property
-
 import numpy as np
 
+from hs_core.lazy import lazy
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
@@ -22,31 +21,31 @@ class Crew:
         """It is of these, and they are where they were."""
         return jobs is self.jobs and self._as_of == self._fleet.changes
 
-    @cached_property
+    @lazy
     def owner(self) -> Ints:
         return self._fleet.owner[self.jobs]
 
-    @cached_property
+    @lazy
     def user(self) -> Ints:
         users: Ints = self.owner // len(self._fleet.servers.models)
         return users
 
-    @cached_property
+    @lazy
     def first(self) -> Ints:
         """The first of the servers of each."""
         rows: Ints = self._fleet.rows_of[0, self.jobs].astype(np.int64)
         return rows
 
-    @cached_property
+    @lazy
     def wide(self) -> Ints:
         """Which of them are on several, by place."""
         return self._fleet.wide[self.jobs].nonzero()[0]
 
-    @cached_property
+    @lazy
     def charged(self) -> Floats:
         return self._fleet.charged[self.jobs]
 
-    @cached_property
+    @lazy
     def gang(self) -> Ints:
         return self._fleet.gang[self.jobs]
 

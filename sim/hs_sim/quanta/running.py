@@ -20,7 +20,7 @@ class Running(Lives):
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
         local = self._turns.local
-        shared = local.any()
+        shared = np.count_nonzero(local) > 0  # of truths: sooner found than `any`
         odd = shared or staying or self._rising or self._pairs.any
         if not odd and np.array_equal(forced, self._run_now):  # all run on where they do
             self._rows.rest()
@@ -114,7 +114,7 @@ class Running(Lives):
         lose = ~stays[self._run_now]
         crew = Crew(fleet, chosen)
         winners = crew.only(~fleet.running[chosen])
-        if lose.any():
+        if np.count_nonzero(lose):
             losers = self._crew(self._run_now).only(lose)
             self._leave(losers, now_s)
             fleet.switched(losers.jobs)
@@ -166,7 +166,7 @@ class Running(Lives):
 
     def _clear_s(self, crew: Crew, now_s: float) -> Floats | float:
         """When those who left their servers have stopped, and they can begin there."""
-        if not (self._clears_s > now_s).any():
+        if not np.count_nonzero(self._clears_s > now_s):
             return now_s
         found: Floats = np.maximum(self._clears_s[crew.first], now_s)
         if crew.wide.size:

@@ -1,10 +1,10 @@
 """The turns of servers, as they were told: which gangs run whole, and where a server's own stride has what is left."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 
+from hs_core.lazy import lazy
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
@@ -21,7 +21,7 @@ class _Told:
         # Where nothing but whole gangs is said, it need not be known server by server. None: more is said.
         self.gangs = turns if isinstance(turns, GangTurns) else None
 
-    @cached_property
+    @lazy
     def rows(self) -> dict[int, Turn]:
         row_of = self._fleet.servers.row_of
         return {row_of[name]: turn for name, turn in self._turns.items() if turn.gangs or not turn.local}
@@ -37,7 +37,7 @@ class _Now:
     def __init__(self, ahead: _Told, last: _Told, late: Bools) -> None:
         self._ahead, self._last, self._late = ahead, last, late
 
-    @cached_property
+    @lazy
     def rows(self) -> dict[int, Turn]:
         late = self._late.tolist()
         now = {row: turn for row, turn in self._ahead.rows.items() if late[row]}

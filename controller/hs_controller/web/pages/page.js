@@ -190,7 +190,7 @@ function drawTiles() {
   const lost = seen.totals.lost_gpu_s;
   tiles.push(tile("Lost work of these jobs", `${lost.toFixed(0)} GPU-s`, lost >= 1 ? "bad" : "good", "must read 0"));
   const ratios = [...perUser()].filter(([, u]) => u.due > 0).map(([user, u]) => [u.got / u.due, user]).sort((a, b) => a[0] - b[0]);
-  if (ratios.length) {
+  if (ratios.length && seen.shares.fair) {
     const [ratio, user] = ratios[0];
     tiles.push(tile("Furthest below its share", `${(100 * ratio).toFixed(0)} %`, ratio < 0.8 ? "warn" : "good", `${user}, of the last ${span(seen.shares.window_s)}`));
   }
@@ -273,12 +273,12 @@ function drawWho() {
   const shown = found.length > ROWS ? found.sort((a, b) => most(b[1]) - most(a[1])).slice(0, ROWS) : found;
   const largest = new Map(pools.map((p) => [p.gpu_model, Math.max(0, ...all.map(([, u]) => u.pools.get(p.gpu_model)).filter(Boolean).flatMap((s) => [s.received_gpus, s.entitled_gpus]))]));
   const rows = shown.map(([user, u]) => {
-    const ratio = u.due > 0 ? `${(100 * u.got / u.due).toFixed(0)} %` : "–";
+    const ratio = u.due > 0 && seen.shares.fair ? `${(100 * u.got / u.due).toFixed(0)} %` : "–";
     return el("tr", {}, td(named(user)), ticketsCell(user, u.tickets), pools.map((p) => shareCell(u.pools.get(p.gpu_model), largest.get(p.gpu_model), user)), num(ratio), td(given(user)));
   });
   const heads = ["user", { text: "tickets", num: true }, ...pools.map((p) => p.gpu_model), { text: "received", num: true }, "gives → receives"];
   show("who", table(heads, rows, all.length ? "No user has such a name." : "Nobody has submitted a job yet."));
-  show("window", `GPUs received on average of the last ${span(seen.shares.window_s)} / entitled to now`);
+  show("window", `GPUs received on average of the last ${span(seen.shares.window_s)} / ${seen.shares.fair ? "entitled to now" : `what tickets come to, which ${seen.shares.policy} does not hold shares to`}`);
   show("users-sum", shown.length < found.length ? `the ${ROWS} who have most, of ${found.length}` : `${found.length} of ${all.length}`);
 }
 
@@ -425,7 +425,7 @@ function drawJobs() {
   const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || inOrder(a.user, b.user) || whole(a.id) - whole(b.id));
   const rows = found.map((job) => el("tr", { class: "link", onclick: () => { location.hash = `job/${job.id}`; } },
     num(el("a", { href: `#job/${job.id}` }, job.id), taskOf(job) ? ` (${taskOf(job)})` : ""), el("td", { class: "name" }, job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.length ? short(job.hosts.join(", ")) : "–"), el("td", { class: "nowrap" }, job.gpu_model),
-    num(gpus(job.entitled_gpus)), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), el("td", { class: "told" }, why(job))));
+    num(job.tickets ? gpus(job.entitled_gpus) : "–"), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), el("td", { class: "told" }, why(job))));
   const heads = [{ text: "job", num: true }, "name", "user", "state", { text: "GPUs", num: true }, "on", "model", { text: "share", num: true }, { text: "steps/s", num: true }, { text: "suspends / moves", num: true }, "why, and what next"];
   show("jobs", table(heads, rows, seen.totals.jobs ? "No job is like that." : "There is no job."));
   const like = seen.words === words.slice(0, WORDS).join(" ") ? seen.totals.found : 0; // not known until the next look
@@ -532,7 +532,7 @@ async function drawJob(id) {
       el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story)),
     el("div", { class: "two-columns" },
       el("section", {}, el("h2", {}, "What it has and had"), facts([
-        ["GPUs", `${view.gpus}${view.nodes > 1 ? ` over ${view.nodes} servers` : ""}`], ["on", view.hosts.join(", ")], ["model", view.gpu_model], ["share", `${gpus(view.entitled_gpus)} GPUs`],
+        ["GPUs", `${view.gpus}${view.nodes > 1 ? ` over ${view.nodes} servers` : ""}`], ["on", view.hosts.join(", ")], ["model", view.gpu_model], ["share", view.tickets ? `${gpus(view.entitled_gpus)} GPUs` : ""],
         ["steps", `${view.step}${view.steps_per_s ? `, ${view.steps_per_s.toFixed(2)} a second` : ""}`], ["GPU time", span(view.gpu_s)],
         ["submitted", new Date(view.submitted_at * 1000).toLocaleString()], ["started", view.started_at ? new Date(view.started_at * 1000).toLocaleString() : ""],
         ["checkpoint", whole(view.checkpoint_step) >= 0 && view.checkpoint_on.length ? `of step ${view.checkpoint_step}, on ${view.checkpoint_on.join(", ")}` : ""], ["note", view.note]])),

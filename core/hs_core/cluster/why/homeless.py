@@ -8,6 +8,7 @@ from hs_core.cluster.why.servers import source_away, unhealthy
 from hs_core.cluster.why.turns import for_gpus
 from hs_core.cluster.why.wording import goes_on
 from hs_core.model import Job
+from hs_core.policies import POLICIES
 from hs_core.words import counted, listed
 
 REASON_OF_MISFIT = {
@@ -60,6 +61,13 @@ def _misfit(misfit: Misfit) -> Why:
             reason=reason,
             text="no server has joined the cluster yet",
             next_step="it is placed when an agent connects; `hsctl nodes` lists the servers",
+        )
+    if misfit.of_one_model:
+        able = ", ".join(sorted(name for name, policy in POLICIES.items() if policy.needs.mixed))
+        return Why(
+            reason=reason,
+            text=f"under the policy in office it cannot run: it {misfit.text}",
+            next_step=f"it starts under a policy that lays a job over servers of several GPU models ({able}), or when such a server joins",
         )
     return Why(
         reason=reason,
