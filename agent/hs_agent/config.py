@@ -145,6 +145,9 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
     dev = top.flag("dev", default=False)
     controller = _controller(top, dev=dev)
     devices = top.word("devices", DeviceKind, DeviceKind.NVML)
+    use, root = top.word("cgroup", CgroupUse, CgroupUse.AUTO), _cgroup_root(top)
+    root = "" if use is CgroupUse.NONE else root
+    there_bytes = memory_bytes(root)
     config = Config(
         file=file,
         controller=controller,
@@ -166,14 +169,12 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         log_limit_bytes=top.size("log_limit", 64 << 20, low=64 << 10),
         keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
         preload=top.whole("preload", 2, low=0, high=64),
-        host_memory_budget_bytes=top.size("host_memory_budget", memory_bytes() // 2),
+        host_memory_budget_bytes=top.size("host_memory_budget", there_bytes // 2),
         # With all but nothing left free jobs have a process one at a time; more than there is nobody means.
-        host_memory_reserve_bytes=top.size(
-            "host_memory_reserve", memory_bytes() // 20, high=memory_bytes() - 1
-        ),
+        host_memory_reserve_bytes=top.size("host_memory_reserve", there_bytes // 20, high=there_bytes - 1),
         kill_grace_s=top.number("kill_grace_s", 10.0, low=0.0, high=3600.0),
-        cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
-        cgroup_root=_cgroup_root(top),
+        cgroup=use,
+        cgroup_root=root,
         path=top.text("path", "/usr/local/bin:/usr/bin:/bin"),
         launcher=_launcher(top),
         mps_pipe_dir=_mps_pipe_dir(top),
@@ -203,10 +204,10 @@ def _mps_pipe_dir(top: Table) -> str:
     return value
 
 
-def memory_bytes() -> int:
-    """Of this host, all of it that the control groups above us let us have."""
+def memory_bytes(root: str = "") -> int:
+    """Of this host, all of it that the control groups above jobs let them have. `root`: as in `limits`."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([there, *(limit for _, limit in limits.of_memory())])
+    return min([there, *(limit for _, limit in limits.of_memory(root))])
 
 
 def split_address(value: str) -> tuple[str, int] | None:

@@ -298,7 +298,8 @@ def _agent_runs(config: Config) -> bool:
 
 
 def _memory(config: Config) -> Finding:
-    total, left = memory_bytes(), host_memory.available_bytes()
+    root = config.cgroup_root
+    total, left = memory_bytes(root), host_memory.available_bytes(root)
     text = f"{total / 2**30:.0f} GiB, of which {config.host_memory_budget_bytes / 2**30:.0f} GiB for parked device memory"
     text += f"; {config.host_memory_reserve_bytes / 2**30:.1f} GiB are kept free"
     if left is None:

@@ -11,8 +11,10 @@ from hs_core.names import JobId
 MEMINFO = procs.PROC / "meminfo"
 
 
-def look(running: Iterable[tuple[JobId, int, JobCgroup]]) -> tuple[int | None, dict[JobId, int]]:
-    """What is left, and what each job holds: `running` has its shim's pid and its control group."""
+def look(
+    running: Iterable[tuple[JobId, int, JobCgroup]], root: str = ""
+) -> tuple[int | None, dict[JobId, int]]:
+    """What is left, and what each job holds: `running` has its shim's pid and its control group. `root`: as in `limits`."""
     held, uncounted = {}, {}
     for job, shim, group in running:
         counted = group.memory_bytes()
@@ -22,15 +24,15 @@ def look(running: Iterable[tuple[JobId, int, JobCgroup]]) -> tuple[int | None, d
             held[job] = counted
     for shim, tree in (trees(uncounted) if uncounted else {}).items():
         held[uncounted[shim]] = sum(map(resident_bytes, tree))
-    return available_bytes(), held
+    return available_bytes(root), held
 
 
-def available_bytes() -> int | None:
-    """What could still be taken without anything being pushed out, by the kernel's estimate, within the limits of groups above us. None: nobody says."""
+def available_bytes(root: str = "") -> int | None:
+    """What could still be taken without anything being pushed out, by the kernel's estimate, within the limits of groups above jobs. None: nobody says."""
     left = _fields(MEMINFO).get("MemAvailable")
     if left is None:
         return None
-    return min(left, *_left_of_groups())
+    return min(left, *_left_of_groups(root))
 
 
 def resident_bytes(pid: int) -> int:
@@ -57,9 +59,9 @@ def _below(children: Mapping[int, list[int]], root: int) -> Iterator[int]:
         todo += children.get(pid, ())
 
 
-def _left_of_groups() -> Iterator[int]:
+def _left_of_groups(root: str) -> Iterator[int]:
     yield 1 << 62
-    for folder, limit in limits.of_memory():
+    for folder, limit in limits.of_memory(root):
         used = next(iter(lines(folder / "memory.current")), "")
         if used.isdigit():
             droppable = _stat(folder / "memory.stat").get("inactive_file", 0)

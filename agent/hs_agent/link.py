@@ -290,7 +290,7 @@ class _Connection:
             gpus=self._sent_gpus,
             warnings=self.side.warnings,
             peer=self.side.peer_address,
-            memory_bytes=memory_bytes(),
+            memory_bytes=memory_bytes(self.config.cgroup_root),
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES
         last_words = self.side.last_words()
@@ -335,7 +335,7 @@ class _Connection:
             report.heard_term, report.heard_seq = self.side.heard()
             if self.side.left_bytes is not None:
                 report.memory.total_bytes, report.memory.available_bytes = (
-                    memory_bytes(),
+                    memory_bytes(self.config.cgroup_root),
                     self.side.left_bytes,
                 )
             report.troubles.extend(self.side.troubles)

@@ -191,6 +191,6 @@ class Watch:
 
     async def look_at_memory(self) -> None:
         running = [(key.job, job.shim.pid, job.group) for key, job in self._jobs.running.items()]
-        self.left_bytes, held = await asyncio.to_thread(host_memory.look, running)
+        self.left_bytes, held = await asyncio.to_thread(host_memory.look, running, self._config.cgroup_root)
         if self.left_bytes is not None:
             self._post(HostMemorySeen(now_s=boot_s(), available_bytes=self.left_bytes, held_bytes=held))

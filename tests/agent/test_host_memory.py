@@ -143,6 +143,15 @@ def test_a_limit_of_a_group_above_counts_like_the_host_s_own_memory(
     assert memory_bytes() == 4_096_000, "what is left is said of that"
     made = config.parse({"controller": "unix:/run/c.sock"})
     assert made.host_memory_reserve_bytes == 4_096_000 // 20, "of the host's memory nobody would be left any"
+    # Where jobs' groups are outside of ours, what is allowed to us is not their limit.
+    (jobs := place / "cgroup" / "jobs").mkdir()
+    assert host_memory.available_bytes("/jobs") == 5000 * 1024
+    (jobs / "memory.max").write_text("3000000\n")
+    (jobs / "memory.current").write_text("1000000\n")
+    assert (memory_bytes("/jobs"), host_memory.available_bytes("/jobs")) == (3_000_000, 2_000_000)
+    apart = {"controller": "unix:/run/c.sock", "cgroup_root": "/jobs"}
+    assert config.parse(apart).host_memory_reserve_bytes == 3_000_000 // 20
+    assert config.parse(apart | {"cgroup": "none"}).host_memory_reserve_bytes == 4_096_000 // 20
     (unit / "memory.max").write_text("1000\n")
     assert host_memory.available_bytes() == 0, "a limit that was lowered below what is used"
     (place / "meminfo").write_text("MemTotal: 9000 kB\n")

@@ -561,6 +561,18 @@ def test_who_is_let_go_to_save_costs_a_round_of_others_no_more_than_that_takes()
     assert sim.machine.report(TWO).run_s - before_s >= 2 * sim.quantum_s - 3.0
 
 
+def test_where_quanta_are_long_as_switching_is_slow_it_is_woken_after_one_as_is_wanted() -> None:
+    sim = HostSim(1)
+    for number in (1, 2, 3):
+        sim.job(number, ways=Ways(can_checkpoint=True, hold_s=45.0))
+    sim.send()
+    sim.run(3600.0)
+    while sim.machine.report(ONE).phase is not Phase.FROZEN:
+        sim.run(1.0)
+    assert sim.machine.saved()["quantum_s"] == 10 * sim.quantum_s
+    assert leaves_within(sim, sim.quantum_s + HostConfig().suspend_deadline_s + 2.0)
+
+
 def test_on_idle_gpus_it_is_woken_at_once() -> None:
     sim = frozen(2)
     sim.change(TWO, cancelled=True)

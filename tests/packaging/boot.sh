@@ -39,13 +39,11 @@ done
 ip link set lo up
 echo "$name" >"$root/etc/hostname"
 units=$root/etc/systemd/system
-mkdir -p "$units"
-printf '[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n' >"$units/trial.target"
-if [ ! -L "$units/trial.target.wants" ]; then
-    rm -rf "$units/multi-user.target.wants" # this machine's
-    mkdir "$units/multi-user.target.wants"
-    ln -s multi-user.target.wants "$units/trial.target.wants"
-fi
+enabled=$units/multi-user.target.wants
+[ -e "$folder/booted" ] || rm -rf "$enabled" # this machine's
+touch "$folder/booted"
+mkdir -p "$enabled"
+printf '[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\nWants=%s\n' "$(ls -x -w 0 "$enabled")" >"$units/trial.target"
 for masked in systemd-udevd.service systemd-firstboot.service systemd-networkd.service systemd-resolved.service \
     dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount sys-fs-fuse-connections.mount; do
     ln -sf /dev/null "$units/$masked"

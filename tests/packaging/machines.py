@@ -91,7 +91,10 @@ class Machine:
 
     def is_up(self) -> bool:
         """All that starts with it is there."""
-        return bool(self.init) and self.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}
+        return bool(self.init) and self.run("systemctl", "is-system-running").stdout.strip() in {
+            "running",
+            "degraded",
+        }
 
     def said(self, unit: str, word: str) -> str:
         """What systemd knows of a unit."""

@@ -233,6 +233,32 @@ def test_a_configuration_that_is_wrong_is_named_in_the_status_and_jobs_go_on(clu
     cancelled(cluster, job)
 
 
+@pytest.mark.parametrize("power_fails", [False, True], ids=["shut down", "the power fails"])
+def test_a_machine_that_is_booted_again_has_all_of_its_jobs_and_runs_each_once(
+    cluster: Machine, *, power_fails: bool
+) -> None:
+    job = counting(cluster)
+    until(lambda: len(cluster.must("hsctl", "logs", job).split()) > 1, "it counts")
+    before = {
+        row["id"]: row["state"] for row in json.loads(cluster.must("hsctl", "queue", "--all", "--json"))
+    }
+    cluster.reboot(power_fails=power_fails)
+    until(
+        lambda: of_job(cluster, job)["epoch"] == 1 and phase(cluster, job) == "running", "it has begun again"
+    )
+    after = {row["id"]: row["state"] for row in json.loads(cluster.must("hsctl", "queue", "--all", "--json"))}
+    assert after == before
+    said = until(
+        lambda: (said := cluster.must("hsctl", "logs", job).split()).count("1") == 2 and said,
+        "it counts anew",
+    )
+    assert said[:2] == ["1", "2"], "what it said before is kept"
+    assert cluster.must("ps", "-eo", "args").count(f"sh -c {COUNTS}") == 1
+    groups = cluster.file("/sys/fs/cgroup/system.slice/hs-agent.service").glob("heteroshare-*/*/")
+    assert [group.name for group in groups] == [f"{job}-1"]
+    cancelled(cluster, job)
+
+
 def test_the_controller_can_write_in_its_own_folders_alone(cluster: Machine) -> None:
     cluster.must("hsctl", "backup", "/root/backup.db")
     root = cluster.file(f"/proc/{process(cluster, 'hs-controller')}/mountinfo").read_text()

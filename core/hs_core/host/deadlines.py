@@ -157,7 +157,7 @@ def _checkpoint_later(board: Board, job: HostedJob) -> None:
 def hurry(board: Board, job: HostedJob) -> None:
     """One that is to leave for another host is asked again soon, also where it failed before it was to: others wait for it there, too."""
     if job.wanted.leave:
-        job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s + board.quantum_s)
+        job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s + board.wanted_quantum_s)
 
 
 def stays_here(board: Board, job: HostedJob) -> None:

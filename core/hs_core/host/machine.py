@@ -62,6 +62,7 @@ from hs_core.host import (
     memory,
     said,
     turns,
+    waking,
     wants,
 )
 from hs_core.host.board import Board, tickets_of
@@ -284,6 +285,7 @@ class HostMachine:
         board.enqueue()
         self._expire()
         if board.wanted_quantum_s > 0.0:
+            waking.cut_short(board)
             self._slice()
             self._wake()
         share_out(board.turn, board.jobs.values(), board.now_s)

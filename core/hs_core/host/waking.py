@@ -25,6 +25,15 @@ def wake(board: Board, this: Walk) -> list[HostedJob]:
     return woken
 
 
+def cut_short(board: Board) -> None:
+    """Where switching is slow quanta are longer than is wanted: one that waits so for its edge has it after as long as is wanted."""
+    if board.quantum_s > board.wanted_quantum_s and any(
+        _is_caught(board, job) and not job.part and able(board, job) and not why_not(board, job)
+        for job in board.jobs.values()
+    ):
+        board.quantum_s = max(board.wanted_quantum_s, board.now_s - board.edge_s)
+
+
 def why_not(board: Board, job: HostedJob) -> str:
     """Why one cannot be let go however long it waits; empty: it can, or there is nothing that keeps it."""
     if not _is_caught(board, job):
