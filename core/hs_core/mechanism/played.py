@@ -47,9 +47,9 @@ def played(gpus: int, jobs: Weighed) -> Played:
             free -= widths[at]
             runs[at] += counts
             virtual += widths[at] / total
-            most = max(before, last + DEBT * strides[at])
-            if (debt := passes[at] - most) > 0.0:  # nobody behind it could have had its GPUs
-                virtual -= debt * tickets[at] / total
+            if passes[at] > before and passes[at] > (most := last + DEBT * strides[at]):
+                most = max(most, before)  # nobody behind it could have had its GPUs
+                virtual -= (passes[at] - most) * tickets[at] / total
                 passes[at] = most
             passes[at] += strides[at]
             if free < narrowest:

@@ -49,6 +49,7 @@ class Spare:
         self._weights = {model: _Weights(mover.board, model) for model in self._world.models}
         # As long as nobody moves:
         self._turns: dict[HostName, Played] = {}
+        self._parts: dict[HostName, dict[JobId, float]] = {}
         self._idle: dict[str, Mapping[HostName, Played]] = {}
 
     def fill(self) -> None:
@@ -71,8 +72,8 @@ class Spare:
         """A job of that user has moved."""
         for weights in self._weights.values():
             weights.pop(user, None)
-        self._turns.clear()
-        self._idle.clear()
+        for known in (self._turns, self._parts, self._idle):
+            known.clear()
 
     def worse_off(self, job: JobFacts, source: str, target: str) -> bool:
         """In the other pool it can expect less than it gets on its own servers, whatever its user's share of theirs is."""
@@ -89,8 +90,11 @@ class Spare:
         return min([self._part_on(job, name) for name in self._world.homes[job.id]])
 
     def _part_on(self, job: JobFacts, name: HostName) -> float:
-        ids: list[JobId] = [other.id for other in self._there(name)]
-        return self._played(name).parts[ids.index(job.id)] if job.id in ids else 0.0
+        parts = self._parts.get(name)
+        if parts is None:
+            ids = [other.id for other in self._there(name)]
+            parts = self._parts[name] = dict(zip(ids, self._played(name).parts, strict=True))
+        return parts.get(job.id, 0.0)
 
     def _played(self, name: HostName) -> Played:
         found = self._turns.get(name)

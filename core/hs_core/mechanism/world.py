@@ -48,6 +48,7 @@ class World:
     settled: dict[JobId, str] = field(default_factory=dict)  # pools of those who were settled one by one
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
     _bands: dict[At, list[Band]] | None = None
+    _asked_in: dict[str, list[int]] = field(default_factory=dict)  # by model, until anybody moves
     _own: dict[int, Band] = field(default_factory=dict)  # bands that no other decision shares, by identity
 
     @property
@@ -64,13 +65,15 @@ class World:
         here, parts = self.at.get(name), self.parts.get(name)
         return (here.gpus if here else 0) + sum(parts.per_node if parts else ())
 
-    def asked_in(self, model: str) -> list[int]:
+    def asked_in(self, model: str) -> Sequence[int]:
         """The same of each server of a pool, by name."""
-        names, at, several = self.floor.servers[model].names, self.at, self.parts
-        asked = [at[name].gpus for name in names]
-        for place, name in enumerate(names) if several else ():
-            if name in several:
-                asked[place] += sum(several[name].per_node)
+        asked = self._asked_in.get(model)
+        if asked is None:
+            names, at, several = self.floor.servers[model].names, self.at, self.parts
+            asked = self._asked_in[model] = [at[name].gpus for name in names]
+            for place, name in enumerate(names) if several else ():
+                if name in several:
+                    asked[place] += sum(several[name].per_node)
         return asked
 
     @property
@@ -112,6 +115,7 @@ class World:
     def settle(self, job: JobFacts, home: Home) -> None:
         """The job lives there from now on (or will, once it has moved)."""
         model, gang = self.hosts[home[0]].model, job.gang
+        self._asked_in.clear()
         self.settled[job.id] = model
         at = (job.user, model)
         self.gpus[at] = self.gpus.get(at, 0) + gang
@@ -122,6 +126,7 @@ class World:
 
     def unsettle(self, job: JobFacts, home: Home) -> None:
         model = self.hosts[home[0]].model
+        self._asked_in.clear()
         self.gpus[job.user, model] -= job.gang
         self.kind_gpus[job.user, job.job_class, model] -= job.gang
         for bands, key in self._places(job, home):
