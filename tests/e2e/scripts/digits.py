@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import uncompiled  # noqa: F401
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
