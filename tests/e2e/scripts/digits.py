@@ -9,9 +9,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import lean  # noqa: F401
 import numpy as np
 import torch
-import uncompiled  # noqa: F401
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,16 +1,18 @@
-"""Runs a script whose torch has no compiler, or is imported first by one: a first optimizer loads it to say that it is not to be compiled, which takes as
-long as torch itself in every process of a job. Nothing of what is trained is another. Scripts as they are, compiler and all, are tests/job's matter.
+"""torch as far as a job needs it that nothing compiles: imported by a script before torch, or given the script to run.
 
-usage: uncompiled.py SCRIPT [ARG…]
+A first optimizer loads torch's compiler to say that it is not to be compiled, which takes as long as torch itself in every process of a job. Nothing of
+what is trained is another. Scripts as they are, compiler and all, are tests/job's matter; DDP asks for more of it than there is here.
+
+usage: lean.py SCRIPT [ARG…]
 """
 
+import gc
+import importlib
 import runpy
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-
-import torch
 
 
 def as_it_is(function: Any, *_: object, **__: object) -> Any:
@@ -29,6 +31,9 @@ class Compiler(ModuleType):
     trace_rules = SimpleNamespace(clear_lru_cache=nothing)
 
 
+gc.disable()  # nothing of it is garbage, which is looked for a tenth of the time
+torch: Any = importlib.import_module("torch")
+gc.enable()
 torch._dynamo = sys.modules["torch._dynamo"] = Compiler("torch._dynamo")
 
 if __name__ == "__main__":
