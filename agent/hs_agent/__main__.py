@@ -141,7 +141,7 @@ def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> s
 
 
 def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
-    gc.disable()  # nothing of what is imported is garbage: looked through again and again it takes a tenth of the start
+    gc.disable()  # nothing of what is imported is garbage, which is looked for again and again
     try:
         from hs_agent.run import serve
         from hs_daemon import logs

@@ -1,7 +1,7 @@
 """torch as far as a job needs it that nothing compiles: imported by a script before torch, or given the script to run.
 
 A first optimizer loads torch's compiler to say that it is not to be compiled, which takes as long as torch itself in every process of a job. Nothing of
-what is trained is another. Scripts as they are, compiler and all, are tests/job's matter; DDP asks for more of it than there is here.
+what is trained is another. Scripts as they are, compiler and all, are tests/job's matter.
 
 usage: lean.py SCRIPT [ARG…]
 """
@@ -24,11 +24,16 @@ def nothing() -> None:
 
 
 class Compiler(ModuleType):
-    """As much of it as optimizers and process groups ask for where nothing is compiled."""
+    """As much of it as optimizers, process groups and DDP ask for where nothing is compiled."""
 
     disable = staticmethod(as_it_is)
     graph_break = staticmethod(nothing)
-    trace_rules = SimpleNamespace(clear_lru_cache=nothing)
+    trace_rules = SimpleNamespace(
+        clear_lru_cache=nothing,
+        LEGACY_MOD_INLINELIST=set(),
+        get_legacy_mod_inlinelist=SimpleNamespace(cache_clear=nothing),
+    )
+    utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
 
 
 gc.disable()  # nothing of it is garbage, which is looked for a tenth of the time
