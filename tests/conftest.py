@@ -15,11 +15,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LONGEST = (
     "tests/e2e/test_servers.py",
     "tests/e2e/test_copies.py",
-    "tests/e2e/test_elastic.py",
     "tests/e2e/test_links.py",
     "tests/job/test_exact.py",
-    "tests/e2e/test_strategies.py",
+    "tests/e2e/test_elastic.py",
     "tests/e2e/test_sharing.py",
+    "tests/e2e/test_strategies.py",
     "tests/packaging/test_systemd.py",
     "tests/job/test_trainers.py",
     "tests/e2e/test_faults.py",

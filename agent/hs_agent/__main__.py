@@ -1,6 +1,7 @@
 """hs-agent: runs the node agent, shows what it detects, checks a host."""
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -140,8 +141,12 @@ def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> s
 
 
 def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
-    from hs_agent.run import serve
-    from hs_daemon import logs
+    gc.disable()  # nothing of what is imported is garbage, which is looked for again and again
+    try:
+        from hs_agent.run import serve
+        from hs_daemon import logs
+    finally:
+        gc.enable()
 
     config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)
     logs.set_up()

@@ -412,7 +412,9 @@ def test_a_process_whose_name_is_no_text_keeps_nobody_from_being_found(settings,
     other = subprocess.Popen([sleeper, "600"])
     left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
     try:
-        assert Path(f"/proc/{other.pid}/comm").read_bytes() == b"caf\xe9 )\n"
+        # The kernel gives it its name after it has closed what Popen waits for.
+        comm = Path(f"/proc/{other.pid}/comm")
+        wait_for(lambda: comm.read_bytes() == b"caf\xe9 )\n", "it has its name")
         assert procs.stat(other.pid).ppid == os.getpid()
         assert {left.pid, other.pid} <= {found.pid for found in procs.descendants(os.getpid())}
         assert launcher.running_shim(launcher.folder(key)) is None

@@ -116,6 +116,9 @@ class FakeAgent:
                     raise
                 # Refused while it spoke: the library makes its own word of that, and the refusal is lost.
                 self._call = self._link.Connect()
+            except asyncio.InvalidStateError:
+                await self._call.read()  # refused before it had said all
+                raise
         self._reading = asyncio.create_task(self._read())
         await self.until(lambda: self.welcome is not None and bool(self.wanted))
         return self
@@ -131,16 +134,16 @@ class FakeAgent:
                         self.wanted.append(message.wanted)
                     case "log":
                         for data in self.on_log(message.log):
-                            await self._call.write(agent_pb2.FromAgent(log=data))
+                            await self._answer(log=data)
                     case "exec":
                         for data in self.on_exec(message.exec):
-                            await self._call.write(agent_pb2.FromAgent(exec=data))
+                            await self._answer(exec=data)
                     case "doctor" if self.doctor is not None:
                         said = agent_pb2.DoctorSaid(request_id=message.doctor.request_id, text=self.doctor)
-                        await self._call.write(agent_pb2.FromAgent(doctor=said))
+                        await self._answer(doctor=said)
                     case "taken":
                         for data in self.on_taken(message.taken):
-                            await self._call.write(agent_pb2.FromAgent(log=data))
+                            await self._answer(log=data)
                     case "cancel":
                         self.cancelled.add(message.cancel.request_id)
                 async with self._changed:
@@ -149,6 +152,11 @@ class FakeAgent:
             self.error = error
             async with self._changed:
                 self._changed.notify_all()
+
+    async def _answer(self, **body: object) -> None:
+        """What is being answered was read before the call's end, which is not to say that this is: the next read says what ended it."""
+        with contextlib.suppress(asyncio.InvalidStateError):
+            await self._call.write(agent_pb2.FromAgent(**body))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60), self._changed:

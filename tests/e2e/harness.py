@@ -180,7 +180,7 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
-        self.process("down", "--state", str(self.state))
+        self.hsctl("down", "--state", str(self.state), code=None)
 
     def client(self) -> Client:
         return Client(f"unix:{self.socket()}")

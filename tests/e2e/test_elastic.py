@@ -11,7 +11,11 @@ from hs_core.forms import ENOUGH_NOISE
 from tests.e2e.harness import Cluster, until
 
 NewCluster = Callable[..., Cluster]
-SCRIPT = Path(__file__).resolve().parents[2] / "examples/elastic.py"
+TRAIN = [
+    sys.executable,
+    str(Path(__file__).parent / "scripts/lean.py"),
+    str(Path(__file__).resolve().parents[2] / "examples/elastic.py"),
+]
 EXAMPLES = 1_536  # of an epoch
 ELASTIC = ("--torchrun", "-G", "1", "--gpus-max", "2", "--batch", "64", "--batch-max", "256")
 
@@ -32,7 +36,7 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
     cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann", "--user", "bob")
     cluster.hsctl("policy", "set", "pollux")
     path = tmp_path / "curve"
-    train = [sys.executable, str(SCRIPT), "--epochs", "40", "--step-s", "0.04", "--curve", str(path)]
+    train = [*TRAIN, "--epochs", "40", "--step-s", "0.04", "--curve", str(path)]
     limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
     job = cluster.submit(*ELASTIC, *limits, "--", *train, user="ann")
     until(lambda: len(curve(path)) > 30, "it trains", 180)
@@ -82,7 +86,7 @@ def test_a_job_on_two_ranks_measures_how_noisy_its_gradients_are(
 ) -> None:
     cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann")
     cluster.hsctl("policy", "set", "pollux")
-    train = [sys.executable, str(SCRIPT), "--epochs", "1000", "--curve", str(tmp_path / "curve")]
+    train = [*TRAIN, "--epochs", "1000", "--curve", str(tmp_path / "curve")]
     wishes = (
         "--torchrun",
         "-G",
@@ -122,7 +126,7 @@ def test_an_elastic_job_grows_onto_a_second_server_and_leaves_it_again_and_no_st
 
     first = comes(0)
     path = tmp_path / "curve"
-    train = [sys.executable, str(SCRIPT), "--epochs", "100000", "--step-s", "0.04", "--curve", str(path)]
+    train = [*TRAIN, "--epochs", "100000", "--step-s", "0.04", "--curve", str(path)]
     limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
     job = cluster.submit(*ELASTIC, "--topology", "any", *limits, "--", *train, user="ann")
     until(lambda: len(curve(path)) > 10, "it trains", 180)

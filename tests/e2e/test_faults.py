@@ -100,10 +100,10 @@ def test_jobs_outlive_their_agent_and_are_adopted_with_the_right_exit_codes(
     go = tmp_path / "go"
     os.mkfifo(go)
     ends = cluster.submit("--", "/bin/sh", "-c", f"read x < {go}; exit 7", user="ann")
-    shot = cluster.submit(
-        "--", "/bin/sh", "-c", f"echo $$ > {tmp_path}/pid; read x < {go}; kill -SEGV $$", user="ann"
-    )
-    until(lambda: steps(tmp_path / "lasting") > 20 and (tmp_path / "pid").exists(), "the jobs run")
+    told = tmp_path / "pid"
+    shoots = f"echo $$ > {told}.new; mv {told}.new {told}; read x < {go}; kill -SEGV $$"
+    shot = cluster.submit("--", "/bin/sh", "-c", shoots, user="ann")
+    until(lambda: steps(tmp_path / "lasting") > 20 and told.exists(), "the jobs run")
     until(
         lambda: all(v.state == "running" for v in cluster.views().values()),
         "the controller knows that they run",
@@ -115,7 +115,7 @@ def test_jobs_outlive_their_agent_and_are_adopted_with_the_right_exit_codes(
     before = steps(tmp_path / "lasting")
     with go.open("w") as both:
         both.write("\n\n")
-    pid = int((tmp_path / "pid").read_text())
+    pid = int(told.read_text())
     until(lambda: not alive(pid), "the job ended while there was no agent")
     until(lambda: steps(tmp_path / "lasting") > before + 50, "the other one trains on")
 

@@ -12,6 +12,7 @@ from tests.e2e.harness import Cluster, learn, learned, uninterrupted, until
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/accumulate.py"
+LEAN = Path(__file__).parent / "scripts/lean.py"
 
 
 def losses(path: Path) -> list[float]:
@@ -21,6 +22,7 @@ def losses(path: Path) -> list[float]:
 def train(curve: Path, steps: int, step_s: float = 0.02) -> list[str]:
     return [
         sys.executable,
+        str(LEAN),
         str(SCRIPT),
         "--steps",
         str(steps),

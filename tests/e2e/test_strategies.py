@@ -12,6 +12,7 @@ from tests.e2e.harness import Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/strategies.py"
+LEAN = Path(__file__).parent / "scripts/lean.py"
 ASKS = ("--torchrun", "-G", "2", "--strategy", "dp=2", "--strategy", "tp=2", "-e", "OMP_NUM_THREADS=1")
 
 
@@ -26,7 +27,8 @@ def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_on
     cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "1", "--user", "ann")
     cluster.hsctl("policy", "set", "tesserae-las")
     path, epochs = tmp_path / "curve", 25
-    train = [sys.executable, str(SCRIPT), "--epochs", str(epochs), "--step-s", "0.04", "--curve", str(path)]
+    words = [str(LEAN), str(SCRIPT), "--epochs", str(epochs), "--curve"]
+    train = [sys.executable, *words, str(path), "--step-s", "0.04"]
     job = cluster.submit(*ASKS, "--", *train, user="ann")
     until(lambda: len(curve(path)) > 5, "it trains", 120)
     assert (curve(path)[0]["dp"], curve(path)[0]["tp"]) == (2, 1), "the first that it declared comes first"
@@ -40,7 +42,7 @@ def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_on
     ended = cluster.until_state(job, "succeeded", "failed", within_s=300)
     assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
     whole_path = tmp_path / "alone"
-    alone([str(SCRIPT), "--epochs", str(epochs), "--curve", str(whole_path)], ranks=2)
+    alone([*words, str(whole_path)], ranks=2)
     rows, whole = curve(path), curve(whole_path)
     assert [row["step"] for row in rows] == list(range(1, len(whole) + 1)), (
         "no step was done twice, none left out"

@@ -223,6 +223,24 @@ def test_a_program_whose_extra_was_not_installed_says_which_one(
     assert done.stderr == f"{said}is not installed: pip install 'heteroshare[{extra}]'\n"
 
 
+def test_a_controller_without_a_page_does_not_load_what_would_serve_one(tmp_path: Path) -> None:
+    file = tmp_path / "controller.toml"
+    file.write_text(
+        f'state_dir = "{tmp_path}/state"\nsocket = "{tmp_path}/c.sock"\ndev = true\nweb_listen = "127.0.0.1:0"\n'
+    )
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn')))\n"
+        "from hs_controller.__main__ import cli\n"
+        "print('loaded', flush=True)\n"
+        f"cli(['run', '--config', {str(file)!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (1, "loaded\n")
+    assert done.stderr.endswith(" is not installed: pip install 'heteroshare[controller]'\n"), done.stderr
+
+
 def test_hsctl_without_a_simulator_says_so_before_it_asks_the_controller() -> None:
     done = without_extras("hs_client", "--controller", "unix:/nowhere", "simulate", "--policy", "fifo")
     assert done.returncode == 1

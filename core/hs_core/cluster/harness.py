@@ -96,6 +96,8 @@ class World:
 
     def handle(self, event: ClusterEvent) -> Outcome:
         self.outcome = self.machine.handle(event)
+        if isinstance(event, QuantumEnded):
+            self.wake_s = None  # it is over; where there is to be another, it is said
         self.policy = self.machine.policy  # as the journal has it, over restarts
         for command in self.outcome.commands:
             match command:
