@@ -1,6 +1,5 @@
 """Several agents as processes on one machine, each with a scripted controller of its own."""
 
-import contextlib
 import os
 import socket
 import sys
@@ -9,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hs_agent.procs import descendants
 from hs_core.reports import JobReport
 from hs_core.wanted import Peer, Turn, WantedJob
 
@@ -58,16 +56,6 @@ class Hosts:
 
     def all_report(self, job: int, condition: Callable[[JobReport], Any], what: str) -> list[JobReport]:
         return [each.wait_report(job, condition, what) for each in self.controllers]
-
-    def waited_s(self) -> float:
-        """For a core, by all threads of agents and their jobs, so far. On a machine with fewer cores than it has to do that is nobody's delay here."""
-        agents = [daemon.process.pid for daemon in self.daemons if daemon.process is not None]
-        waited_ns = 0
-        for pid in (each for agent in agents for each in (agent, *(one.pid for one in descendants(agent)))):
-            for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                    waited_ns += int(thread.read_text().split()[1])
-        return waited_ns / 1e9
 
     def log(self, number: int, job: int, epoch: int = 1) -> str:
         for folder in ("state/jobs", "state/ended"):

@@ -60,12 +60,9 @@ def test_a_gang_over_two_hosts_stops_at_one_step_and_trains_as_if_it_had_not_bee
     )
     hosts.want(both)
     hosts.all_report(1, lambda r: r.phase is Phase.RUNNING and r.step > 0, "training")
-    waited_s = []
     for turn in range(3):
-        before_s = hosts.waited_s()
         hosts.want([replace(each, paused=rank == turn % 2 or turn > 1) for rank, each in enumerate(both)])
         stopped = wait_for(lambda turn=turn: _stops(hosts, turn + 1), "both stopped")
-        waited_s.append(hosts.waited_s() - before_s)
         assert stopped[0][-1][0] == stopped[1][-1][0]
         hosts.want(both)
         hosts.all_report(1, lambda r: r.phase is Phase.RUNNING, "on")
@@ -73,11 +70,8 @@ def test_a_gang_over_two_hosts_stops_at_one_step_and_trains_as_if_it_had_not_bee
     assert [each.reports[1].exit.code for each in hosts.controllers] == [0, 0]
     assert said(hosts.log(0, 1), hosts.log(1, 1)) == uninterrupted(*argv)
     skews_s = [abs(a - b) for (_, a), (_, b) in zip(*_stops(hosts, 3), strict=True)]
-    told = [
-        (round(1000 * skew, 1), round(1000 * waited)) for skew, waited in zip(skews_s, waited_s, strict=True)
-    ]
-    sys.stdout.write(f"skew of the stops in ms, and what was waited for a core meanwhile: {told}\n")
-    assert max(skew - waited for skew, waited in zip(skews_s, waited_s, strict=True)) < 0.1, told
+    sys.stdout.write(f"skew of the stops in ms: {[round(1000 * each, 1) for each in skews_s]}\n")
+    assert max(skews_s) < 0.1
 
 
 def _stops(hosts: Hosts, count: int) -> list[list[tuple[int, float]]] | None:
