@@ -45,9 +45,7 @@ def _each(scene: Scene) -> str:
 
 def _beside(job: Job) -> str:
     others = job.report.beside if job.report is not None else ()
-    return (
-        f", shared with {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
-    )
+    return f", shared with {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
 
 
 def _as(scene: Scene) -> str:
