@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.lazy import lazy
+from hs_core.mechanism import nested
 from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
@@ -109,7 +110,7 @@ class Pool:
         self.model = model
         self.names, self.index, self.gpus, self.width = there.names, there.index, there.gpus, there.width
         self.accepts, self.fits = there.accepts, there.fits
-        self._hosts = world.hosts
+        self._world, self._hosts = world, world.hosts
         self._colds: dict[str, NDArray[np.bool_]] = {}  # by data set
         self.tickets: NDArray[np.float64] = np.zeros(len(self.names), dtype=np.float64)
         self.asked: NDArray[np.int64] = np.zeros(
@@ -210,7 +211,7 @@ class Pool:
         self.asked[at] += gpus
 
     def best(self, job: JobFacts, per_gpu: float) -> Home:
-        """The servers with least load once the job is there; ties: those where it still fits, that have its data, the fullest, then by name."""
+        """The servers with least load once the job is there; ties: those where a gang's home crosses least (`nested`), where it still fits, that have its data, the fullest, then by name."""
         fits = self.fits(shape_of(job))
         tickets = self.tickets
         change = per_gpu - self.per_gpu.get(job.user, 0.0)
@@ -231,7 +232,31 @@ class Pool:
             left = self.gpus[some] - self.asked[some] - job.per_node
             cold = self._cold(job.dataset)[some] if job.dataset else np.zeros(len(some), dtype=np.bool_)
             some = some[np.lexsort((some, np.abs(left), cold, left < 0, load[some]))]
-        return tuple(self.names[at] for at in some[: job.nodes])
+        chosen = some.tolist()
+        if len(some) > job.nodes > 1:
+            chosen = self._nested(job, chosen, load[some])
+        return tuple(self.names[at] for at in chosen[: job.nodes])
+
+    def _nested(self, job: JobFacts, order: list[int], load: NDArray[np.float64]) -> list[int]:
+        """Of these servers, the best first, `nodes` that are no fuller than the fullest of the first ones."""
+        most = max(nested.LOOKED_AT, 8 * job.nodes)
+        alike = order[: int(np.searchsorted(load, load[job.nodes - 1], side="right"))][:most]
+        if len(alike) == job.nodes or not self._world.parts:
+            return alike
+        gangs: dict[frozenset[int], int] = {}
+        for other in {other.id: other for at in alike for other in self._in_its_way(job, at)}.values():
+            home = frozenset([self.index[name] for name in self._world.where(other) if name in self.index])
+            gangs[home] = gangs.get(home, 0) + other.gang
+        return nested.choose(alike, job.nodes, gangs) if gangs else alike
+
+    def _in_its_way(self, job: JobFacts, at: int) -> list[JobFacts]:
+        """Other gangs with a part there beside which it cannot run."""
+        most = int(self.gpus[at]) - job.per_node
+        return [
+            other
+            for other in self._world.parts.get(self.names[at], NOBODY).jobs
+            if other.per_node > most and other.id != job.id
+        ]
 
     def _cold(self, dataset: str) -> NDArray[np.bool_]:
         """Servers on which nobody has read that data yet."""

@@ -1,0 +1,46 @@
+"""Gangs over several whole servers, for days: what comes and goes leaves homes behind that have to fit together."""
+
+import pytest
+
+from hs_core.dice import roll
+from hs_core.names import UserName
+from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+HOURS = 40
+USER = UserName("ann")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gangs_of_one_two_and_four_servers_have_nearly_all_gpus_that_are_due_to_them(seed: int) -> None:
+    dice = roll(31, seed)
+    jobs: list[SimJob] = []
+    now_s = 0.0
+    while now_s < HOURS * 3600:
+        nodes, lasts_s = dice.choice([1, 2, 4]), dice.expovariate(1 / 10_800)
+        jobs.append(
+            SimJob(
+                id=len(jobs) + 1,
+                user=USER,
+                arrival_s=now_s,
+                steps=1 + int(10 * lasts_s),
+                job_class="gangs",
+                gpus=4,
+                nodes=nodes,
+                state_bytes=1 << 30,
+            )  # fmt: skip
+        )
+        now_s += dice.expovariate(1 / 1_575)  # as much work as the pool can do
+    result = run_quanta(
+        Experiment(
+            cluster=ClusterSpec(pools=(Pool(model="K80", servers=16, gpus_per_server=4),)),
+            workload=Workload(
+                name="gangs", jobs=tuple(jobs), tickets={USER: 100.0}, rates={("gangs", "K80"): 10.0}
+            ),
+            until_s=HOURS * 3600.0,
+        )
+    )
+    samples = result.samples[4 * 60 :]
+    had = sum(gpus for sample in samples for gpus in sample.gpus.values())
+    due = sum(gpus for sample in samples for gpus in sample.entitled.values())
+    assert had > 0.9 * due
