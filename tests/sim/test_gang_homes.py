@@ -28,7 +28,7 @@ def test_gangs_of_one_two_and_four_servers_have_nearly_all_gpus_that_are_due_to_
                 gpus=4,
                 nodes=nodes,
                 state_bytes=1 << 30,
-            )  # fmt: skip
+            )
         )
         now_s += dice.expovariate(1 / 1_575)  # as much work as the pool can do
     result = run_quanta(
