@@ -158,7 +158,9 @@ def make_room(
     larger than they had said, others leave as far as they can. `there`: the residents; `fixed`: those of them that stay.
     """
     for sparing in (False, True):
-        more = _make_room(board, job, gpus, there=there, parked=parked, rank=rank, fixed=fixed, sparing=sparing)
+        more = _make_room(
+            board, job, gpus, there=there, parked=parked, rank=rank, fixed=fixed, sparing=sparing
+        )
         if more is not None:
             return more
     return None
