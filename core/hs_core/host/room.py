@@ -157,7 +157,8 @@ def make_room(
     Those whose turn is furthest away go first; where host memory does not hold all of them, those that can write a checkpoint leave it to the others. A job whose state is on the GPU already fits; but where jobs turned out
     larger than they had said, others leave as far as they can. `there`: the residents; `fixed`: those of them that stay.
     """
-    for sparing in (False, True):
+    either = any(other.can_swap and other.can_checkpoint for gpu in gpus for other in there.get(gpu, ()))
+    for sparing in (False, True) if either else (False,):
         more = _make_room(
             board, job, gpus, there=there, parked=parked, rank=rank, fixed=fixed, sparing=sparing
         )

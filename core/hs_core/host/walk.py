@@ -142,7 +142,7 @@ class Walk:
     def could_have(self, job: HostedJob, gpus: tuple[GpuId, ...] | None = None) -> tuple[GpuId, ...]:
         """These GPUs, or whichever it would be started on, were nobody picked before it; () if the memory of those is held all the same."""
         board = self.board
-        kept = {gpu for o in board.jobs.values() if o is not job and board.immovable(o) for gpu in o.gpus}
+        kept = {gpu for o in self.holders.values() if o is not job and board.immovable(o) for gpu in o.gpus}
         if gpus is None:
             usable = [gpu for gpu in board.gpus if board.usable(gpu) and gpu not in kept]
             gpus = self.choose(job, [gpu for gpu in usable if self._has_room_first(job, (gpu,))]) or ()
