@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hs_core.host import HostConfig
+from hs_core.host.hosted import HostedJob
+from hs_core.host.room import excess_bytes, parked_by, residents, size_bytes
 from hs_core.model import OnPartition, SuspendMode
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier
@@ -277,6 +279,11 @@ class AnyHost(RuleBasedStateMachine):
         return found
 
 
+def parks(job: HostedJob) -> bool:
+    """Host memory holds its state, or is about to."""
+    return job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
+
+
 class CivilHost(AnyHost):
     """Jobs that answer: then nobody starves and the shares come out as well."""
 
@@ -290,13 +297,46 @@ class CivilHost(AnyHost):
         if not waiting or sum(self.sim.wanted[r.job].tickets for r in waiting) > 20:
             return
         before = {r.job: r.run_s for r in waiting}
+        shut_out: set[JobId] = set()
         self.sim.away = False
-        self.sim.quanta(STARVED_QUANTA)
+        for _ in range(STARVED_QUANTA):
+            shut_out |= {job for job in before if not self.has_room(job)}
+            self.sim.quanta(1)
         for report in self.sim.machine.reports():
-            if report.exit is None and report.job in before:
+            if report.exit is None and report.job in before.keys() - shut_out:
                 assert report.run_s > before[report.job], (
                     f"job {report.job} got nothing in {STARVED_QUANTA} quanta: {report.note}"
                 )
+
+    def has_room(self, id_: JobId) -> bool:
+        """It fits beside those whose device memory nothing moves, on its own GPUs or wherever else it could go."""
+        board = self.sim.machine._board
+        job = board.jobs.get(id_)
+        if job is None or job.ended or job.resident:
+            return True
+        swaps = self.host_takes_all()
+        there = {
+            gpu: [size_bytes(board, other) for other in jobs if self.stays(other, swaps)]
+            for gpu, jobs in residents(board).items()
+        }
+        fitting = {gpu for gpu in board.gpus if excess_bytes(board, job, gpu, there.get(gpu, ())) <= 0}
+        bound = job.alive and not job.can_checkpoint
+        return fitting.issuperset(job.gpus) if bound else job.gang <= len(fitting)
+
+    def stays(self, job: HostedJob, swaps: bool) -> bool:
+        """It holds device memory until it ends, as its state has nowhere to go."""
+        return job.resident and not (self.sim.ways[job.id].can_checkpoint or (swaps and self.may_swap(job)))
+
+    def may_swap(self, job: HostedJob) -> bool:
+        ways = self.sim.ways[job.id]
+        return ways.can_swap and not ways.swap_fails
+
+    def host_takes_all(self) -> bool:
+        """The budget holds at once what lies there and what has nowhere else to go: who is swapped keeps nobody from being swapped."""
+        board = self.sim.machine._board
+        lies = [job for job in board.jobs.values() if job.alive and (parks(job) or self.may_swap(job))]
+        going = [job for job in lies if parks(job) or not self.sim.ways[job.id].can_checkpoint]
+        return sum(map(parked_by, going)) <= board.config.host_memory_budget_bytes
 
     def shares(self, job: JobId) -> bool:
         """It has a part in what the host gives to its own jobs."""

@@ -1,5 +1,7 @@
 """How the agent's mind takes a job from its GPUs: hook, freezer, swap, checkpoint; and what it does where that fails."""
 
+from typing import Any
+
 import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
@@ -369,3 +371,55 @@ def test_a_checkpoint_whose_word_was_lost_is_not():
     sim.quanta(6)
     assert sim.machine.report(JobId(1)).exit is None
     assert sim.machine.report(JobId(1)).checkpoint_generation == sim.generations[JobId(1)]
+
+
+def swappable(gib: int, **more: bool) -> dict[str, Any]:
+    return {"memory_bytes": gib * GIB, "ways": Ways(can_swap=True, **more)}
+
+
+def test_who_finds_no_memory_on_the_gpus_that_are_left_has_its_turns_on_another():
+    """Three GPUs are their jobs' for good; three jobs that can be swapped share the fourth."""
+    sim = HostSim(4, config=HostConfig(host_memory_budget_bytes=256 * GIB))
+    for number in (1, 2, 3):
+        sim.job(number, memory_bytes=12 * GIB)
+    sim.send()
+    sim.quanta(10)
+    for number in (4, 5, 6):
+        sim.job(number, **swappable(12))
+        sim.send()
+        sim.quanta(5)
+    before = [sim.gpu_s(JobId(number)) for number in (4, 5, 6)]
+    sim.quanta(60)
+    for number, gpu_s in zip((4, 5, 6), before, strict=True):
+        assert sim.gpu_s(JobId(number)) - gpu_s == pytest.approx(1200, abs=180)
+
+
+def test_one_whose_place_was_taken_for_good_while_it_was_swapped_goes_where_it_has_room():
+    sim = HostSim(2, config=HostConfig(host_memory_budget_bytes=256 * GIB))
+    for number in (1, 2):
+        sim.job(number, **swappable(12, can_checkpoint=True))
+    sim.send()
+    sim.quanta(3)
+    sim.job(3, memory_bytes=12 * GIB)
+    sim.send()
+    sim.quanta(10)
+    before = [sim.gpu_s(JobId(number)) for number in (1, 2)]
+    sim.quanta(20)
+    for number, gpu_s in zip((1, 2), before, strict=True):
+        assert sim.gpu_s(JobId(number)) - gpu_s == pytest.approx(600, abs=90)
+
+
+def test_who_can_write_a_checkpoint_leaves_host_memory_to_who_cannot():
+    """It holds one of the two that are in the way of the third."""
+    sim = HostSim(2, config=HostConfig(host_memory_budget_bytes=12 * GIB))
+    sim.job(1, **swappable(10, can_checkpoint=True))
+    sim.job(2, **swappable(10))
+    sim.send()
+    sim.quanta(2)
+    sim.job(3, 2, memory_bytes=10 * GIB, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.quanta(20)
+    assert {w.split()[-1] for w in orders(sim, "suspend 1")} == {"(checkpoint)"}
+    assert {w.split()[-1] for w in orders(sim, "suspend 2")} == {"(swap)"}
+    for number in (1, 2, 3):
+        assert sim.machine.report(JobId(number)).run_s > 300

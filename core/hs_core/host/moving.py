@@ -1,4 +1,4 @@
-"""Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs are never free."""
+"""Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs, or the memory of these, are never free."""
 
 from collections.abc import Collection, Sequence
 
@@ -42,7 +42,7 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
             if needed == job.gang:
                 job.aim = choose(job.gang, this.free, list(board.gpus), load(board, without=job.id), {}) or ()
     if not moving and not leaving:
-        moving += displaced(board, this)
+        moving += displaced(board, this) or crowded_out(board, this)
     if not moving and not leaving and fills(board):
         moving += late(board, this)
     for job in moving:
@@ -93,6 +93,15 @@ def displaced(board: Board, this: Walk) -> list[HostedJob]:
             return holders
         for other in holders:
             this.pick(other)
+    return []
+
+
+def crowded_out(board: Board, this: Walk) -> list[HostedJob]:
+    """One that was swapped and finds its place taken for good, and would have room on other GPUs."""
+    for job in this.crowded_out:
+        if may_move(board, job) and has_waited(board, job, job.start_s) and (gpus := this.could_have(job)):
+            job.aim = gpus
+            return [job]
     return []
 
 

@@ -115,8 +115,10 @@ def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back_bytes
     return board.free_bytes is None or lacking <= max(0, board.free_bytes - reserve)
 
 
-def parking_tier(board: Board, job: HostedJob, reserved_bytes: int, to: HostedJob) -> Tier | None:
-    """The cheapest tier that takes the job's state off its GPUs, None if there is none now.
+def parking_tier(
+    board: Board, job: HostedJob, reserved_bytes: int, to: HostedJob, *, sparing: bool = False
+) -> Tier | None:
+    """The cheapest tier that takes the job's state off its GPUs, None if there is none now; `sparing`: host memory is for those that cannot write a checkpoint.
 
     Where no other is left, a job whose place a swapped one takes (`to`) is swapped beyond the budget, until that one is back: else it never would be.
     """
@@ -124,9 +126,10 @@ def parking_tier(board: Board, job: HostedJob, reserved_bytes: int, to: HostedJo
     if not stands or not job.ready or job.asked is not None:
         return None
     swaps = job.can_swap and board.now_s >= job.swap_after_s
-    if swaps and _host_has_room(board, job, reserved_bytes):
+    writes = job.can_checkpoint and board.now_s >= job.checkpoint_after_s
+    if swaps and not (sparing and writes) and _host_has_room(board, job, reserved_bytes):
         return Tier.SWAP
-    if job.can_checkpoint and board.now_s >= job.checkpoint_after_s:
+    if writes:
         return Tier.CHECKPOINT
     back_bytes = parked_by(to) if to.phase is Phase.SWAPPED else 0
     if swaps and back_bytes and _host_has_room(board, job, reserved_bytes, back_bytes):
@@ -151,9 +154,30 @@ def make_room(
 ) -> dict[JobId, Tier] | None:
     """Whom to park, and how, so that `job` fits on these GPUs, besides those parked already; None if it can't fit.
 
-    Those whose turn is furthest away go first. A job whose state is on the GPU already fits; but where jobs turned out
+    Those whose turn is furthest away go first; where host memory does not hold all of them, those that can write a checkpoint leave it to the others. A job whose state is on the GPU already fits; but where jobs turned out
     larger than they had said, others leave as far as they can. `there`: the residents; `fixed`: those of them that stay.
     """
+    either = any(other.can_swap and other.can_checkpoint for gpu in gpus for other in there.get(gpu, ()))
+    for sparing in (False, True) if either else (False,):
+        more = _make_room(
+            board, job, gpus, there=there, parked=parked, rank=rank, fixed=fixed, sparing=sparing
+        )
+        if more is not None:
+            return more
+    return None
+
+
+def _make_room(
+    board: Board,
+    job: HostedJob,
+    gpus: Sequence[GpuId],
+    *,
+    there: Mapping[GpuId, Sequence[HostedJob]],
+    parked: Mapping[JobId, Tier],
+    rank: Mapping[JobId, int],
+    fixed: Collection[JobId],
+    sparing: bool,
+) -> dict[JobId, Tier] | None:
     more: dict[JobId, Tier] = {}
     for gpu in gpus:
         staying = [
@@ -173,7 +197,7 @@ def make_room(
                 continue  # who is to run beside it does not leave for it
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
             reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
-            tier = parking_tier(board, other, reserved_bytes, job)
+            tier = parking_tier(board, other, reserved_bytes, job, sparing=sparing)
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)

@@ -202,7 +202,7 @@ def charge(board: Board, this: Walk, immovable: Collection[HostedJob], woken: Co
         id_
         for id_ in this.order
         if local(board, board.jobs[id_])
-        and not board.jobs[id_].held_up
+        and (not board.jobs[id_].held_up or id_ in this.outrun)
         and id_ not in this.coming
         and blocked.isdisjoint(board.jobs[id_].gpus)
     ]

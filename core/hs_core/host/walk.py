@@ -31,6 +31,12 @@ class Walk:
     picks: list[HostedJob] = field(default_factory=list)
     parked: dict[JobId, Tier] = field(default_factory=dict)
     misfits: list[HostedJob] = field(default_factory=list)  # enough GPUs were left, but not its own
+    outrun: set[JobId] = field(
+        default_factory=set
+    )  # there was no memory left for them, and would have been, had they come first
+    crowded_out: list[HostedJob] = field(
+        default_factory=list
+    )  # nor then on their own GPUs: what was swapped, and in whose place others stay
     coming: set[JobId] = field(
         default_factory=set
     )  # take no turn yet: they are brought to a step edge ahead of it
@@ -111,12 +117,12 @@ class Walk:
                 return False
             gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
             if gpus is None and job.gang <= len(free):
-                job.held_up = "its GPUs' memory is held by jobs that can't be moved out"
+                self._hold_up(job, "its GPUs' memory")
         if gpus is None:
             return False
         room = self.room(job, gpus)
         if room is None:
-            job.held_up = f"the memory of {board.names(gpus)} is held by jobs that can't be moved out"
+            self._hold_up(job, f"the memory of {board.names(gpus)}")
             return False
         self.take_room(job, room)
         job.held_up = ""
@@ -124,6 +130,28 @@ class Walk:
         self.claim(job)
         self.picks.append(job)
         return True
+
+    def _hold_up(self, job: HostedJob, what: str) -> None:
+        """There are GPUs for it, and no memory."""
+        job.held_up = f"{what} is held by jobs that can't be moved out"
+        if self.could_have(job, job.gpus if job.alive else None):
+            self.outrun.add(job.id)
+        elif job.alive:
+            self.crowded_out.append(job)
+
+    def could_have(self, job: HostedJob, gpus: tuple[GpuId, ...] | None = None) -> tuple[GpuId, ...]:
+        """These GPUs, or whichever it would be started on, were nobody picked before it; () if the memory of those is held all the same."""
+        board = self.board
+        kept = {gpu for o in self.holders.values() if o is not job and board.immovable(o) for gpu in o.gpus}
+        if gpus is None:
+            usable = [gpu for gpu in board.gpus if board.usable(gpu) and gpu not in kept]
+            gpus = self.choose(job, [gpu for gpu in usable if self._has_room_first(job, (gpu,))]) or ()
+        return gpus if kept.isdisjoint(gpus) and self._has_room_first(job, gpus) else ()
+
+    def _has_room_first(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> bool:
+        if _is_kept(self.board, job, gpus):
+            return False
+        return make_room(self.board, job, gpus, there=self.there, parked={}, rank=self.rank) is not None
 
     def beside(self, job: HostedJob) -> int:
         """How many of its GPUs its mates have for it."""
