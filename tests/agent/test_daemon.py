@@ -202,7 +202,7 @@ def test_what_goes_wrong_again_and_again_on_a_host_is_said_once_until_it_went_we
 
     looks: Queue[None] = Queue()
 
-    def look(_: object) -> tuple[None, dict[JobId, int]]:
+    def look(*_: object) -> tuple[None, dict[JobId, int]]:
         looks.put(None)
         runs_short()
         return None, {}

@@ -185,7 +185,7 @@ def connection_of(reports: list[JobReport], last_words: tuple[JobReport, ...] = 
         warnings=(),
         peer_address="",
     )
-    config = SimpleNamespace(report_interval_s=1.0, name="host-a")
+    config = SimpleNamespace(report_interval_s=1.0, name="host-a", cgroup_root="")
     return link._Connection(config, side, None)  # type: ignore[arg-type]
 
 
@@ -301,7 +301,9 @@ def test_a_host_with_a_new_certificate_connects_anew_at_once_and_complains_of_no
     side = connection.side
     side.term, side.described = lambda: 1, ""
     keeper = SimpleNamespace(look=lambda: None, why_not_good=lambda: "")
-    config = SimpleNamespace(secure=True, name="h1", controller="head:7443", report_interval_s=1.0)
+    config = SimpleNamespace(
+        secure=True, name="h1", controller="head:7443", report_interval_s=1.0, cgroup_root=""
+    )
 
     async def story() -> None:
         identity = SimpleNamespace(keeper=keeper, renewed=asyncio.Event())
