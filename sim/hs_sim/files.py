@@ -3,8 +3,9 @@
 import csv
 import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -190,25 +191,9 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         tickets[UserName(str(user))] = number(
             where, f"users.{user}", value, least=LEAST_TICKETS, most=MOST_TICKETS
         )
-    rates = {}
-    for class_, by_model in mapping_of(path, tree, "rates").items():
-        where = (path, tree["rates"].lines[class_])
-        expect(
-            isinstance(by_model, dict), where, f"rates.{class_}", by_model, "GPU model: mini-batches a second"
-        )
-        for model, value in by_model.items():
-            line, key = (path, by_model.lines[model]), (str(class_), canonical(str(model)))
-            expect(key not in rates, line, f"rates.{class_}", model, "each model once")
-            rates[key] = number(line, f"rates.{class_}.{model}", value, least=0)
+    rates = _by_class(path, tree, "rates", partial(number, least=0), "mini-batches a second")
     slowed = _interference(path, tree)
-    spread = {}
-    for class_, by_model in mapping_of(path, tree, "spread").items():
-        where = (path, tree["spread"].lines[class_])
-        expect(isinstance(by_model, dict), where, f"spread.{class_}", by_model, "GPU model: part of its rate")
-        for model, value in by_model.items():
-            line, key = (path, by_model.lines[model]), (str(class_), canonical(str(model)))
-            expect(key not in spread, line, f"spread.{class_}", model, "each model once")
-            spread[key] = _part(line, f"spread.{class_}.{model}", value)
+    spread = _by_class(path, tree, "spread", _part, "part of its rate")
     listed = tree.get("jobs")
     expect(
         isinstance(listed, list) and bool(listed),
@@ -228,6 +213,21 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     speeds = _speeds(path, tree)
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)
+
+
+def _by_class(
+    path: Path, tree: Lined, name: str, read: Callable[[Where, str, object], float], what: str
+) -> dict[tuple[str, str], float]:
+    """By class and GPU model; `what` is said of each."""
+    found: dict[tuple[str, str], float] = {}
+    for class_, by_model in mapping_of(path, tree, name).items():
+        where = (path, tree[name].lines[class_])
+        expect(isinstance(by_model, dict), where, f"{name}.{class_}", by_model, f"GPU model: {what}")
+        for model, value in by_model.items():
+            line, key = (path, by_model.lines[model]), (str(class_), canonical(str(model)))
+            expect(key not in found, line, f"{name}.{class_}", model, "each model once")
+            found[key] = read(line, f"{name}.{class_}.{model}", value)
+    return found
 
 
 def _part(where: Where, field: str, value: object) -> float:

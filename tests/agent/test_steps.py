@@ -174,3 +174,4 @@ def test_of_two_processes_that_say_they_are_one_rank_the_first_is_believed_while
 def test_where_nothing_can_be_noted_a_script_goes_on(tmp_path: Path) -> None:
     for path in ("", str(tmp_path), str(tmp_path / "none/steps")):
         Noted(path).note(0, 1)
+    assert not list(tmp_path.iterdir())
