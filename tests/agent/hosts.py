@@ -10,10 +10,7 @@ from typing import Any
 
 from hs_core.reports import JobReport
 from hs_core.wanted import Peer, Turn, WantedJob
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import Daemon, FakeController, wait_for
+from tests.agent.conftest import Daemon, FakeController, wait_for
 
 
 class Hosts:

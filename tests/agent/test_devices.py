@@ -14,10 +14,7 @@ from hs_agent.devices.emulated import EmulatedDevices
 from hs_agent.devices.names import short_model
 from hs_agent.devices.nvml import HARDWARE_XIDS
 from hs_core.reports import Phase
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import Daemon, wait_for
+from tests.agent.conftest import Daemon, wait_for
 
 JOBS_OWN_XIDS = {13, 31, 43, 45, 68, 109}  # a program's own fault (NVIDIA's list of XID errors)
 

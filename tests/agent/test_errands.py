@@ -3,7 +3,6 @@
 import os
 import pwd
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +19,7 @@ from hs_core.names import JobId
 from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Turn
 from hs_proto.v1 import agent_pb2
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import wait_for
+from tests.agent.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may start jobs of others")
 FROZEN, UNSUSPENDED = {"suspend": SuspendMode.TRANSPARENT}, {"suspend": SuspendMode.NONE}

@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from hosts import ENV, Hosts, free_port
-
-from conftest import wait_for
 from hs_core.reports import Phase
+from tests.agent.conftest import wait_for
+from tests.agent.hosts import ENV, Hosts, free_port
 
 TRAIN = str(Path(__file__).parent.parent / "job/train.py")
 

@@ -1,17 +1,14 @@
 """What a job's main process leaves behind has a moment to end by itself. That it is killed after that: test_shim."""
 
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import PYTHON, Shims
 from hs_agent import shim
 from hs_core.reports import Phase
+from tests.agent.conftest import PYTHON, Shims
 
 CLEARS_UP = """
 import os, sys, time

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
 from hs_agent import procs, shim
 from hs_agent.bare import family, files
 from hs_daemon import boot_s

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import PYTHON, Started, begin
 from hs_agent import procs, shim
 from hs_agent.bare.log import Log
 from hs_agent.folder import Folder
+from tests.agent.conftest import PYTHON, Started, begin
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = {"uid": 65534, "gid": 65534, "groups": [65534, 1234]}

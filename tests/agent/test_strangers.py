@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,7 @@ from hs_core.events.host import GpusSeen, HostEvent
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase
-from tests.agent.conftest import NO_CGROUP
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
-
-from conftest import wait_for
+from tests.agent.conftest import NO_CGROUP, wait_for
 
 GIB = 1 << 30
 GPUS = tuple(Gpu(id=GpuId(f"g{n}"), index=n, model="V100", memory_bytes=16 * GIB) for n in range(2))
