@@ -331,6 +331,11 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    waits: Mapping[JobId, str] = field(default_factory=dict)
+    """The same of those whom nothing but the policy keeps from a turn; within a round what keeps them from one until its end."""
+    within_a_round: bool = (
+        False  # whose beginning had its own decision: what that said of those that wait stands
+    )
     ahead: Mapping[JobId, int] = field(
         default_factory=dict
     )  # in how many quanta after the one that is planned they have a turn, if nothing changes; those are left out of whom that is not known
@@ -365,7 +370,7 @@ class Needs:
     starts: bool = True  # has to be asked when a process that may go anywhere has come up, or is gone to move
     ends: bool = True  # has to be asked at once when a job has ended; else at the next edge, and servers fill its GPUs by themselves until then, but for gangs over several of them
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
-    rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
+    rounds: bool = False  # whom it lets wait it decides about again at the next edge, unless GPUs become idle that nobody before it takes
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared

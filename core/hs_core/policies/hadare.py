@@ -291,4 +291,6 @@ def _ranked(before: Home, names: Sequence[HostName]) -> Home:
     return (*stay, *(name for name in names if name not in stay))
 
 
-HADARE = Policy(name="hadare", needs=Needs(every_quantum=True, lengths=True, copies=True), decide=decide)
+HADARE = Policy(
+    name="hadare", needs=Needs(every_quantum=True, lengths=True, copies=True, rounds=True), decide=decide
+)
