@@ -129,9 +129,10 @@ class Lives(Ends):
         live = self._book.live
         beside = {self._sight.class_of(live[job]) for job in new.beside if job in live}
         split = row.accumulation > 1
-        shape = row.shape if isinstance(row.shape, Shape) else None  # a strategy's rates are of another class
         elastic = row.spec.elastic
         declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None
+        # A strategy's rates are of another class.
+        shape = row.shape if isinstance(row.shape, Shape) and row.shape != declared else None
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
         whole = row.report if len(row.hosts) > 1 and not row.portions else new
@@ -255,7 +256,7 @@ _STATE_FACTS = {
 }
 
 
-def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, int, bool, bool]:
+def _shown(report: JobReport) -> tuple[object, ...]:
     """What of a part's report policies see, but for its counters."""
     memory_bytes, over, held_up = (
         report.device_memory_bytes,
@@ -264,7 +265,7 @@ def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, int, bool, 
     )
     can = report.can_checkpoint, report.single
     sizes = memory_bytes, report.checkpoint_bytes
-    return report.phase, *can, report.sliceable, *sizes, over, held_up
+    return report.phase, *can, report.sliceable, *sizes, over, held_up, report.gpus
 
 
 def _began_s(whole: JobReport, happening: Happening | None, now_s: float) -> float | None:

@@ -13,7 +13,7 @@ from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
 from hs_core.copier import copier, maker
-from hs_core.forms import Form
+from hs_core.forms import Form, Shape
 from hs_core.job_class import class_over, job_class
 from hs_core.model import (
     Host,
@@ -93,8 +93,9 @@ class Sight:
             self._book.changed |= (
                 self._book.forked
             )  # where copies are none of its kind they are shown as what is to become of them
-        if self._by_gpu != needs.by_gpu:
-            self._by_gpu = needs.by_gpu
+        by_gpu = needs.by_gpu or needs.sharing
+        if self._by_gpu != by_gpu:
+            self._by_gpu = by_gpu
             self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
 
     def wait_for(self, awaited: Collection[HostName]) -> bool:
@@ -169,8 +170,8 @@ class Sight:
         others: set[JobId] = set()
         for job in counted:
             row, old = self._book.live[job], self._facts.get(job)
-            # What GPUs it is bound to, or how noisy its gradients are, is measured along with its progress.
-            if old is None or self._by_gpu or row.spec.elastic is not None:
+            # How noisy its gradients are is measured along with its progress.
+            if old is None or row.spec.elastic is not None:
                 others.add(job)
                 continue
             gpu_s, step = row.gpu_s, row.step
@@ -359,6 +360,7 @@ class Sight:
             strategies=row.spec.strategies,
             spreads=spreads(row.spec) if not (hosts or row.stored or reports.has_process(row.report)) else (),
             shape=row.shape,
+            declared=_as_declared(row),
             migrations=row.migrations,
         )
 
@@ -426,6 +428,14 @@ def _going(row: Job) -> Going | None:
     if row.move is None:
         return None
     return Going(hosts=row.move.to, gpus=gpus_as(row.spec, row.move.shape))
+
+
+def _as_declared(row: Job) -> Shape | None:
+    """None: it runs so, or is not elastic."""
+    if row.spec.elastic is None or not isinstance(row.shape, Shape):
+        return None
+    declared = row.spec.elastic.on(row.spec.gang, row.spec.nodes)
+    return None if row.shape == declared else declared
 
 
 def _declared(row: Job, started: bool) -> int:
