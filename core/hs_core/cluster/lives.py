@@ -51,6 +51,8 @@ class Lives(Ends):
         for model, gpu_s in new.now_gpu_s_by_model.items():
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         self._watch_starts(row, host, before, part, now_s)
+        if row.portions:
+            self._watch_copy(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
         trial = self._said.trials.get(row.id)
@@ -97,6 +99,16 @@ class Lives(Ends):
             self._fact(
                 now_s, "afresh", f"it began afresh on {host}, which knows nothing of {known}", job=row.id
             )
+
+    def _watch_copy(
+        self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
+    ) -> None:
+        at = row.id, host
+        if part.exit is not None and (before is None or before.exit is None):
+            if copies.fails_at_start(row, part) and at not in self._unforked:
+                self._copy_failed(row, host, exit_text(part.exit), now_s)
+        elif part.step > row.base_step and self._unforked.tried(at):
+            self._unforked.forget(at)
 
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault. One of which a new controller has not heard yet may be there."""

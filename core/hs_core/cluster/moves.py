@@ -117,6 +117,9 @@ class Moves(Lives):
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
             self._asking.stale = True
+        for job, _ in self._unforked.over(now_s):
+            self._book.changed.add(job)
+            self._asking.stale = True
         for host in self._unable.of_all.over(now_s):
             self._book.touch(host)
             self._asking.stale = True
@@ -266,6 +269,7 @@ class Moves(Lives):
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
+        yield from self._unforked.deadlines()
         yield from self._unable.of_all.deadlines()
         yield from self._unable.of_one.deadlines()
         for job in self._book.moving:

@@ -50,6 +50,7 @@ class Scenes(Views):
             policy_says=self._says_of(job, now_s),
             until_edge=self._until_edge(job),
             round_in_s=self._round_in(job, now_s),
+            copies_fail=self._copies_fail(job) if self.policy.needs.copies else "",
             policy_chose=self._said.how.get(job, ""),
             trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
             unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
@@ -177,6 +178,13 @@ class Scenes(Views):
         decides = self._said.failure is None and not self.stays_at_it(now_s)
         rounds = self.policy.needs.rounds and self._edges.at_s is not None
         return self._edge_in(now_s) if decides and rounds and job in self._said.waits else -1.0
+
+    def _copies_fail(self, job: JobId) -> str:
+        servers = sorted(self._unforked.barring(job))
+        if not servers:
+            return ""
+        whys = dict.fromkeys(self._unforked.why((job, name)) for name in servers)
+        return f"{', '.join(servers)} ({'; '.join(whys)})"
 
     def _open_after(self, row: Job) -> After | None:
         for index, after in enumerate(row.spec.after):

@@ -12,6 +12,7 @@ from hs_core.cluster.fits import Fits, could_hold
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
+from hs_core.cluster.unforked import Unforked
 from hs_core.copier import copier, maker
 from hs_core.forms import Form, Shape
 from hs_core.job_class import class_over, job_class
@@ -44,12 +45,15 @@ class Sight:
         book: Book,
         connected: Collection[HostName],
         absent: Absent,
+        *,
         grounded: Grounded,
         unable: Unable,
+        unforked: Unforked,
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
+        self._unforked = unforked
         self._narrow = Narrow()
         self._connected = connected
         self._absent = absent
@@ -93,6 +97,7 @@ class Sight:
             self._book.changed |= (
                 self._book.forked
             )  # where copies are none of its kind they are shown as what is to become of them
+            self._book.changed |= self._unforked.jobs() & self._book.live.keys()
         by_gpu = needs.by_gpu or needs.sharing
         if self._by_gpu != by_gpu:
             self._by_gpu = by_gpu
@@ -368,7 +373,14 @@ class Sight:
         """Servers that cannot start it, but for its home: the very same for nearly all jobs of a kind."""
         unable, narrow = self._unable.barring(row.user), self._narrow.below(row.spec.memory_bytes)
         barred = unable | narrow if unable and narrow else unable or narrow
+        # Where its copies fail none is made, as long as it has a place to be one.
+        if self._copies and (failed := self._unforked.barring(row.id)) and self._has_place(hosts):
+            barred |= failed
         return barred if barred.isdisjoint(hosts) else barred.difference(hosts)
+
+    def _has_place(self, hosts: Collection[HostName]) -> bool:
+        """That it need not leave."""
+        return bool(hosts) and all(self._book.hosts[name].schedulable for name in hosts)
 
     def tickets(self) -> dict[UserName, Fraction]:
         """Of the users whose jobs are shown."""
