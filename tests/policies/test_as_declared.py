@@ -1,8 +1,10 @@
 """Elastic jobs in a shape that another policy gave them, under policies that give none: they go back to what their users declared where that costs little."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import strategies as st
 
 from hs_core.forms import Elastic, Shape
 from hs_core.model import Migrate, MoveReason
@@ -10,7 +12,8 @@ from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
 from hs_core.question import Question
-from tests.policies.worlds import host, job, snapshot
+from tests.policies.lawful import law
+from tests.policies.worlds import host, job, snapshot, snapshots
 
 LIMITS = Elastic(gpus_min=1, gpus_max=8, batch=64, batch_max=512, batch_per_gpu_max=64)
 THAT_GIVE_NONE = [policy for policy in POLICIES.values() if not policy.needs.elastic]
@@ -122,3 +125,31 @@ def test_a_policy_that_gives_shapes_decides_by_itself() -> None:
     about = asked(elastic(1, 4, 1))
     pollux = find("pollux")
     assert answer(pollux, about).plan.shapes == pollux.decide(about, {}).plan.shapes
+
+
+def told_what_was_declared(asked: Snapshot, gangs: Sequence[int]) -> Snapshot:
+    """Elastic jobs have declared these GPUs, on one server, in place of what they have, where that is another number and allowed."""
+
+    def told(job: JobFacts, gpus: int) -> JobFacts:
+        allowed = job.elastic is not None and job.elastic.gpus_min <= gpus <= job.elastic.gpus_max
+        if job.elastic is None or not allowed or (gpus, 1) == (job.gang, job.nodes):
+            return job
+        return replace(job, declared=job.elastic.on(gpus), settled_s=0.0)
+
+    return replace(asked, jobs=tuple(map(told, asked.jobs, gangs)))
+
+
+@law(
+    snapshots(),
+    st.lists(st.sampled_from([1, 2, 3, 4]), min_size=12, max_size=12),
+    policies=THAT_GIVE_NONE,
+    examples=30,
+)
+def test_whatever_jobs_go_back_to_no_plan_breaks_a_law(
+    policy: Policy, asked: Snapshot, gangs: list[int]
+) -> None:
+    about = told_what_was_declared(asked, gangs)
+    verdict = answer(policy, about)  # the plan has been checked
+    odd = {job.id: job.declared for job in about.jobs if job.declared is not None}
+    assert {id_ for id_, shape in verdict.plan.shapes.items() if isinstance(shape, Shape)} <= odd.keys()
+    assert answer(policy, about) == verdict
