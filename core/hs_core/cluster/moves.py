@@ -7,7 +7,7 @@ from hs_core.cluster import copies, reports, states
 from hs_core.cluster.given_up import as_lost, as_rehomed
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.cluster.way import reshapes, way
+from hs_core.cluster.way import reshapes, shapes, way
 from hs_core.forms import Form
 from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
@@ -151,6 +151,8 @@ class Moves(Lives):
         assert move is not None
         if move.portions and not self.policy.needs.copies:
             return f"{self.policy.name} has no copies"
+        if shapes(row, move) and not self.policy.needs.elastic:
+            return f"{self.policy.name} gives no shapes"
         for name in move.to:
             host = self._book.hosts.get(name)
             if host is None:
