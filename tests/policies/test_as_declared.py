@@ -10,7 +10,7 @@ from hs_core.forms import Elastic, Shape
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
-from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
+from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
 from hs_core.question import Question
 from tests.policies.lawful import law
 from tests.policies.worlds import host, job, snapshot, snapshots
@@ -110,6 +110,18 @@ def test_one_that_cannot_go_back_now_or_gains_little_by_it_keeps_the_shape_that_
     verdict = answer(policy, asked(odd))
     assert not verdict.plan.shapes
     assert not verdict.plan.moves
+
+
+@pytest.mark.parametrize(
+    "home", [host("h", 4, accepts=False), host("h", 4, starts=False), host("h", 4, connected=False)]
+)
+@pytest.mark.parametrize("declared", [1, 4])
+@under_each
+def test_nobody_goes_back_on_a_server_that_takes_nobody_new(
+    policy: Policy, declared: int, home: HostFacts
+) -> None:
+    about = replace(asked(elastic(1, 2, declared)), hosts=(home,))
+    assert not answer(policy, about).plan.shapes
 
 
 @under_each

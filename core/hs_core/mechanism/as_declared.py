@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import by_arrival, fits, takes_new
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
@@ -72,27 +72,20 @@ def _as_it_was_declared(job: JobFacts, hosts: Mapping[HostName, HostFacts]) -> J
     """On servers of its home that hold it so; None: they do not, or it cannot be restarted now. Not in the same decision forked into copies."""
     declared = job.declared
     assert declared is not None, "it has another shape"
-    if job.settled_s == inf or (
-        job.hosts and len(job.hosts) != job.nodes
-    ):  # its checkpoint is on its way; it trains as copies
+    is_forked = bool(job.hosts) and len(job.hosts) != job.nodes
+    if is_forked or job.settled_s == inf:  # its checkpoint is on its way
         return None
-    able = [name for name in job.hosts if name in hosts and declared.per_node <= hosts[name].gpus]
+    made = replace(
+        job, gang=declared.gpus, nodes=declared.nodes, shape=declared, declared=None, gpus=(), single=True
+    )
+    able = [name for name in job.hosts if (host := hosts.get(name)) and takes_new(host) and fits(made, host)]
     home = tuple(able[: declared.nodes])
     if job.hosts and len(home) < declared.nodes:
         return None
     stays = job.restartable and home == job.hosts
     if not (job.movable or stays) or (job.started and job.migrate is Migrate.NEVER):
         return None
-    return replace(
-        job,
-        gang=declared.gpus,
-        nodes=declared.nodes,
-        hosts=home,
-        shape=declared,
-        declared=None,
-        gpus=(),
-        single=True,
-    )
+    return replace(made, hosts=home)
 
 
 def _worth_it(job: JobFacts, made: JobFacts, snapshot: Snapshot, idle: Mapping[HostName, int]) -> bool:
