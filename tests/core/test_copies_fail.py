@@ -10,6 +10,8 @@ from hs_core.cluster.stays import MOST_QUANTA
 from hs_core.events.cluster import (
     HostDrained,
     HostJoined,
+    HostLeft,
+    HostRemoved,
     HostReported,
     JobsSubmitted,
     PolicySet,
@@ -205,3 +207,20 @@ def test_under_a_policy_without_copies_a_server_where_one_failed_is_as_any_other
     asked = at.world.machine.what_if({}, at.world.now_s)
     assert asked is not None
     assert [job.barred for job in asked.snapshot.jobs] == [frozenset()]
+
+
+def test_one_that_has_lost_its_server_begins_where_a_copy_of_it_failed_and_is_not_forked_to_another_such() -> (
+    None
+):
+    at = Rounds("bc")
+    at.rounds(18)
+    assert at.row.hosts == SERVERS[:1]
+    at.happens(HostLeft(now_s=at.world.now_s, host=SERVERS[0]))
+    at.world.now_s += QUANTUM_S
+    at.happens(QuantumEnded(now_s=at.world.now_s))
+    at.happens(HostRemoved(now_s=at.world.now_s, host=SERVERS[0], by=ANN, force=True))
+    forks = at.forks
+    at.rounds(2)
+    assert at.row.state is JobState.RUNNING
+    assert at.row.hosts[0] in SERVERS[1:]
+    assert at.forks == forks
