@@ -41,7 +41,7 @@ class Ends(Starts):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
-        elif copies.fail_at_start(row):
+        elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
         elif self._may_try_again(row, ended):
             stored = self._newest(row) or self._perhaps(row)
