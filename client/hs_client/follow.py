@@ -1,6 +1,7 @@
 """Staying with a job until it ends: its output, its changes of state, its exit status."""
 
 import queue
+import re
 import sys
 import threading
 import time
@@ -16,6 +17,8 @@ from hs_proto.v1 import controller_pb2 as wire
 LOG_GRACE_S = (
     5.0  # after the end a log may still be on its way; an agent that went away must not hold us forever
 )
+
+_HOW_LONG = re.compile(r"in about \d+ s|very soon")  # of a reason: the same one a moment later says less
 
 Report = Callable[[str], None]
 
@@ -53,12 +56,13 @@ def _watch(
     try:
         for view in client.watch(job_id):
             line = f"{view.state}{': ' + view.reason_text if view.reason_text else ''}"
-            # Its turns come and go all the time; only what a person waits for is told.
-            if view.state in {"queued", "paused", "cancelling"} and line != last:
+            untimed = _HOW_LONG.sub("", line)
+            # Its turns come and go all the time; only what a person waits for is told, and not again for being nearer.
+            if view.state in {"queued", "paused", "cancelling"} and untimed != last:
                 report(f"job {job_id} {line}")
             elif view.state == "running" and not last:
                 report(f"job {job_id} runs on {', '.join(view.hosts) or view.host}")
-            last = line if view.state != "suspended" else last
+            last = untimed if view.state != "suspended" else last
             changes.put(view)
             if view.state in ENDED:
                 threading.Timer(LOG_GRACE_S, ended.set).start()

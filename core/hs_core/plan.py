@@ -192,7 +192,7 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
         if isinstance(shape, Strategy | Spread):
             _check_form(job, shape, needs)
             continue
-        if not needs.elastic:
+        if not needs.elastic and shape != job.declared:
             raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
         if job.elastic is None:
             raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")

@@ -63,7 +63,7 @@ class JobFacts:
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
     gpus: tuple[tuple[int, ...], ...] = ()
-    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
+    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (to whom `Needs.by_gpu` or `sharing`)."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     spans: bool = False  # and over any number of servers, in equal parts, each time that it is started
@@ -71,6 +71,7 @@ class JobFacts:
     spreads: tuple[int, ...] = ()
     """Numbers of servers over which it may be laid, the fewest first, as long as it has no home and no checkpoint; (): over `nodes`."""
     shape: Form | None = None  # that it has at its home; None: as declared
+    declared: Shape | None = None  # of an elastic one that has another: as its user declared it
     migrations: int = 0  # moves so far, and changes of its shape
     restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
 
@@ -331,6 +332,11 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    waits: Mapping[JobId, str] = field(default_factory=dict)
+    """The same of those whom nothing but the policy keeps from a turn; within a round what keeps them from one until its end."""
+    within_a_round: bool = (
+        False  # whose beginning had its own decision: what that said of those that wait stands
+    )
     ahead: Mapping[JobId, int] = field(
         default_factory=dict
     )  # in how many quanta after the one that is planned they have a turn, if nothing changes; those are left out of whom that is not known
@@ -361,11 +367,11 @@ class Needs:
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
-    sharing: bool = False  # puts two jobs on one GPU
+    sharing: bool = False  # puts two jobs on one GPU; is shown who is bound to which
     starts: bool = True  # has to be asked when a process that may go anywhere has come up, or is gone to move
     ends: bool = True  # has to be asked at once when a job has ended; else at the next edge, and servers fill its GPUs by themselves until then, but for gangs over several of them
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
-    rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
+    rounds: bool = False  # whom it lets wait it decides about again at the next edge, unless GPUs become idle that nobody before it takes
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared

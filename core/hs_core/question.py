@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from hs_core import plan
 from hs_core.failures import Failure, failure_of
+from hs_core.mechanism.as_declared import as_declared
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.trades import check_trades
 
@@ -18,8 +19,12 @@ class Question:
 
     def verdict(self) -> Verdict:
         """Raises what the policy raises, and BrokenError if it says what must not be."""
-        verdict = self.policy.decide(self.snapshot, self.memory)
-        plan.check(self.snapshot, verdict.plan, self.policy.needs)
+        policy = self.policy
+        if policy.needs.elastic:
+            verdict = policy.decide(self.snapshot, self.memory)
+        else:
+            verdict = as_declared(policy.decide, self.snapshot, self.memory)
+        plan.check(self.snapshot, verdict.plan, policy.needs)
         check_trades(verdict, self.snapshot)
         return verdict
 

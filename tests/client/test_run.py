@@ -10,6 +10,7 @@ import pytest
 
 from hs_client import Client, line, output
 from hs_client.errors import UnavailableError
+from hs_client.follow import follow
 from hs_client.verbs import common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -363,3 +364,22 @@ def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(ser
         monkeypatch.setattr(line, "QUIET_S", 60.0)
         got += output
     assert got == fake.logs[1]
+
+
+def test_who_follows_a_job_that_waits_is_told_a_reason_once_however_often_its_time_is_told_again():
+    said = (
+        "jobs with less time left run first; the next round begins in about 40 s",
+        "jobs with less time left run first; the next round begins in about 35 s",
+        "jobs with less time left run first; the next round begins very soon",
+        "job 3, whose class is being measured, has GPUs of v1 for a short run",
+    )
+    waits = [wire.JobView(id=1, state="queued", reason_text=text) for text in said]
+
+    class Told:
+        def watch(self, job):
+            yield from waits
+            yield wire.JobView(id=job, state="cancelled")
+
+    lines = []
+    follow(Told(), 1, report=lines.append)
+    assert lines[:2] == [f"job 1 queued: {said[0]}", f"job 1 queued: {said[3]}"]

@@ -16,7 +16,7 @@ from hs_core.model import MoveReason, SuspendMode
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
-from hs_core.wanted import Turn
+from hs_core.wanted import Seat, Turn
 
 
 def recording(
@@ -62,9 +62,14 @@ def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
 
 
-def test_what_who_is_gone_had_of_a_quantum_is_shared_out_by_the_server_until_it_ends() -> None:
+@pytest.mark.parametrize(
+    "seats", [(), (Seat(job=JobId(2), gpus=(0, 1)),)], ids=["", "on GPUs that were named"]
+)
+def test_what_who_is_gone_had_of_a_quantum_is_shared_out_by_the_server_until_it_ends(
+    seats: tuple[Seat, ...],
+) -> None:
     """Where a part of a gang over several servers lives quanta are common: what the policy says now is of the next one."""
-    turns = {N1: Turn(gangs=(JobId(2),), local=False)}
+    turns = {N1: Turn(gangs=(JobId(2),), local=False, seats=seats)}
     wishes: Wishes = {JobId(job): ((N1,), MoveReason.BALANCE, "") for job in (2, 3)}
     plain = plain_policy(wishes=wishes, every_quantum=True)
 
@@ -74,7 +79,8 @@ def test_what_who_is_gone_had_of_a_quantum_is_shared_out_by_the_server_until_it_
         named = {at: turn.among([job for job in homes if at in homes[job]]) for at, turn in turns.items()}
         return replace(verdict, plan=replace(verdict.plan, turns=named))
 
-    at = World(replace(plain, decide=decide), Settings(quantum_s=20.0, settle_s=0.0), wishes=wishes)
+    names = replace(plain, decide=decide, needs=replace(plain.needs, by_gpu=True))
+    at = World(names, Settings(quantum_s=20.0, settle_s=0.0), wishes=wishes)
     for line in (
         "host n1 V100:2",
         "host n2 V100:2",

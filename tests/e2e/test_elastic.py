@@ -81,6 +81,28 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
     assert said["steps"] == len(rows)
 
 
+def test_once_another_policy_is_in_office_it_goes_back_to_what_it_declared_and_trains_on_from_its_step(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann")
+    cluster.hsctl("policy", "set", "pollux")
+    path = tmp_path / "curve"
+    train = [*TRAIN, "--epochs", "1000", "--step-s", "0.04", "--curve", str(path)]
+    limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
+    job = cluster.submit(*ELASTIC, *limits, "--", *train, user="ann")
+    until(lambda: len(curve(path)) > 30, "it trains", 180)
+    assert curve(path)[-1]["processes"] == 2
+
+    cluster.hsctl("policy", "set", "las")
+    until(lambda: curve(path)[-1]["processes"] == 1, "it trains on the GPU that it asked for", 180)
+    assert (cluster.view(job).gpus, batch_of(cluster, job)) == (1, 64)
+    rows = curve(path)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1)), (
+        "no step was done twice, none left out"
+    )
+    cluster.hsctl("cancel", str(job))
+
+
 def test_a_job_on_two_ranks_measures_how_noisy_its_gradients_are(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:

@@ -196,10 +196,49 @@ def test_a_guest_that_is_up_before_its_partner_takes_nothing_from_it() -> None:
 
 @pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
 def test_one_that_was_paused_is_told_that_its_process_waits_where_it_is(policy: Policy) -> None:
-    """Its GPU went to another one meanwhile; whoever has a process starts beside nobody."""
-    verdict = policy.decide(world(runs(1), runs(2, running=False), gpus=1), {})
+    """Its GPU went to another one meanwhile, and its process stands on others."""
+    jobs = runs(1, gpus=((0,),)), runs(2, running=False, gpus=((1,),))
+    verdict = policy.decide(world(*jobs, gpus=1), {})
     assert guests(verdict) == {}
-    assert verdict.why[JobId(2)] == "its process waits until 1 GPU of h is free"
+    assert verdict.why[JobId(2)].startswith(
+        "its process waits until 1 GPU of h is free, and no running job on the GPUs of its process "
+    )
+
+
+@pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
+def test_a_pair_that_another_policy_let_take_turns_shares_its_gpus_again(policy: Policy) -> None:
+    pair = runs(1, gpus=((0,),)), runs(2, running=False, movable=False, gpus=((0,),))
+    verdict = policy.decide(world(*pair, gpus=1), {})
+    assert guests(verdict) == {2: {1: 1}}
+    check(world(*pair, gpus=1), verdict.plan, policy.needs)
+    assert not verdict.plan.accumulation, "its process has the parts that it was started with"
+    later = policy.decide(world(*pair, gpus=1), verdict.memory)
+    assert guests(later) == {2: {1: 1}}
+
+
+def test_one_that_stands_on_the_gpus_of_several_shares_with_all_of_them_or_waits() -> None:
+    stands = runs(3, 2, running=False, gpus=((0, 1),))
+    both = runs(1, gpus=((0,),)), runs(2, gpus=((1,),))
+    assert guests(BSBF.decide(world(*both, stands), {})) == {3: {1: 1, 2: 1}}
+    apart = runs(1, gpus=((0,),)), runs(2, gpus=((2,),)), runs(4, gpus=((1,),), memory=14)
+    assert guests(BSBF.decide(world(*apart, stands, gpus=3), {})) == {}
+    wide = runs(1, 3, gpus=((0, 1, 2),))
+    assert guests(BSBF.decide(world(wide, stands, gpus=3), {})) == {3: {1: 2}}
+
+
+def test_a_pair_that_would_lose_by_sharing_again_stays_apart() -> None:
+    pair = runs(1, gpus=((0,),)), runs(2, running=False, gpus=((0,),))
+    assert guests(BSBF.decide(world(*pair, gpus=1, ratio=1.6), {})) == {}
+    assert guests(FFS.decide(world(*pair, gpus=1, ratio=1.6), {})) == {2: {1: 1}}
+
+
+def test_a_gang_over_two_servers_shares_again_on_both() -> None:
+    over = {"nodes": 2, "hosts": ("h", "i")}
+    pair = runs(1, 2, gpus=((0,), (1,)), **over), runs(2, 2, running=False, gpus=((0,), (1,)), **over)
+    asked = replace(world(*pair), hosts=(host("h", 1), host("i", 1)))
+    assert guests(FFS.decide(asked, {})) == {2: {1: 1}}
+    other = pair[0], replace(pair[1], gpus=((0,), (0,)))
+    assert guests(FFS.decide(replace(world(*other), hosts=(host("h", 1), host("i", 1))), {})) == {}
 
 
 def test_a_gang_may_share_with_several_jobs() -> None:

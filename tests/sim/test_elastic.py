@@ -7,6 +7,7 @@ import pytest
 
 from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
+from hs_core.events.cluster import PolicySet
 from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import SuspendMode, Topology
@@ -334,3 +335,33 @@ def test_no_trouble_breaks_jobs_that_go_from_one_server_to_several_and_back(
         row for row in worlds[0].controller.machine.jobs(ended=True) if row.spec.elastic and row.migrations
     ]
     assert moved, "some were restarted in another shape"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["las", "fifo", "gandiva-fair", "fft", "gavel-max-min", "hadar", "hadare", "sjf-bsbf", "gang-lottery"],
+)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_once_another_policy_is_in_office_they_go_back_to_what_they_declared_and_lose_no_step(
+    policy: str, gpus: int
+) -> None:
+    jobs = [a_job(number, gpus=gpus, steps=30_000) for number in (1, 2)]
+    world = World(an_experiment(*jobs, sample_s=30.0), timing=IDEAL, watched=True)
+    world.watch = laws = Laws(world)
+    gangs: list[list[int]] = []
+
+    def look() -> None:
+        gangs.append([row.gang for row in world.controller.machine.jobs()])
+
+    def change() -> None:
+        look()
+        world.controller.tell(lambda now_s: PolicySet(now_s=now_s, name=policy, by=UserName("root")))
+
+    quantum_s = world.experiment.quantum_s
+    world.clock.at(6.5 * quantum_s, change)
+    world.clock.at(10.0 * quantum_s, look)
+    world.run()
+    laws.at_the_end()
+    before, after = gangs
+    assert max(before) > gpus
+    assert after == [gpus, gpus]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hs_core.dice import roll
+from hs_core.events.cluster import PolicySet
 from hs_core.mechanism.sharing import ends
 from hs_core.names import UserName
 from hs_core.policies import POLICIES
@@ -13,6 +14,9 @@ from hs_sim.cluster import parse_cluster
 from hs_sim.drawn import STATIC, shockwave_like
 from hs_sim.generate import Recipe, gang_rates, generate
 from hs_sim.machines import run_machines
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.timing import IDEAL
+from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -140,3 +144,37 @@ def test_whoever_pairs_jobs_ends_all_of_a_drawn_workload_and_gpu_time_adds_up(po
         for sample in result.samples:
             had = sum(gpus for (_, on), gpus in sample.gpus.items() if on == model)
             assert had <= 8 * 1.005, "but for the moment in which one leaves GPUs that others stay on"
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["that can be moved", "that cannot be moved"])
+@pytest.mark.parametrize("between", ["las", "fifo", "gandiva-fair", "pal", "gang-lottery"])
+@pytest.mark.parametrize("policy", ["sjf-bsbf", "sjf-ffs"])
+def test_a_pair_that_another_policy_separated_shares_its_gpu_again(
+    policy: str, between: str, bound: bool
+) -> None:
+    jobs = (one(1, 600), one(2, 600, 1.0))
+    load = Workload(
+        name="pairs", jobs=jobs, tickets={UserName("ann"): 100.0}, rates={("c", "V100"): 1.0},
+        interference={("c", "c", "V100"): 1.2},
+    )  # fmt: skip
+    cluster = ClusterSpec(
+        pools=(Pool(model="V100", servers=1, gpus_per_server=1, gpu_memory_bytes=16 * GIB),)
+    )
+    experiment = Experiment(
+        cluster=cluster, workload=load, policy=policy, costs=FREE, known_rates=True, sample_s=30.0
+    )
+    world = World(experiment, timing=IDEAL, watched=True)
+    world.cannot_checkpoint = frozenset({1, 2} if bound else ())
+    world.watch = laws = Laws(world)
+    paired: list[bool] = []
+
+    def look_and_set(name: str) -> None:
+        rows = world.controller.machine.jobs()
+        paired.append(all(row.report is not None and row.report.beside for row in rows))
+        world.controller.tell(lambda now_s: PolicySet(now_s=now_s, name=name, by=UserName("root")))
+
+    for at_s, name in ((100.0, between), (250.0, policy), (300.0, policy), (400.0, policy)):
+        world.clock.at(at_s, look_and_set, name)
+    world.run()
+    laws.at_the_end()
+    assert paired == [True, False, True, True]

@@ -22,6 +22,7 @@ from hs_core.cluster.state import Settings, State
 from hs_core.cluster.told import Told
 from hs_core.cluster.unable import Unable
 from hs_core.cluster.underway import Underway
+from hs_core.cluster.unforked import Unforked
 from hs_core.facts import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
@@ -62,7 +63,15 @@ class Contents:
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._grounded = Grounded()
         self._unable = Unable()
-        self._sight = Sight(self._book, self._connected, self._absent, self._grounded, self._unable)
+        self._unforked = Unforked()
+        self._sight = Sight(
+            self._book,
+            self._connected,
+            self._absent,
+            grounded=self._grounded,
+            unable=self._unable,
+            unforked=self._unforked,
+        )
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

@@ -6,7 +6,7 @@ from math import fsum
 
 from hs_core.model import Copied, Job, Stored
 from hs_core.names import HostName
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import CANNOT_START, FINAL, LOST, TOLD_TO_END, JobReport, Phase
 
 _LEFT = frozenset({Phase.CHECKPOINTED, Phase.WAITING})
 _COMING = frozenset({Phase.STARTING, Phase.SUSPENDING, Phase.FROZEN})
@@ -44,6 +44,23 @@ def comes_up(row: Job, part: JobReport | None) -> bool:
     if part is None or part.phase not in _COMING or part.in_turn:
         return False
     return not part.can_checkpoint and part.step <= row.base_step
+
+
+def fails_at_start(row: Job, part: JobReport) -> bool:
+    """It ended before its first step, through no fault of its server's, nor because it was told to."""
+    ended = part.exit
+    if ended is None or ended.ok or part.step > row.base_step:
+        return False
+    others = ended.why.startswith(LOST) or ended.why == TOLD_TO_END or ended.why in FINAL
+    return not others and CANNOT_START not in ended.why
+
+
+def fail_at_start(row: Job) -> bool:
+    """All have ended, none has done a step, and some fail at their start: alone it may do well."""
+    parts = row.reports.values()
+    if not row.portions or any(part.step > row.base_step for part in parts):
+        return False
+    return any(fails_at_start(row, part) for part in parts)
 
 
 def arrived(row: Job, stored: Stored) -> bool:

@@ -278,7 +278,10 @@ class Decisions(Requests):
             )
         self._said.planned_turns = new
         self._said.tickets = decided.tickets
-        self._said.why = verdict.why
+        self._said.why, self._said.waits = verdict.why, verdict.waits
+        self._said.within_a_round = verdict.within_a_round
+        if not verdict.within_a_round:
+            self._said.waits_in_round = verdict.waits
         self._said.ahead, self._said.quantum = verdict.ahead, self._edges.quantum
         self._said.how = verdict.how
         self._tell_trials(decided.trials, now_s)

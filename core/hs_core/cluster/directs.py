@@ -97,10 +97,10 @@ class Directs(Decisions):
     def _turn_now(self, name: HostName, jobs: Sequence[WantedJob]) -> Turn:
         """Of the quantum that is now, which nobody decides about any more: GPUs of those that are gone since are shared out by the server, as long as it lasts.
 
-        Not where GPUs were named, or are shared, nor those that are kept for who is on its way there.
+        Not beside those for whom GPUs were named, or who share theirs, nor those that are kept for who is on its way there.
         """
         said, turn = self._said.turns.get(name, LOCAL), self._turn(name, self._said.turns, jobs)
-        if turn.local or said.guests or said.seats or len(turn.gangs) == len(said.gangs):
+        if turn.local or turn.guests or turn.seats or len(turn.gangs) == len(said.gangs):
             return turn
         rows = (self._book.live.get(job) for job in said.gangs)
         comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)

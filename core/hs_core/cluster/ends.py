@@ -41,6 +41,8 @@ class Ends(Starts):
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
+        elif ended.why not in FINAL and copies.fail_at_start(row):
+            self._forked_in_vain(row, ended, now_s)
         elif self._may_try_again(row, ended):
             stored = self._newest(row) or self._perhaps(row)
             lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
@@ -48,6 +50,15 @@ class Ends(Starts):
             self._again(row, stored, ended, now_s, lost_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
+
+    def _forked_in_vain(self, row: Job, ended: Exit, now_s: float) -> None:
+        """That it trains as copies was not its own idea, so it has not failed before it has done so as one."""
+        stored = self._newest(row) or self._perhaps(row)
+        lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+        step = f"from step {stored.step}" if stored is not None else "afresh"
+        text = f"all of its copies failed as they were started ({exit_text(ended)}): it begins again as one, {step}"
+        self._fact(now_s, "copies-failed", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        self._again(row, stored, ended, now_s, lost_s)
 
     def _may_try_again(self, row: Job, ended: Exit) -> bool:
         return row.retries < row.spec.retry_max and ended.why not in FINAL
@@ -223,6 +234,7 @@ class Ends(Starts):
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
         self._grounded.forget(row.id)
+        self._unforked.forget_job(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)
         self._rates.forget_job(row.id)

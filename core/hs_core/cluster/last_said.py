@@ -23,6 +23,9 @@ class LastSaid:
     planned_turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the one after it
     tickets: Mapping[JobId, object] = field(default_factory=dict)  # as in the plan
     why: Mapping[JobId, str] = field(default_factory=dict)
+    waits: Mapping[JobId, str] = field(default_factory=dict)  # as in the verdict …
+    within_a_round: bool = False  # the same
+    waits_in_round: Mapping[JobId, str] = field(default_factory=dict)  # … and as the round began
     ahead: Mapping[JobId, int] = field(default_factory=dict)  # as in the verdict …
     quantum: int = 0  # … that was about this one
     how: Mapping[JobId, str] = field(default_factory=dict)

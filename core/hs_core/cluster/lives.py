@@ -51,6 +51,8 @@ class Lives(Ends):
         for model, gpu_s in new.now_gpu_s_by_model.items():
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         self._watch_starts(row, host, before, part, now_s)
+        if row.portions:
+            self._watch_copy(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
         trial = self._said.trials.get(row.id)
@@ -98,6 +100,16 @@ class Lives(Ends):
                 now_s, "afresh", f"it began afresh on {host}, which knows nothing of {known}", job=row.id
             )
 
+    def _watch_copy(
+        self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
+    ) -> None:
+        at = row.id, host
+        if part.exit is not None and (before is None or before.exit is None):
+            if copies.fails_at_start(row, part) and at not in self._unforked:
+                self._copy_failed(row, host, exit_text(part.exit), now_s)
+        elif part.step > row.base_step and self._unforked.tried(at):
+            self._unforked.forget(at)
+
     def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault. One of which a new controller has not heard yet may be there."""
         ended = part.exit
@@ -129,9 +141,10 @@ class Lives(Ends):
         live = self._book.live
         beside = {self._sight.class_of(live[job]) for job in new.beside if job in live}
         split = row.accumulation > 1
-        shape = row.shape if isinstance(row.shape, Shape) else None  # a strategy's rates are of another class
         elastic = row.spec.elastic
         declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None
+        # A strategy's rates are of another class.
+        shape = row.shape if isinstance(row.shape, Shape) and row.shape != declared else None
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
         whole = row.report if len(row.hosts) > 1 and not row.portions else new
@@ -255,7 +268,7 @@ _STATE_FACTS = {
 }
 
 
-def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, int, bool, bool]:
+def _shown(report: JobReport) -> tuple[object, ...]:
     """What of a part's report policies see, but for its counters."""
     memory_bytes, over, held_up = (
         report.device_memory_bytes,
@@ -264,7 +277,7 @@ def _shown(report: JobReport) -> tuple[Phase, bool, bool, bool, int, int, bool, 
     )
     can = report.can_checkpoint, report.single
     sizes = memory_bytes, report.checkpoint_bytes
-    return report.phase, *can, report.sliceable, *sizes, over, held_up
+    return report.phase, *can, report.sliceable, *sizes, over, held_up, report.gpus
 
 
 def _began_s(whole: JobReport, happening: Happening | None, now_s: float) -> float | None:

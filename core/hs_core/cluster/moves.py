@@ -7,7 +7,7 @@ from hs_core.cluster import copies, reports, states
 from hs_core.cluster.given_up import as_lost, as_rehomed
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.cluster.way import reshapes, way
+from hs_core.cluster.way import reshapes, shapes, way
 from hs_core.forms import Form
 from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
@@ -117,6 +117,9 @@ class Moves(Lives):
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
             self._asking.stale = True
+        for job, _ in self._unforked.over(now_s):
+            self._book.changed.add(job)
+            self._asking.stale = True
         for host in self._unable.of_all.over(now_s):
             self._book.touch(host)
             self._asking.stale = True
@@ -148,6 +151,8 @@ class Moves(Lives):
         assert move is not None
         if move.portions and not self.policy.needs.copies:
             return f"{self.policy.name} has no copies"
+        if shapes(row, move) and not self.policy.needs.elastic:
+            return f"{self.policy.name} gives no shapes"
         for name in move.to:
             host = self._book.hosts.get(name)
             if host is None:
@@ -266,6 +271,7 @@ class Moves(Lives):
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
+        yield from self._unforked.deadlines()
         yield from self._unable.of_all.deadlines()
         yield from self._unable.of_one.deadlines()
         for job in self._book.moving:

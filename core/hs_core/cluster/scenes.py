@@ -48,6 +48,9 @@ class Scenes(Views):
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
             policy_says=self._says_of(job, now_s),
+            until_edge=self._until_edge(job),
+            round_in_s=self._round_in(job, now_s),
+            copies_fail=self._copies_fail(job) if self.policy.needs.copies else "",
             policy_chose=self._said.how.get(job, ""),
             trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
             unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
@@ -160,11 +163,28 @@ class Scenes(Views):
         return self._grounded.why(row.id) if fails and self._grounded.tried(row.id) else ""
 
     def _says_of(self, job: JobId, now_s: float) -> str:
+        """Of one that waits for the end of a round, what was said as that began: nothing if it was not here, or had a turn."""
         if self._said.failure is not None:
             return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
         if self.stays_at_it(now_s):
             return f"the policy {self.policy.name} has been deciding for {self.deciding_s(now_s):.0f} s, and nobody is given a home before it has"
-        return self._said.why.get(job, "")
+        return (self._said.waits_in_round if self._until_edge(job) else self._said.why).get(job, "")
+
+    def _until_edge(self, job: JobId) -> str:
+        return self._said.waits.get(job, "") if self._said.within_a_round else ""
+
+    def _round_in(self, job: JobId, now_s: float) -> float:
+        """Of a policy that fails, or stays at a decision, nobody knows when it decides again."""
+        decides = self._said.failure is None and not self.stays_at_it(now_s)
+        rounds = self.policy.needs.rounds and self._edges.at_s is not None
+        return self._edge_in(now_s) if decides and rounds and job in self._said.waits else -1.0
+
+    def _copies_fail(self, job: JobId) -> str:
+        servers = sorted(self._unforked.barring(job))
+        if not servers:
+            return ""
+        whys = dict.fromkeys(self._unforked.why((job, name)) for name in servers)
+        return f"{', '.join(servers)} ({'; '.join(whys)})"
 
     def _open_after(self, row: Job) -> After | None:
         for index, after in enumerate(row.spec.after):

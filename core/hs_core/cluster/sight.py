@@ -12,8 +12,9 @@ from hs_core.cluster.fits import Fits, could_hold
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.narrow import Narrow
 from hs_core.cluster.unable import Unable
+from hs_core.cluster.unforked import Unforked
 from hs_core.copier import copier, maker
-from hs_core.forms import Form
+from hs_core.forms import Form, Shape
 from hs_core.job_class import class_over, job_class
 from hs_core.model import (
     Host,
@@ -44,12 +45,15 @@ class Sight:
         book: Book,
         connected: Collection[HostName],
         absent: Absent,
+        *,
         grounded: Grounded,
         unable: Unable,
+        unforked: Unforked,
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
+        self._unforked = unforked
         self._narrow = Narrow()
         self._connected = connected
         self._absent = absent
@@ -93,8 +97,10 @@ class Sight:
             self._book.changed |= (
                 self._book.forked
             )  # where copies are none of its kind they are shown as what is to become of them
-        if self._by_gpu != needs.by_gpu:
-            self._by_gpu = needs.by_gpu
+            self._book.changed |= self._unforked.jobs() & self._book.live.keys()
+        by_gpu = needs.by_gpu or needs.sharing
+        if self._by_gpu != by_gpu:
+            self._by_gpu = by_gpu
             self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
 
     def wait_for(self, awaited: Collection[HostName]) -> bool:
@@ -169,8 +175,8 @@ class Sight:
         others: set[JobId] = set()
         for job in counted:
             row, old = self._book.live[job], self._facts.get(job)
-            # What GPUs it is bound to, or how noisy its gradients are, is measured along with its progress.
-            if old is None or self._by_gpu or row.spec.elastic is not None:
+            # How noisy its gradients are is measured along with its progress.
+            if old is None or row.spec.elastic is not None:
                 others.add(job)
                 continue
             gpu_s, step = row.gpu_s, row.step
@@ -359,6 +365,7 @@ class Sight:
             strategies=row.spec.strategies,
             spreads=spreads(row.spec) if not (hosts or row.stored or reports.has_process(row.report)) else (),
             shape=row.shape,
+            declared=_as_declared(row),
             migrations=row.migrations,
         )
 
@@ -366,7 +373,14 @@ class Sight:
         """Servers that cannot start it, but for its home: the very same for nearly all jobs of a kind."""
         unable, narrow = self._unable.barring(row.user), self._narrow.below(row.spec.memory_bytes)
         barred = unable | narrow if unable and narrow else unable or narrow
+        # Where its copies fail none is made, as long as it has a place to be one.
+        if self._copies and (failed := self._unforked.barring(row.id)) and self._has_place(hosts):
+            barred |= failed
         return barred if barred.isdisjoint(hosts) else barred.difference(hosts)
+
+    def _has_place(self, hosts: Collection[HostName]) -> bool:
+        """That it need not leave."""
+        return bool(hosts) and all(self._book.hosts[name].schedulable for name in hosts)
 
     def tickets(self) -> dict[UserName, Fraction]:
         """Of the users whose jobs are shown."""
@@ -426,6 +440,14 @@ def _going(row: Job) -> Going | None:
     if row.move is None:
         return None
     return Going(hosts=row.move.to, gpus=gpus_as(row.spec, row.move.shape))
+
+
+def _as_declared(row: Job) -> Shape | None:
+    """None: it runs so, or is not elastic."""
+    if row.spec.elastic is None or not isinstance(row.shape, Shape):
+        return None
+    declared = row.spec.elastic.on(row.spec.gang, row.spec.nodes)
+    return None if row.shape == declared else declared
 
 
 def _declared(row: Job, started: bool) -> int:

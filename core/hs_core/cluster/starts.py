@@ -38,6 +38,16 @@ class Starts(Scenes):
             self._unbar(user=user, host=host)
             self._fact(now_s, "starts-again", f"{host} starts jobs of {user} again", host=host)
 
+    def _copy_failed(self, row: Job, host: HostName, why: str, now_s: float) -> None:
+        """As it was started: nothing of the job is lost by that, but what it costs to fork it."""
+        at = row.id, host
+        self._unforked.stays(at, now_s, self.settings.quantum_s, why)
+        self._book.changed.add(row.id)
+        self._asking.stale = True
+        for_s = self._unforked.until_s(at) - now_s
+        text = f"its copy on {host} failed as it was started ({why}): for {for_s:g} s none is made there"
+        self._fact(now_s, "copy-failed", text, job=row.id, host=host)
+
     def _look_at_jobs_of(self, user: UserName) -> None:
         self._book.changed |= self._book.of_user.get(user, set())
 

@@ -1,5 +1,6 @@
 """What a move makes of a job: it goes elsewhere, or on in another shape, or as copies; and that in words."""
 
+from hs_core.forms import Shape
 from hs_core.model import Job, Move
 
 
@@ -8,6 +9,14 @@ def reshapes(job: Job, move: Move) -> bool:
     if move.portions or job.portions:
         return False
     return move.to == job.hosts or len(move.to) != len(job.hosts)
+
+
+def shapes(job: Job, move: Move) -> bool:
+    """It is to have a shape that is neither the one that it has nor the one that its user declared."""
+    elastic = job.spec.elastic
+    if elastic is None or not isinstance(move.shape, Shape):
+        return False
+    return move.shape not in (job.shape, elastic.on(job.spec.gang, job.spec.nodes))
 
 
 def way(job: Job, move: Move) -> str:

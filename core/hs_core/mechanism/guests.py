@@ -89,7 +89,9 @@ class Round:
         for job in waiting:
             if self._start(job):
                 self._opens(job)
-            elif not self._has_gpus(job):
+            elif self._has_gpus(job):
+                self._share_again(job, choose)
+            else:
                 self._share(job, choose)
         left = (job for job in waiting if not self._slots.runs(job))
         why = {job.id: self._why(job, ahead, alone) for ahead, job in enumerate(left)}
@@ -170,13 +172,43 @@ class Round:
         if filled is None:
             return
         beside, step = filled
-        if self._slots.share(job, beside):
-            self._beside[job.id] = beside
-            partners = {partner for there in beside.values() for partner in there}
-            for model, alone in self._open.items():
-                self._open[model] = [other for other in alone if other.id not in partners]
-            if (step, job.accumulation) != (0, 1):  # each incarnation begins with whole mini-batches
-                self._parts[job.id] = 1 << step
+        if self._joins(job, beside) and (step, job.accumulation) != (0, 1):
+            self._parts[job.id] = 1 << step  # each incarnation begins with whole mini-batches
+
+    def _share_again(self, job: JobFacts, choose: Choose) -> None:
+        """One that has a process, as those have that another policy let take turns: beside the jobs on whose GPUs that stands, if they are all of its GPUs and it would start beside each."""
+        if not job.memory_bytes or not self._slots.reachable(job) or len(job.gpus) != len(job.hosts):
+            return
+        beside = {
+            name: self._on_its_gpus(job, name, frozenset(gpus), choose)
+            for name, gpus in zip(job.hosts, job.gpus, strict=True)
+        }
+        if all(sum(there.values()) == job.per_node for there in beside.values()):
+            self._joins(job, beside)
+
+    def _on_its_gpus(
+        self, job: JobFacts, name: HostName, gpus: frozenset[int], choose: Choose
+    ) -> dict[JobId, int]:
+        """Of the jobs on these GPUs of a server those beside which it may start, and on how many."""
+        model = self._hosts[name].model
+        shared: dict[JobId, int] = {}
+        there = []
+        for other in self._partners(job, model):
+            bound = other.gpus[other.hosts.index(name)] if name in other.hosts and other.gpus else ()
+            if count := len(gpus.intersection(bound)):
+                shared[other.id] = count
+                there.append(other)
+        found = choose(self, job, model, there) if there else []
+        return {offer.partner.id: shared[offer.partner.id] for offer in found}
+
+    def _joins(self, job: JobFacts, beside: Beside) -> bool:
+        if not self._slots.share(job, beside):
+            return False
+        self._beside[job.id] = beside
+        partners = {partner for there in beside.values() for partner in there}
+        for model, alone in self._open.items():
+            self._open[model] = [other for other in alone if other.id not in partners]
+        return True
 
     def _opens(self, job: JobFacts) -> None:
         """To guests, if it runs on one model, has its GPUs for itself, and its memory is known."""
@@ -234,11 +266,10 @@ class Round:
 
     def _why(self, job: JobFacts, ahead: int, alone: Alone) -> str:
         """`ahead`: so many wait that are looked at before it."""
-        if self._has_gpus(job):  # it was paused, say: it goes nowhere else, and shares with nobody
+        if self._has_gpus(job):  # it was paused, or another policy let it wait: it goes nowhere else
             are = "is" if job.per_node == 1 else "are"
-            return (
-                f"its process waits until {counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
-            )
+            free = f"{counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
+            return f"its process waits until {free}, and {alone(self, job)}"
         missing = self.lengths.why(job)
         waits = f"it waits until {asked_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
         if missing:
@@ -252,12 +283,19 @@ def gains_beside_nobody(this: Round, job: JobFacts) -> str:
     """SJF-BSBF."""
     if this.lengths.why(job):
         return "nobody can say beside whom it would gain"
-    return _unsaid(job) or "no running job is one that it would gain by sharing GPUs with"
+    return _unsaid(job) or f"no running job{_there(job)} is one that it would gain by sharing GPUs with"
 
 
 def fits_beside_nobody(_: Round, job: JobFacts) -> str:
     """SJF-FFS."""
-    return _unsaid(job) or "no running job that has its GPUs for itself leaves memory enough beside it"
+    there = _there(job)
+    return (
+        _unsaid(job) or f"no running job{there} that has its GPUs for itself leaves memory enough beside it"
+    )
+
+
+def _there(job: JobFacts) -> str:
+    return " on the GPUs of its process" if job.started else ""
 
 
 def _unsaid(job: JobFacts) -> str:

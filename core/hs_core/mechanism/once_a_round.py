@@ -28,7 +28,7 @@ Order = Callable[[Snapshot], Sequence[JobFacts]]
 
 def once_a_round(policy: Policy, order: Order | None = None) -> Policy:
     """`order`: in which the policy serves jobs, if newcomers are not to wait for the next edge behind who comes after them in it."""
-    needs = replace(policy.needs, rounds=order is None)
+    needs = replace(policy.needs, rounds=True)
     decide = partial(_decide, whole=policy.decide, strategies=needs.strategies, order=order)
     return replace(policy, needs=needs, decide=decide)
 
@@ -89,9 +89,7 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
             if not seats.share_again(job, beside, jobs):
                 seats.rest(job)
     why = {
-        job.id: "it waits for the next round: the GPUs of its server are others' in this one"
-        if job.started
-        else "it waits for the next round: nothing that it could take is idle in this one"
+        job.id: "the GPUs of its server are others'" if job.started else "nothing that it could take is idle"
         for job in line
     }
     for job in line:

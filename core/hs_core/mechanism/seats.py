@@ -216,7 +216,7 @@ class Seats:
         `homes`: servers of the chosen that the policy has found itself; they fit together.
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
-        `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
+        `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that; `why` as `Slots.verdict` has it there.
         `stays`: as `Slots.verdict`. `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         self._say_how_spread()
@@ -244,7 +244,9 @@ class Seats:
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
         if layouts is not None:
             layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
-        return self._slots.verdict(memory, why, spreads=self._spreads, stays=stays)
+        return self._slots.verdict(
+            memory, why, spreads=self._spreads, stays=stays, within_a_round=within is not None
+        )
 
     def _say_how_spread(self) -> None:
         """Of those that are laid over servers already."""

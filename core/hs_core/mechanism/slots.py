@@ -31,6 +31,8 @@ from hs_core.strategy import Strategy
 from hs_core.wanted import Guest, Turn
 from hs_core.words import counted
 
+NEXT_ROUND = "it waits for the next round: in this one "
+
 
 class Slots:
     """Homes and turns while they are being made. A home, once given, stays, but for servers that are drained."""
@@ -381,16 +383,21 @@ class Slots:
         mixed: bool = False,
         spreads: bool = False,
         stays: str = "",
+        within_a_round: bool = False,
     ) -> Verdict:
         """`why` is completed for those that cannot run at all, or only elsewhere. `mixed`: servers may be of several models; `spreads`: and as many as jobs let them be.
 
-        `stays`: why nobody who has started was moved, whatever is idle elsewhere; empty: some might have been.
+        `stays`: why nobody who has started was moved, whatever is idle elsewhere; empty: some might have been. `within_a_round`: `why` says what keeps jobs
+        from GPUs until its end only.
         """
         asked = self._snapshot
         if self._laid:
             asked = replace(asked, jobs=tuple(self._laid.get(job.id, job) for job in asked.jobs))
         weights = weigh(asked, self._homes)
         turns = {name: self._turn(name, gangs) for name, gangs in self._gangs.items()}
+        found = Later(lambda: self._whys(why, stays, mixed=mixed, spreads=spreads))
+        waits = Later(lambda: {job: text for job, (text, by_policy) in found.items() if by_policy})
+        before = NEXT_ROUND if within_a_round else ""
         return Verdict(
             plan=Plan(
                 homes=self._homes,
@@ -400,7 +407,13 @@ class Slots:
                 shapes=self._shapes,
             ),
             memory=memory,
-            why=Later(lambda: self._whys(why, stays, mixed=mixed, spreads=spreads)),
+            why=Later(
+                lambda: {
+                    job: f"{before}{text}" if by_policy else text for job, (text, by_policy) in found.items()
+                }
+            ),
+            waits=waits,
+            within_a_round=within_a_round,
             how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
@@ -412,27 +425,34 @@ class Slots:
         guests = sorted(self._guests[name], key=lambda guest: guest.job)
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
-    def _whys(self, why: Mapping[JobId, str], stays: str, *, mixed: bool, spreads: bool) -> dict[JobId, str]:
+    def _whys(
+        self, why: Mapping[JobId, str], stays: str, *, mixed: bool, spreads: bool
+    ) -> dict[JobId, tuple[str, bool]]:
+        """And whether it is the policy who says so: nothing else keeps it from a turn."""
         hosts = self._snapshot.hosts
         elsewhere = IdleElsewhere(hosts, self._free, moves_left=self.moves_left, stays=stays)
         trials = BehindTrials(self._snapshot, self._free)
         waiting = [job for job in self._snapshot.jobs if not self.has_turn(job)]
         found = {job.id: self._obstacle(job, mixed=mixed, spreads=spreads) for job in waiting}
-        return {job.id: found[job.id] or self._waits(job, why, trials, elsewhere) for job in waiting}
+        return {
+            job.id: (found[job.id], False) if found[job.id] else self._waits(job, why, trials, elsewhere)
+            for job in waiting
+        }
 
     def _waits(
         self, job: JobFacts, why: Mapping[JobId, str], trials: BehindTrials, elsewhere: IdleElsewhere
-    ) -> str:
+    ) -> tuple[str, bool]:
         """It could have a turn where it lives, or has no home: what the policy says, and what it does not know."""
         home = self._homes.get(job.id)
         if home is None:
-            return trials.say(job, None) or why.get(job.id, "waiting for free GPUs")
+            measured = trials.say(job, None)
+            return measured or why.get(job.id, "waiting for free GPUs"), not measured
         said = why.get(job.id, f"waiting for its turn on {home[0]}")
         if not self.reachable(job) or self._has_room(job, home):
-            return said
-        said = trials.say(job, home) or said
-        idle = elsewhere.say(job, home)
-        return f"{said}; {idle}" if idle else said
+            return said, True
+        measured = trials.say(job, home)
+        said, idle = measured or said, elsewhere.say(job, home)
+        return f"{said}; {idle}" if idle else said, not measured
 
     def _obstacle(self, job: JobFacts, *, mixed: bool, spreads: bool) -> str:
         """What keeps it from any turn, whoever else has one; empty: nothing."""

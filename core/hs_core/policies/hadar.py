@@ -25,5 +25,7 @@ def _greedily(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decis
 
 
 HADAR = profiled(
-    Policy(name="hadar", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide)
+    Policy(
+        name="hadar", needs=Needs(every_quantum=True, lengths=True, mixed=True, rounds=True), decide=decide
+    )
 )

@@ -25,5 +25,9 @@ def _exactly(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decisi
 
 
 HADAR_EXACT = profiled(
-    Policy(name="hadar-exact", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide)
+    Policy(
+        name="hadar-exact",
+        needs=Needs(every_quantum=True, lengths=True, mixed=True, rounds=True),
+        decide=decide,
+    )
 )

@@ -85,6 +85,13 @@ class _Coming:
     def of(told: Mapping[str, Any]) -> "_Coming":
         return _Coming(tuple(map(HostName, told["home"])), tuple(told["shares"]))
 
+    def among(self, job: JobFacts) -> "_Coming | None":
+        """Without servers that have turned out since to be none of its; None: it has none left but its first."""
+        kept = [at for at, name in enumerate(self.home) if name not in job.barred]
+        if len(kept) < 2:
+            return None
+        return _Coming(tuple(self.home[at] for at in kept), tuple(self.shares[at] for at in kept))
+
     @property
     def plain(self) -> dict[str, Any]:
         return {"home": list(self.home), "shares": list(self.shares)}
@@ -99,8 +106,8 @@ def _forks_now(
     able = {host.name for host in snapshot.hosts if takes_new(host) and host.gpus > 0}
     for job in sorted(snapshot.jobs, key=by_arrival):
         told = coming.get(job.id)
-        if told is not None and not able.issuperset(told.home):
-            continue
+        if told is not None:
+            told = told.among(job) if able.issuperset(told.home) else None
         if told is None or job.hosts != told.home[:1] or slots.runs(job) or not slots.reachable(job):
             continue
         if not job.started or (not job.movable and not job.rooted):
@@ -291,4 +298,6 @@ def _ranked(before: Home, names: Sequence[HostName]) -> Home:
     return (*stay, *(name for name in names if name not in stay))
 
 
-HADARE = Policy(name="hadare", needs=Needs(every_quantum=True, lengths=True, copies=True), decide=decide)
+HADARE = Policy(
+    name="hadare", needs=Needs(every_quantum=True, lengths=True, copies=True, rounds=True), decide=decide
+)

@@ -41,4 +41,4 @@ def _had_at_the_edge(snapshot: Snapshot, memory: Memory) -> dict[JobId, float]:
     return {job.id: had[name] for job in snapshot.jobs if (name := str(job.id)) in had}
 
 
-PAL = Policy(name="pal", needs=Needs(every_quantum=True, by_gpu=True), decide=decide)
+PAL = Policy(name="pal", needs=Needs(every_quantum=True, by_gpu=True, rounds=True), decide=decide)

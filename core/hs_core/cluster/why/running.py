@@ -28,7 +28,7 @@ def runs(scene: Scene) -> Why:
     early = "; its process has not got to a first step yet" if comes_up else ""
     return Why(
         reason=Reason.RUNNING,
-        text=f"it runs on {at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_beside(job)}{_as(scene)}{early}{trial}{moving}",
+        text=f"it runs on {at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_beside(job)}{_as(scene)}{early}{trial}{_held_back(scene)}{moving}",
         next_step="it is asked again by itself, less and less often: see that its checkpoint can be written"
         if scene.unsaved and scene.unsaved in trial
         else "nothing to do",
@@ -41,6 +41,12 @@ def _each(scene: Scene) -> str:
         return ""
     away = f"; not connected: {', '.join(scene.without)}" if scene.without else ""
     return f" each, as {len(scene.job.portions)} copies{away}"
+
+
+def _held_back(scene: Scene) -> str:
+    if not scene.copies_fail:
+        return ""
+    return f"; no copy of it is made for a while where one failed as it was started: {scene.copies_fail}"
 
 
 def _beside(job: Job) -> str:

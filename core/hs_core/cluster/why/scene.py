@@ -31,6 +31,9 @@ class Scene:
     unsaved: str  # why it could not leave when it was last to move; empty: it could, or was not asked
     evicted: bool  # its server was to be empty by now
     policy_says: str
+    until_edge: str  # and, within a round, what keeps it from GPUs until its end; empty: nothing
+    round_in_s: float  # until the next one, as nothing but the policy keeps it from a turn; -1: something else does, or there are none
+    copies_fail: str  # on which servers copies of it failed as they were started, and how: none is made there now; empty: nowhere
     policy_chose: str  # why it runs as it does: "as tp=2: …"
     trial: str  # how far its profiling run is; empty: there is none
     idle: tuple[GpuId, ...]  # of its server, where its process cannot go to others than its own

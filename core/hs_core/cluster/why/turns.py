@@ -83,11 +83,22 @@ def for_gpus(scene: Scene) -> Why:
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
         text=memory
-        or scene.policy_says
+        or _as_decided(scene)
         or short_of_gpu_memory(job)
         or f"it waits for {counted(job.gang, 'GPU')} to be free",
         next_step=by_itself(job),
     )
+
+
+def _as_decided(scene: Scene) -> str:
+    """What the policy says of it, and when it decides again."""
+    if not scene.policy_says and not scene.until_edge:
+        return ""
+    if scene.round_in_s < 0:
+        return scene.policy_says or scene.until_edge
+    when = f"the next round begins {soon(scene.round_in_s)}"
+    said = f"{scene.policy_says}; {when}" if scene.policy_says else f"it waits: {when}"
+    return f"{said}; in this one {scene.until_edge}" if scene.until_edge else said
 
 
 def _in_its_turn(scene: Scene) -> Why | None:
