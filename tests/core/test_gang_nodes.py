@@ -285,3 +285,15 @@ def test_what_every_node_is_told_names_the_newest_of_its_own_orders_that_was_hea
         assert told == [replace(said, order=number) for number in (6, 8)]
     went_on = JobWentOn(now_s=1.0, job=JOB, epoch=1, step=3)
     assert gang.machine.for_node(went_on, 1) is went_on
+
+
+def test_every_node_is_told_what_its_own_ranks_have_moved_to_host_memory() -> None:
+    gang = TwoNodes()
+    gang.stop(0, SWAP)
+    at = gang.agree()
+    for rank in range(4):
+        gang.held(rank, at, "swap", bytes=10**rank)
+    held = gang.events[-1]
+    assert isinstance(held, JobHeld)
+    assert held.tier is SWAP
+    assert [gang.machine.for_node(held, node).parked_bytes for node in (0, 1)] == [11, 1100]

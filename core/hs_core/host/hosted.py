@@ -88,6 +88,10 @@ class HostedJob:
     noise_samples: int = 0
     parked_bytes: int = 0
     moved_bytes: int = 0  # by this process's last swap: the host memory for it stays its own
+    unparked: bool = False  # when it was to leave its GPUs last, host memory had no room for it
+    shelved: bool = False  # written out of host memory: not started anew before its turn is near
+    stood_from_s: float | None = None  # it stands, or stood last, since then
+    stood_s: float | None = None  # before its newest turn
     coming_back: bool = False  # swapped itself, it has others swapped so that there is room for it
     residue_bytes: int = 0  # that this process was last seen to hold on each of its GPUs while it was swapped: its device's context
     host_bytes: int = 0  # host memory that its processes hold, as last seen

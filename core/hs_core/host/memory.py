@@ -104,6 +104,7 @@ def _reboot(board: Board, then_s: float) -> None:
             job.came_s
         ) = now_s
         job.start_at_s = now_s
+        job.stood_from_s = None if job.stood_from_s is None else now_s
         job.refused_edge_s = -1.0
     board.edge_s = now_s
     board.heard_s = now_s - board.fence_after_s
