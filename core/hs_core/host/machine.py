@@ -190,6 +190,8 @@ class HostMachine:
         commands = tuple(board.out)
         if commands:
             board.out.clear()
+        for job in touched:
+            job.note_phase(board.now_s)
         changed = self._changed(touched)
         for job in touched:
             self._said.pop(job.id, None)

@@ -117,9 +117,23 @@ def begin_coming(board: Board, this: Walk) -> None:
 
 
 def _makes_room(board: Board, job: HostedJob) -> bool:
-    """It was started where a gang over several hosts had no turn, which has one now: all of that would wait for this start."""
-    bound = [other for other in board.rivals(job) if other.part and other.id in board.turn.gangs]
-    return job.id not in board.turn.gangs and may_start_ahead(board, job) and any(o.ready for o in bound)
+    """It was started where a gang of the controller's had no turn, which has one now and would wait for this start, with its other hosts where it has
+    several; or, where the controller alone decides, for as long as the quantum lasts, as there are too few GPUs beside."""
+    if job.id in board.turn.gangs or not may_start_ahead(board, job):
+        return False
+    if any(other.ready and other.id in board.turn.gangs for other in board.rivals(job)):
+        return True
+    if fills(board):
+        return False
+    named = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs]
+    kept = {
+        gpu
+        for other in board.jobs.values()
+        if board.immovable(other) and other not in named
+        for gpu in other.gpus
+    }
+    left = sum(gpu not in kept for gpu in board.gpus if board.usable(gpu))
+    return sum(other.gang for other in named if able(board, other)) > left
 
 
 def _missed(board: Board, job: HostedJob) -> int:
