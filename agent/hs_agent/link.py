@@ -291,6 +291,7 @@ class _Connection:
             warnings=self.side.warnings,
             peer=self.side.peer_address,
             memory_bytes=memory_bytes(self.config.cgroup_root),
+            said_s=boot_s(),
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES
         last_words = self.side.last_words()
@@ -332,6 +333,7 @@ class _Connection:
             await asyncio.sleep(self.interval_s)
             # Without news an empty one: an agent that says nothing is taken for dead when its lease is over.
             report = self._news() or agent_pb2.Report()
+            report.said_s = boot_s()
             report.heard_term, report.heard_seq = self.side.heard()
             if self.side.left_bytes is not None:
                 report.memory.total_bytes, report.memory.available_bytes = (

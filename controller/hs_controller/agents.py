@@ -181,6 +181,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             link.memory = report.memory
         link.troubles = tuple(text[:TROUBLE_CHARS] for text in report.troubles[:TROUBLES])
         began_s = time.monotonic()
+        link.shows(report.said_s)
         told = link.heard(report.jobs, report.gpus, self._loop.clock.now_s())
         spent_s = time.monotonic() - began_s
         if spent_s > LONG_S:
@@ -193,7 +194,9 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         host = link.host.name
 
         def make(now_s: float) -> HostReported:
-            return HostReported(now_s=now_s, host=host, reports=told, gpus=gpus, heard=heard)
+            return HostReported(
+                now_s=now_s, host=host, reports=told, gpus=gpus, heard=heard, said_s=link.clock_s
+            )
 
         await self._take_in(make)
 

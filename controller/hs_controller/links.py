@@ -17,7 +17,7 @@ from hs_core.model import Host
 from hs_core.names import HostName, JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport, Phase
 from hs_core.wanted import Wanted
-from hs_daemon import version
+from hs_daemon import boot_s, version
 from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, common_pb2
 
@@ -125,6 +125,9 @@ class Link:
         self._size = 0
         self._last_words: tuple[JobReport, ...] = ()  # of the Hello
         self.last_report_s = now_s
+        self._behind_s: float | None = (
+            None  # its boot clock, behind this host's; None: it does not say what it shows
+        )
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
         self.errands: dict[int, ErrandReader] = {}  # of the same numbers
@@ -141,12 +144,23 @@ class Link:
     def greeted(self, hello: agent_pb2.Hello, now_s: float) -> None:
         """Takes in what it says of itself, or the rest of that."""
         self._not_too_many(len(hello.jobs) + len(hello.last_words))
+        self.shows(hello.said_s)
         self.heard(hello.jobs, (), now_s)
         self._last_words += tuple(sane(convert.to_report(job)) for job in hello.last_words)
         if len(self._last_words) > MOST_AT_ONCE:
             raise RefusedError(
                 f"{self.host.name} has last words of {len(self._last_words)} jobs; at most {MOST_AT_ONCE} were expected"
             )
+
+    def shows(self, said_s: float) -> None:
+        """Its boot clock, when it said what was just heard; 0: nothing is known of it."""
+        if said_s > 0 and math.isfinite(said_s):
+            self._behind_s = boot_s() - said_s
+
+    @property
+    def clock_s(self) -> float | None:
+        """What its boot clock shows now."""
+        return None if self._behind_s is None else boot_s() - self._behind_s
 
     def heard(
         self, jobs: Sequence[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
@@ -181,7 +195,13 @@ class Link:
     def joined(self, now_s: float) -> HostJoined:
         """Last words are for whom it meets: they grow old."""
         said, self._last_words = self._last_words, ()
-        return HostJoined(now_s=now_s, host=self.host, reports=tuple(self.reports.values()), last_words=said)
+        return HostJoined(
+            now_s=now_s,
+            host=self.host,
+            reports=tuple(self.reports.values()),
+            last_words=said,
+            said_s=self.clock_s,
+        )
 
     def direct(self, wanted: Wanted, said_s: float) -> None:
         self._wanted = wanted, said_s
@@ -412,11 +432,11 @@ _COUNTERS = ("gpu_s", "run_s", "suspend_s", "resume_s", "lost_gpu_s")
 
 
 def sane(report: JobReport) -> JobReport:
-    """A rate that is no number is no rate; a counter that is none cannot be charged."""
+    """A rate, or a time, that is no number is none; a counter that is none cannot be charged."""
     for name in _COUNTERS:
         value = getattr(report, name)
         if not math.isfinite(value) or value < 0:
             raise RefusedError(f"job {report.job}: {name}: {value!r}: a number from 0 up was expected")
     if not math.isfinite(report.steps_per_s) or report.steps_per_s < 0:
-        return replace(report, steps_per_s=0.0)
-    return report
+        report = replace(report, steps_per_s=0.0)
+    return report if math.isfinite(report.since_s) else replace(report, since_s=0.0)

@@ -89,6 +89,7 @@ class JobReport:
     rank: int = 0  # … and which of these this one is, by node rank
     in_touch: bool = False  # it has ended, and its agent heard those of its other parts by then: these were not cut off from one another
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
+    since_s: float = 0.0  # when it came to stand so, or ended, by its host's boot clock; 0: not said
     exit: Exit | None = None
 
     @property

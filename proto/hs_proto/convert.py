@@ -293,6 +293,7 @@ def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
         single=pb.single,
         beside=tuple(map(names.JobId, pb.beside)),
         in_turn=pb.in_turn,
+        since_s=pb.since_s,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
@@ -331,6 +332,7 @@ def from_report(report: reports.JobReport) -> common_pb2.JobReport:
         rank=report.rank,
         in_touch=report.in_touch,
         rendezvous=report.rendezvous,
+        since_s=report.since_s,
         can_checkpoint=report.can_checkpoint,
         single=report.single,
         beside=report.beside,

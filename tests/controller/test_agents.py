@@ -238,6 +238,24 @@ def test_last_words_are_taken_in_once_in_however_many_messages_and_are_not_of_wh
     assert link.joined(1.0).last_words == ()
 
 
+@pytest.mark.parametrize("said_s", [float("nan"), float("inf"), 0.0, -1.0])
+def test_what_a_hosts_clock_shows_is_known_from_when_it_last_said_so(monkeypatch, said_s: float) -> None:
+    now_s = 5_000.0
+    monkeypatch.setattr(links, "boot_s", lambda: now_s)
+    gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
+    ended = common_pb2.JobReport(job_id=1, phase="exited", since_s=70.0, checkpoint_step=-1)
+    hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus, jobs=[ended], said_s=100.0)
+    link = Link(hello, convert.to_host(hello), 0.0)
+    assert link.joined(0.0).said_s == 100.0
+    now_s += 20.0
+    joined = link.joined(20.0)
+    assert (joined.said_s, joined.reports[0].since_s) == (120.0, 70.0)
+    link.shows(said_s)
+    assert link.joined(20.0).said_s == 120.0, "what is no time says nothing"
+    odd = common_pb2.JobReport(job_id=1, phase="exited", since_s=float("nan"), checkpoint_step=-1)
+    assert link.heard([odd], (), 20.0)[0].since_s == 0.0
+
+
 def test_what_an_agent_was_not_asked_for_as_it_takes_no_messages_has_none_of_its_places():
     gpus = [common_pb2.Gpu(id="GPU-0", index=0, model="V100", memory_bytes=1, healthy=True)]
     hello = agent_pb2.Hello(host="a", boot_id="b", gpus=gpus)

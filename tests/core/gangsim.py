@@ -84,7 +84,8 @@ class Gang:
 
     def held(self, rank: int, step: int, tier: str = "hold", **more: Any) -> None:
         stop = more.pop("id") if "id" in more else self.newest("stop")[rank]["id"]
-        self.say(rank, type="held", id=stop, step=step, tier=tier, bytes=5, seconds=0.0, **more)
+        size = more.pop("bytes", 5)
+        self.say(rank, type="held", id=stop, step=step, tier=tier, bytes=size, seconds=0.0, **more)
 
     def forget(self) -> None:
         self.told, self.events = [], []

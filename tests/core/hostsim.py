@@ -266,7 +266,7 @@ class HostSim:
         if not self.down:
             self.tell(Woke(now_s=end_s))  # reports are as of the last event
 
-    def quanta(self, number: int) -> None:
+    def quanta(self, number: float) -> None:
         self.run(number * self.quantum_s)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:

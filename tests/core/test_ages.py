@@ -1,9 +1,11 @@
 """What a job's age is made of."""
 
+import pytest
+
 from hs_core.ages import Ages, Stage
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World, plain_policy
-from hs_core.model import Job
+from hs_core.model import Job, JobState
 from hs_core.names import JobId
 
 
@@ -66,6 +68,46 @@ def test_a_job_that_leaves_for_another_server_spends_that_time_leaving() -> None
     assert sum(spent_s.values()) == 20.0
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 1e6, -40.0], ids=["alike", "ahead", "behind"])
+def test_what_a_server_tells_late_counts_from_when_it_happened_whatever_its_clock_shows(
+    ahead_s: float,
+) -> None:
+    at = world()
+    at.ahead_s = ahead_s
+    at.do("submit alice a gpus=4")
+    at.now_s = 50.0
+    at.do(f"report n1 1:0=running since_s={45.0 + ahead_s}")
+    assert job(at).first_run_s == 45.0
+    at.do("leave n1")
+    at.now_s = 700.0
+    at.do(f"host n1 V100:4 1:0=exited code=0 since_s={95.0 + ahead_s}")
+    assert job(at).ended_s == 95.0
+    assert job(at).ages_at(800.0).spent_s == {Stage.STARTING: 45.0, Stage.RUNNING: 50.0}
+
+
+@pytest.mark.parametrize("since_s", [1e9, 701.0, -5.0, 0.0], ids=["later", "soon", "never", "unsaid"])
+def test_what_cannot_be_counts_from_when_it_was_heard(since_s: float) -> None:
+    at = world()
+    at.do("submit alice a gpus=4")
+    at.now_s = 50.0
+    at.do("report n1 1:0=running")
+    at.now_s = 700.0
+    at.do(f"report n1 1:0=exited code=0 since_s={since_s}")
+    assert job(at).ended_s == 700.0
+    assert job(at).ages_at(800.0).spent_s == {Stage.STARTING: 50.0, Stage.RUNNING: 650.0}
+
+
+def test_nothing_is_earlier_than_what_was_known_before() -> None:
+    at = world()
+    at.do("submit alice a gpus=4")
+    at.now_s = 50.0
+    at.do("report n1 1:0=running")
+    at.now_s = 60.0
+    at.do("report n1 1:0=exited code=0 since_s=1")
+    assert job(at).ended_s == 50.0
+    assert job(at).ages_at(60.0).spent_s == {Stage.STARTING: 50.0}
+
+
 def test_a_clock_that_was_set_back_adds_nothing() -> None:
     ages = Ages(until_s=10.0, spent_s={Stage.WAITING: 10.0})
     assert ages.after(Stage.RUNNING, 5.0) is ages
@@ -77,3 +119,32 @@ def test_a_job_about_which_nothing_has_changed_has_waited_since_it_came() -> Non
     at.do("user alice")
     at.do("submit alice a gpus=4")
     assert job(at).ages_at(9.0).spent_s == {Stage.WAITING: 9.0}
+
+
+def test_one_that_ended_well_after_it_was_given_up_ended_no_earlier_than_that() -> None:
+    at = world()
+    at.do("submit alice a gpus=4 on_partition=fence")
+    at.now_s = 20.0
+    at.do("report n1 1:0=running step=5 run_s=10 gpu_s=40")
+    at.do("leave n1")
+    at.now_s = 90.0
+    at.do("tick")
+    given_up_s = job(at).known_until_s
+    assert given_up_s > 20.0
+    at.now_s = 300.0
+    at.do("host n1 V100:4 1:0=exited code=0 step=40 run_s=40 gpu_s=160 since_s=85")
+    assert job(at).state is JobState.SUCCEEDED
+    assert job(at).ended_s == given_up_s
+
+
+def test_one_that_ended_well_unheard_while_it_waited_again_ended_then() -> None:
+    at = world()
+    at.do("submit alice a gpus=4 on_partition=fence")
+    at.now_s = 20.0
+    at.do("report n1 1:0=running step=5 run_s=10 gpu_s=40")
+    at.do("leave n1")
+    at.now_s = 90.0
+    at.do("tick")
+    at.now_s = 300.0
+    at.do("host n1 V100:4 1:0=exited code=0 step=40 run_s=40 gpu_s=160 since_s=120")
+    assert job(at).ended_s == 120.0

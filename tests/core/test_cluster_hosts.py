@@ -298,7 +298,7 @@ def test_a_job_that_stays_on_a_server_with_gpus_of_another_model_is_charged_for_
 
 
 def test_one_that_ends_before_anybody_heard_that_it_runs_began_as_long_ago_as_it_ran() -> None:
-    at = world("host n1 V100:1", "submit alice a", "tick", "report n1 1:0=exited code=0 run_s=0.5")
+    at = world("host n1 V100:1", "submit alice a", "tick", "@2", "report n1 1:0=exited code=0 run_s=0.5")
     row = at.machine.job(JobId(1))
     assert row.state is JobState.SUCCEEDED
     assert row.ended_s is not None

@@ -285,3 +285,47 @@ def test_what_every_node_is_told_names_the_newest_of_its_own_orders_that_was_hea
         assert told == [replace(said, order=number) for number in (6, 8)]
     went_on = JobWentOn(now_s=1.0, job=JOB, epoch=1, step=3)
     assert gang.machine.for_node(went_on, 1) is went_on
+
+
+def test_every_node_is_told_what_its_own_ranks_have_moved_to_host_memory() -> None:
+    gang = TwoNodes()
+    gang.stop(0, SWAP)
+    at = gang.agree()
+    for rank in range(4):
+        gang.held(rank, at, "swap", bytes=10**rank)
+    held = gang.events[-1]
+    assert isinstance(held, JobHeld)
+    assert held.tier is SWAP
+    assert [gang.machine.for_node(held, node).parked_bytes for node in (0, 1)] == [11, 1100]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_gang_that_was_frozen_before_all_had_agreed_to_stop_saves_when_its_nodes_let_it_go_for_that(
+    at_once: bool,
+) -> None:
+    gang = TwoNodes()
+    for node in (0, 1):
+        gang.stop(node)
+    proposed = gang.newest("stop")
+    for rank in (0, 1, 2):  # the fourth holds the interpreter's lock; then all are frozen
+        gang.say(rank, type="accept", id=proposed[rank]["id"], at_step=proposed[rank]["at_step"], step=0)
+    gang.forget()
+    if at_once:
+        for node in (0, 1):
+            gang.resume(node)
+        for node in (0, 1):
+            gang.stop(node, CHECKPOINT)
+    else:
+        for node in (0, 1):
+            gang.resume(node)
+            gang.stop(node, CHECKPOINT)
+        gang.say(3, type="accept", id=proposed[3]["id"], at_step=proposed[3]["at_step"], step=0)
+        for rank in range(4):
+            gang.held(rank, proposed[rank]["at_step"], id=proposed[rank]["id"])
+    asked = gang.newest("stop")
+    assert {asked[rank]["tier"] for rank in range(4)} == {"checkpoint"}
+    at = gang.agree()
+    for rank in range(4):
+        gang.held(rank, at, "checkpoint", generation=asked[rank]["generation"], digest="x")
+    (left,) = [event for event in gang.events if isinstance(event, JobHeld)]
+    assert (left.tier, left.step) == (CHECKPOINT, at)

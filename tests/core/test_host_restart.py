@@ -13,7 +13,7 @@ from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine, board
 from hs_core.host.plain import plain, revive
 from hs_core.names import JobId
-from hs_core.reports import Exit, Tier
+from hs_core.reports import Exit, Phase, Tier
 from hs_core.strategy import Strategy
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
@@ -162,6 +162,7 @@ def test_a_job_that_ended_without_an_agent_is_charged_until_then_and_its_steps_n
     assert (report.step, report.exit) == (counted, Exit(code=3))
     assert report.gpu_s == pytest.approx(spent_s + 70.0)
     assert report.run_s == pytest.approx(spent_s + 70.0)
+    assert report.since_s == at_s + 70.0
 
 
 def test_a_saved_state_of_another_version_is_refused():
@@ -257,3 +258,26 @@ def test_what_an_agent_remembers_of_classes_does_not_grow_with_all_that_there_ev
     sim.kill_agent()
     sim.start_agent()
     assert sim.machine.saved()["stopping_classes"] == saved["stopping_classes"]
+
+
+def test_a_report_says_since_when_a_job_stands_as_it_does() -> None:
+    sim = HostSim(1)
+    for number in (1, 2):
+        sim.job(number)
+    since: dict[tuple[JobId, Phase], float] = {}
+
+    def look(sim: HostSim) -> None:
+        for report in sim.machine.reports():
+            if last.get(report.job) is not report.phase:
+                last[report.job], since[report.job, report.phase] = report.phase, sim.now_s
+            assert report.since_s == since[report.job, report.phase]
+
+    last: dict[JobId, Phase] = {}
+    sim.watch = look
+    sim.send()
+    sim.quanta(5)
+    assert {phase for _, phase in since} >= {Phase.RUNNING, Phase.SUSPENDING, Phase.HELD}
+    sim.kill_agent()
+    sim.run(30.0)
+    sim.start_agent()
+    sim.quanta(3)

@@ -385,3 +385,58 @@ def test_orders_of_a_part_carry_its_incarnation() -> None:
     sim.quanta(3)
     kinds = {type(order) for order in seen if isinstance(order, Launch | Suspend | Resume | Reserve)}
     assert kinds == {Launch, Suspend, Resume}
+
+
+# --- who comes up while the controller's turn changes
+
+
+def coming_up(gang: int) -> HostSim:
+    """On four GPUs: job 1 comes up in its turn, which is over then; job 2 has the next, for which nobody has a process yet."""
+    sim = HostSim(4)
+    sim.job(1, ways=Ways(ready_s=20.0))
+    sim.job(2, gang, ways=Ways(ready_s=10.0))
+    sim.turn = Turn(gangs=(JobId(1),), local=False)
+    sim.send()
+    sim.run(10.0)
+    assert sim.phases()[1] == "starting"
+    sim.turn = Turn(gangs=(JobId(2),), local=False)
+    sim.send()
+    return sim
+
+
+def test_who_comes_up_as_the_turn_changes_leaves_its_gpu_to_a_gang_that_would_have_too_few() -> None:
+    sim = coming_up(4)
+    sim.run(15.0)
+    assert sim.phases() == {1: "held", 2: "running"}
+    charged_s = sim.machine.report(JobId(1)).run_s
+    sim.run(30.0)
+    assert sim.machine.report(JobId(1)).run_s == charged_s
+    sim.turn = Turn(gangs=(JobId(1),), local=False)
+    sim.send()
+    sim.run(1.0)
+    assert sim.phases() == {1: "running", 2: "held"}
+
+
+def test_it_keeps_it_where_there_are_enough_beside() -> None:
+    sim = coming_up(2)
+    sim.run(15.0)
+    assert sim.phases() == {1: "running", 2: "running"}
+
+
+def test_it_leaves_it_to_one_of_the_turn_that_stands_there() -> None:
+    sim = HostSim(1)
+    sim.job(2)
+    sim.turn = Turn(gangs=(JobId(2),), local=False)
+    sim.send()
+    sim.run(10.0)
+    sim.job(1, ways=Ways(ready_s=20.0))
+    sim.turn = Turn(gangs=(JobId(1),), local=False)
+    sim.send()
+    sim.run(10.0)
+    assert sim.phases() == {1: "starting", 2: "held"}
+    sim.turn = Turn(gangs=(JobId(2),), local=False)
+    sim.send()
+    sim.run(1.0)
+    assert sim.phases() == {1: "starting", 2: "running"}
+    sim.run(15.0)
+    assert sim.phases() == {1: "held", 2: "running"}

@@ -104,3 +104,20 @@ def test_one_that_was_frozen_on_a_gpu_that_is_drained_has_another_turn_there_and
     report = sim.machine.report(ONE)
     assert gpu not in report.gpus
     assert report.run_s > 120.0
+
+
+def test_a_part_of_a_gang_that_was_frozen_on_a_gpu_that_is_drained_leaves_it_after_its_next_turn() -> None:
+    sim = HostSim(2)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(can_checkpoint=True, hold_s=45.0))
+    for number in (2, 3, 4):
+        sim.job(number, ways=Ways(can_checkpoint=True))
+    sim.start_clock([Turn(gangs=(ONE,)), Turn(), Turn()])
+    while sim.machine.report(ONE).phase is not Phase.FROZEN:
+        sim.run(1.0)
+    (gpu,) = sim.machine.report(ONE).gpus
+    sim.drained = frozenset({gpu})
+    sim.send()
+    sim.quanta(9)
+    report = sim.machine.report(ONE)
+    assert gpu not in report.gpus
+    assert report.run_s > 120.0

@@ -204,3 +204,22 @@ def test_a_server_whose_spool_cannot_be_written_is_given_no_jobs_until_it_can(
     until(lambda: cluster.view(later).hosts == ["a"], "and this one")
     until(lambda: "a starts jobs again" in cluster.hsctl("events").stdout, "and can start it")
     assert "could not start" not in " ".join(warnings_of(cluster, "a"))
+
+
+def test_a_job_that_ended_while_the_controller_was_dead_ended_then(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "0.5", "--user", "ann")
+    began, end = tmp_path / "began", tmp_path / "end"
+    script = f"touch {began}; until [ -e {end} ]; do sleep 0.02; done"
+    job = cluster.submit("--suspend", "none", "--", "sh", "-c", script, user="ann")
+    cluster.until_state(job, "running")
+    cluster.kill("controller")
+    end.touch()
+    (memory,) = cluster.state.glob("*/host.json")
+    until(lambda: '"exited"' in memory.read_text(), "its agent knows that it has ended")
+    assert cluster.hsctl("queue", code=None).returncode == 6, "nobody is told yet"
+    back_s = time.time()
+    cluster.up()
+    view = cluster.until_state(job, "succeeded")
+    assert end.stat().st_mtime <= view.ended_at <= back_s

@@ -44,7 +44,7 @@ REPORTS = st.builds(
     reports.JobReport,
     job=NON_NEGATIVE, epoch=NON_NEGATIVE, phase=st.sampled_from(reports.Phase), gpus=st.lists(TEXT, max_size=2).map(tuple),
     step=NON_NEGATIVE, steps_per_s=st.floats(0, 1e9), gpu_s=st.floats(0, 1e9), run_s=st.floats(0, 1e9),
-    suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
+    suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), since_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(reports.Tier), sliceable=st.booleans(), note=TEXT,
     device_memory_bytes=NON_NEGATIVE, host_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), checkpoint_bytes=NON_NEGATIVE, nodes=st.integers(1, 99), rank=st.integers(0, 99), in_touch=st.booleans(),
     fallbacks=NON_NEGATIVE, fallback_why=TEXT, began_step=st.integers(-1, 99), checkpoint_fails=NON_NEGATIVE, start_fails=NON_NEGATIVE, noise_scale=st.floats(0, 1e9), noise_samples=NON_NEGATIVE,

@@ -2,13 +2,15 @@
 
 import pytest
 
+from hs_core.cluster import Settings
 from hs_core.events.cluster import HostDrained, HostUndrained, JobsPaused, JobsUnpaused
-from hs_core.model import JobState
+from hs_core.model import Job, JobState
 from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Phase
 from hs_sim.faults import TIMING
 from hs_sim.machines.trouble import Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
-from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 
 ANN, JOB, SERVER = UserName("ann"), JobId(1), HostName("v100-0001")
 
@@ -97,3 +99,51 @@ def test_it_has_as_long_for_that_where_the_controller_comes_back_long_after_the_
     world.run()
     job = world.controller.machine.job(JOB)
     assert (job.state, job.epoch, job.past_lost_gpu_s) == (JobState.SUCCEEDED, 1, 0.0)
+
+
+def is_frozen(row: Job) -> bool:
+    return [report.phase for report in row.reports.values()] == [Phase.FROZEN] * row.nodes
+
+
+@pytest.mark.parametrize("others", [4, 8])
+def test_a_gang_over_servers_that_is_frozen_amid_a_step_leaves_a_drained_one_in_the_next_quantum(
+    others: int,
+) -> None:
+    """All jobs take longer to stop than they are given for it, so each turn ends with the freezer."""
+    gangs = [
+        SimJob(id=n, user=ANN, arrival_s=1.0, steps=10**6, job_class="c", gpus=2, nodes=2) for n in (1, 2)
+    ]
+    ones = [
+        SimJob(id=n + 3, user=ANN, arrival_s=5.0, steps=10**6, job_class="c", gpus=2) for n in range(others)
+    ]
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=4, gpus_per_server=2),)),
+        workload=Workload(
+            name="frozen", jobs=(*gangs, *ones), tickets={ANN: 100.0}, rates={("c", "V100"): 10.0}
+        ),
+        costs=Costs(suspend_s=35.0),
+        until_s=2000.0,
+    )
+    world = World(experiment, settings=Settings(move_deadline_s=600.0))
+    left_s: list[float] = []
+
+    def drain_one_that_is_frozen() -> None:
+        rows = map(world.controller.machine.job, map(JobId, (1, 2)))
+        row = next(filter(is_frozen, rows), None)
+        if row is None:
+            world.clock.after(1.0, drain_one_that_is_frozen)
+            return
+        host = row.hosts[0]
+        world.controller.tell(lambda now_s: HostDrained(now_s=now_s, by=ANN, host=host))
+        wait_until_it_has_left(row.id, host, world.clock.now_s)
+
+    def wait_until_it_has_left(job: JobId, host: HostName, since_s: float) -> None:
+        if host in world.controller.machine.job(job).hosts:
+            world.clock.after(1.0, wait_until_it_has_left, job, host, since_s)
+        else:
+            left_s.append(world.clock.now_s - since_s)
+
+    world.clock.at(600.0, drain_one_that_is_frozen)
+    world.run()
+    assert left_s
+    assert left_s[0] <= 60.0 + 30.0 + 35.0 + 10.0, "the edge, until others are frozen, until it stands"

@@ -98,14 +98,14 @@ class Contents:
         self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
         self._slowdowns = Slowdowns(self._rates.gpus)
 
-    def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
-        """`counters`: nothing but what it has received and done is new."""
+    def _put(self, row: Job, now_s: float, *, counters: bool = False, at_s: float | None = None) -> None:
+        """`counters`: nothing but what it has received and done is new. `at_s`: what is new came about then."""
         old = self._book.jobs.get(row.id)
         self._event.before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
             self._since_s[row.id] = now_s
         if old is not None and (old.state is not row.state or old.move is not row.move):
-            row = replace(row, ages=old.ages_at(now_s))
+            row = replace(row, ages=old.ages_at(now_s if at_s is None else at_s))
         elif old is not None and old.ages is not row.ages:
             row = replace(row, ages=old.ages)
         of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet

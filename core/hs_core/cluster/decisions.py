@@ -39,7 +39,7 @@ class Decisions(Requests):
             return False
         self._event.meta = True
         self._restless |= self._untold
-        self._said.turns = self._said.planned_turns
+        self._said.turns, self._said.woken = self._said.planned_turns, self._said.waking
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
         return True
 

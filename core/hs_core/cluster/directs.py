@@ -8,7 +8,9 @@ from hs_core.cluster.decisions import Decisions
 from hs_core.cluster.last_said import LOCAL
 from hs_core.copier import copier
 from hs_core.events.cluster import Consult, Direct, GiveUp
-from hs_core.names import HostName
+from hs_core.model import Job
+from hs_core.names import HostName, JobId
+from hs_core.reports import Phase
 from hs_core.wanted import Lend, Turn, Wanted, WantedJob
 
 _as_said = copier(Wanted)
@@ -22,12 +24,13 @@ class Directs(Decisions):
             yield Consult(question=self._event.question)
 
     def _directs(self, now_s: float) -> Iterator[Direct]:
+        doomed = self._doomed(now_s)
+        self._wake_gangs(doomed)
         if not self._restless:
             return
         restless = sorted(self._restless & self._connected)
         self._untold -= self._restless
         self._restless = set()
-        doomed = self._doomed(now_s)
         for name in restless:
             jobs = tuple(self._wanted_jobs(name, doomed))
             wanted = self._wanted(name, jobs, now_s)
@@ -38,6 +41,20 @@ class Directs(Decisions):
             wanted = _as_said(wanted, seq=self._seq)
             self._sent[name] = wanted
             yield Direct(host=name, wanted=wanted)
+
+    def _wake_gangs(self, doomed: frozenset[HostName]) -> None:
+        """Gangs over several servers that are to leave and that the freezer holds amid a step: no part of them can save where it stands, nor alone."""
+        leaving = self._book.moving | self._evictions.saving if doomed else self._book.moving
+        rows = (self._book.live[job] for job in leaving & self._book.spanning)
+        waking = frozenset((row.id, row.epoch) for row in rows if self._is_caught(row))
+        for job, _ in waking ^ self._said.waking:
+            if job in self._book.live:
+                self._restless.update(self._book.live[job].hosts)
+        self._said.waking = waking
+
+    def _is_caught(self, row: Job) -> bool:
+        frozen = any(part.phase is Phase.FROZEN and part.can_checkpoint for part in row.reports.values())
+        return frozen and not row.paused and self._connected.issuperset(row.hosts)
 
     def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
         for row in self._book.at(name):
@@ -52,7 +69,7 @@ class Directs(Decisions):
 
     def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
         """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
-        planned = self._turn(name, self._said.planned_turns, jobs)
+        planned = self._turn(name, self._said.planned_turns, jobs, self._said.waking)
         common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
         host = self._book.hosts[name]
         wanted = Wanted(
@@ -99,21 +116,32 @@ class Directs(Decisions):
 
         Not beside those for whom GPUs were named, or who share theirs, nor those that are kept for who is on its way there.
         """
-        said, turn = self._said.turns.get(name, LOCAL), self._turn(name, self._said.turns, jobs)
-        if turn.local or turn.guests or turn.seats or len(turn.gangs) == len(said.gangs):
+        said = self._said.turns.get(name, LOCAL)
+        turn = self._turn(name, self._said.turns, jobs, self._said.woken)
+        if turn.local or turn.guests or turn.seats or set(said.gangs).issubset(turn.gangs):
             return turn
         rows = (self._book.live.get(job) for job in said.gangs)
         comes = any(row is not None and row.move is not None and name in row.move.to for row in rows)
         return turn if comes else replace(turn, local=True)
 
-    def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
-        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""
+    def _turn(
+        self,
+        name: HostName,
+        turns: Mapping[HostName, Turn],
+        jobs: Sequence[WantedJob],
+        woken: frozenset[tuple[JobId, int]],
+    ) -> Turn:
+        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole. First those that are `woken` to
+        leave: others have their GPUs as soon as they have."""
         turn = turns.get(name, LOCAL)
+        first = sorted(job.job for job in jobs if (job.job, job.epoch) in woken) if woken else []
+        if first:
+            turn = replace(turn, gangs=(*first, *(gang for gang in turn.gangs if gang not in first)))
         if not turn.gangs:
             return turn
         parted = {
             job
-            for job in self._book.spanning.intersection(turn.gangs)
+            for job in self._book.spanning.intersection(turn.gangs).difference(first)
             if any(job not in turns.get(host, LOCAL).gangs for host in self._book.live[job].hosts)
         }
         return orders.turn_among(turn, [job for job in jobs if job.job not in parted])

@@ -22,11 +22,12 @@ from hs_core.reports import (
 
 
 class Ends(Starts):
-    def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
+    def _exited(self, row: Job, ended: Exit, now_s: float, at_s: float) -> None:
+        """`at_s`: its end came about then."""
         evicted = self._doomed(now_s) & set(row.hosts)
         ended = reports.own_end(row) or ended
         if row.cancelled_by:
-            self._end(row, Happening.GONE, ended, now_s)
+            self._end(row, Happening.GONE, ended, now_s, at_s)
         elif ended.why.startswith(LOST):
             why = ended.why.removeprefix(LOST).removeprefix(": ")
             self._lost(row, why or LOST, now_s)
@@ -40,7 +41,7 @@ class Ends(Starts):
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
             self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
-            self._end(row, Happening.SUCCEEDED, ended, now_s)
+            self._end(row, Happening.SUCCEEDED, ended, now_s, at_s)
         elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
         elif self._may_try_again(row, ended):
@@ -49,7 +50,7 @@ class Ends(Starts):
             row = self._retried(row, ended, now_s, lost_s)
             self._again(row, stored, ended, now_s, lost_s)
         else:
-            self._end(row, Happening.FAILED, ended, now_s)
+            self._end(row, Happening.FAILED, ended, now_s, at_s)
 
     def _forked_in_vain(self, row: Job, ended: Exit, now_s: float) -> None:
         """That it trains as copies was not its own idea, so it has not failed before it has done so as one."""
@@ -202,13 +203,22 @@ class Ends(Starts):
         able = len(host.healthy_gpus) >= row.gpus
         return host.name in self._connected and host.schedulable and able
 
-    def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
+    def _end(
+        self, row: Job, happening: Happening, ended: Exit, now_s: float, at_s: float | None = None
+    ) -> None:
         state = states.after(row, happening)
         self._told.over(row, row.hosts)  # the next Wanted says so anyway
         over = replace(
-            row, state=state, exit=ended, ended_s=now_s, move=None, stored=None, given_up=(), left_behind=()
+            row,
+            state=state,
+            exit=ended,
+            ended_s=now_s if at_s is None else at_s,
+            move=None,
+            stored=None,
+            given_up=(),
+            left_behind=(),
         )
-        self._put(over, now_s)
+        self._put(over, now_s, at_s=at_s)
         self._asking.stale = (
             self._asking.stale
             or self.policy.needs.ends

@@ -75,6 +75,9 @@ class World:
     policy: Policy
     settings: Settings = field(default_factory=Settings)
     now_s: float = 0.0
+    ahead_s: float = (
+        0.0  # of servers' clocks, by which they say since when jobs stand as they do (`since_s=`)
+    )
     machine: ClusterMachine = field(init=False)
     outcome: Outcome = field(default_factory=Outcome)
     wanted: dict[HostName, Wanted] = field(default_factory=dict)
@@ -182,10 +185,16 @@ class World:
                 boot, memory = said.get("boot", "boot-1"), int(said.get("memory", 0))
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
                 host = replace(host, memory_bytes=memory * GiB)
-                return HostJoined(now_s=now_s, host=host, reports=told, last_words=last_words)
+                return HostJoined(
+                    now_s=now_s, host=host, reports=told, last_words=last_words, said_s=now_s + self.ahead_s
+                )
             case "report":
                 return HostReported(
-                    now_s=now_s, host=HostName(words[0]), reports=_reports(words[1:]), heard=EVERYTHING
+                    now_s=now_s,
+                    host=HostName(words[0]),
+                    reports=_reports(words[1:]),
+                    heard=EVERYTHING,
+                    said_s=now_s + self.ahead_s,
                 )
             case "gpus":
                 known = self.machine.host(HostName(words[0]))

@@ -48,7 +48,7 @@ class Hosts(Moves):
         self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
             self._over_by_then(host.name, report, now_s)
-            self._written_since(host.name, report, now_s)
+            self._written_since(host.name, report, now_s, event.said_s)
         self._check_gpus(host.name, now_s)
 
     def _reconcile(self, event: HostJoined, was: Host) -> None:
@@ -64,7 +64,7 @@ class Hosts(Moves):
                 report = ended.get((row.id, row.epoch))
             if report is not None:
                 back = replace(report, in_touch=report.in_touch and not rebooted)
-                self._job_reported(row, host.name, back, now_s)
+                self._job_reported(row, host.name, back, now_s, event.said_s)
             elif self._backup.awaits:
                 why = f"{host.name} has no part in what the backup knows of it"
                 self._lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
@@ -98,7 +98,7 @@ class Hosts(Moves):
         if part is None or part.phase in (Phase.WAITING, Phase.CHECKPOINTED):
             self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
-    def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
+    def _written_since(self, host: HostName, report: JobReport, now_s: float, said_s: float | None) -> None:
         """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or has ended as that did."""
         row = self._book.live.get(report.job)
         if row is None:
@@ -110,12 +110,13 @@ class Hosts(Moves):
             for model, gpu_s in said.now.now_gpu_s_by_model.items():
                 account = self._account(now_s)
                 account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        at_s = reports.happened_s(report, said_s, now_s, least_s=row.known_until_s)
         if said.ended_well is not None:
-            self._ended_unheard(row, host, said, said.ended_well, now_s)
+            self._ended_unheard(row, host, said, said.ended_well, now_s, at_s=at_s)
             return
         ended = said.ended_badly
         if ended is not None and not self._may_try_again(row, ended):
-            self._ended_unheard(row, host, said, ended, now_s)
+            self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
             return
         counted_s, row = row.past_lost_gpu_s, accounted(row, said, goes_on=True)
         if ended is not None:
@@ -180,14 +181,16 @@ class Hosts(Moves):
         row = with_later(row, models, report.epoch)
         return row, _as_laid(row, heard_of_all(row, row.given_up[-1], parts))
 
-    def _ended_unheard(self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float) -> None:
+    def _ended_unheard(
+        self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float, *, at_s: float
+    ) -> None:
         how = "ended well" if ended.ok else "failed"
         self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
         self._asking.stale = True
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
             row = self._next_epoch(row)
         happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
-        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s)
+        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s, at_s)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
@@ -225,9 +228,9 @@ class Hosts(Moves):
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
                 heard = replace(report, in_touch=False) if report.in_touch else report
-                self._job_reported(row, event.host, heard, event.now_s)
+                self._job_reported(row, event.host, heard, event.now_s, event.said_s)
                 continue
-            self._written_since(event.host, report, event.now_s)
+            self._written_since(event.host, report, event.now_s, event.said_s)
             if self._told.add(event.host, report.job, report.epoch):
                 self._sent.pop(event.host, None)  # what is wanted is said again, without it
                 self._restless.add(event.host)

@@ -21,6 +21,9 @@ class LastSaid:
     failure: Failure | None = None  # of the newest decision: then the rest is older
     turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the quantum that is now
     planned_turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the one after it
+    # Incarnations over several servers that the freezer holds and that are to leave: beside what the policy said, they are let go to save …
+    woken: frozenset[tuple[JobId, int]] = frozenset()  # … in the quantum that is now
+    waking: frozenset[tuple[JobId, int]] = frozenset()  # … in the one after it
     tickets: Mapping[JobId, object] = field(default_factory=dict)  # as in the plan
     why: Mapping[JobId, str] = field(default_factory=dict)
     waits: Mapping[JobId, str] = field(default_factory=dict)  # as in the verdict …

@@ -22,7 +22,10 @@ from hs_core.reports import (
 
 
 class Lives(Ends):
-    def _job_reported(self, row: Job, host: HostName, report: JobReport, now_s: float) -> None:
+    def _job_reported(
+        self, row: Job, host: HostName, report: JobReport, now_s: float, said_s: float | None = None
+    ) -> None:
+        """`said_s`: then, by its host's clock."""
         before = row.reports.get(host)
         part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
         if before is None or before.exit is None:
@@ -37,7 +40,12 @@ class Lives(Ends):
         assert whole is not None
         happening = states.comes_to(whole)
         state = states.after(row, happening) if happening else row.state
-        first_run_s = _began_s(whole, happening, now_s) if row.first_run_s is None else row.first_run_s
+        at_s = now_s
+        if before is None or before.phase is not part.phase:
+            at_s = reports.happened_s(part, said_s, now_s, least_s=row.known_until_s)
+        first_run_s = row.first_run_s
+        if first_run_s is None:
+            first_run_s = _began_s(whole, happening, at_s, row.arrival_s)
         state_bytes = whole.checkpoint_bytes or row.state_bytes
         new = row_with(row, reports=said, state=state, first_run_s=first_run_s, state_bytes=state_bytes)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
@@ -68,9 +76,9 @@ class Lives(Ends):
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
         )
-        self._put(settled, now_s, counters=alike)
+        self._put(settled, now_s, counters=alike, at_s=at_s)
         if whole.exit is not None:
-            self._exited(new, whole.exit, now_s)
+            self._exited(new, whole.exit, now_s, at_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
             self._asking.stale = True
             others = "the others go on" if row.portions else "the other parts are ended as well"
@@ -280,11 +288,11 @@ def _shown(report: JobReport) -> tuple[object, ...]:
     return report.phase, *can, report.sliceable, *sizes, over, held_up, report.gpus
 
 
-def _began_s(whole: JobReport, happening: Happening | None, now_s: float) -> float | None:
+def _began_s(whole: JobReport, happening: Happening | None, now_s: float, least_s: float) -> float | None:
     """When it ran for the first time: now, or, of one that ends before anybody has heard that it runs, as long ago as it ran."""
     if happening is Happening.RAN:
         return now_s
-    return now_s - whole.run_s if whole.exit is not None and whole.run_s > 0 else None
+    return max(least_s, now_s - whole.run_s) if whole.exit is not None and whole.run_s > 0 else None
 
 
 def _weighs_alike(old: JobReport, new: JobReport) -> bool:

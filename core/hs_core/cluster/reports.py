@@ -59,6 +59,15 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
     )
 
 
+def happened_s(report: JobReport, said_s: float | None, now_s: float, *, least_s: float) -> float:
+    """When it came to stand as it says, by the controller's clock: it was `said_s`, by its host's own, when it said so. Clocks of hosts are not compared with others', only
+    what has gone by on one; nor is it before `least_s`, what is known already, or later than now."""
+    ago_s = said_s - report.since_s if said_s is not None and report.since_s > 0 else 0.0
+    if not ago_s > 0.0:  # nor one that is no number
+        return now_s
+    return min(now_s, max(least_s, now_s - ago_s))
+
+
 def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bool:
     """Nearly every report: there is nothing in it that `merge` would put otherwise."""
     return (

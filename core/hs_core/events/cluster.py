@@ -74,6 +74,7 @@ class HostJoined(At):
     host: Host
     reports: tuple[JobReport, ...]
     last_words: tuple[JobReport, ...] = ()  # of incarnations that are no longer there, the older ones first
+    said_s: float | None = None  # when it said this, by its host's boot clock; None: it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class HostReported(At):
     gpus: tuple[Gpu, ...] = ()  # empty: as before
     heard: tuple[int, int] | None = None
     """(term, seq) of the newest Wanted that it has taken in, with nothing left alive that is not in it; None: not told."""
+    said_s: float | None = None  # as of `HostJoined`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

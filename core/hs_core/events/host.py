@@ -61,7 +61,7 @@ class JobHeld(_JobAt):
 
     step: int
     tier: Tier
-    parked_bytes: int = 0  # moved to host memory (swap), all ranks
+    parked_bytes: int = 0  # moved to host memory (swap), by all ranks of this host
     generation: int = -1  # of the checkpoint, where tier is CHECKPOINT (the process exits next)
     order: int = -1  # the newest of this host's orders that was known when it stood; -1: nobody says
 

@@ -144,6 +144,11 @@ class Crew:
             any("single" in c for c in can),
         )
 
+    def parked_bytes(self, node: int = 0, nodes: int = 1) -> int:
+        """What ranks of one of so many nodes hold in host memory. Every node has as many, in the order of their ranks."""
+        there = (rank for number, rank in self.ranks.items() if number * nodes // self.world == node)
+        return sum(rank.parked_bytes for rank in there if rank.tier is Tier.SWAP)
+
     def process(self, connection: Connection) -> Process:
         """Raises MalformedError: it has not said hello."""
         try:
@@ -236,9 +241,8 @@ class Crew:
         self.told = Told.HELD
         ranks = self.ranks.values()
         moved = all(rank.tier is Tier.SWAP for rank in ranks)
-        parked_bytes = sum(rank.parked_bytes for rank in ranks if rank.tier is Tier.SWAP)
         tier = Tier.SWAP if moved else Tier.HOLD
-        self.events.append(JobHeld(**self.at, step=self.step, tier=tier, parked_bytes=parked_bytes))
+        self.events.append(JobHeld(**self.at, step=self.step, tier=tier, parked_bytes=self.parked_bytes()))
 
     def say_capable(self) -> None:
         if self.whole and self.able != self.capable:

@@ -134,10 +134,14 @@ class GangMachine(Stops):
         return self._step()
 
     def for_node(self, event: HostEvent, node: int) -> HostEvent:
-        """An answer names the newest order that was heard of the host that it goes to: later ones it does not answer."""
-        if isinstance(event, JobReady | JobHeld | SuspendFailed):
-            return replace(event, order=self._orders.get(node, -1))
-        return event
+        """An answer names the newest order that was heard of the host that it goes to: later ones it does not answer. Of what was moved to
+        host memory it says what lies on that host."""
+        if not isinstance(event, JobReady | JobHeld | SuspendFailed):
+            return event
+        order = self._orders.get(node, -1)
+        if isinstance(event, JobHeld) and event.parked_bytes:
+            return replace(event, order=order, parked_bytes=self._crew.parked_bytes(node, self.nodes))
+        return replace(event, order=order)
 
     def gone(self, connection: Connection, now_s: float) -> Step:
         self._crew.now_s = now_s

@@ -122,6 +122,11 @@ class Board:
             return self.turn
         return self.agenda.known.get(self.agenda.quantum + 1, self.turn)
 
+    def is_named(self, job: HostedJob) -> bool:
+        """In the controller's turn, or in its next one."""
+        following = self.agenda.known.get(self.agenda.quantum + 1) if self.agenda.synced else None
+        return job.id in self.turn.gangs or (following is not None and job.id in following.gangs)
+
     def is_out_of_turn(self, job: HostedJob) -> bool:
         """A part of a gang over several hosts, whatever it does now: its other parts are told to stand."""
         return job.part and job.id not in self.turn.gangs
@@ -169,8 +174,9 @@ class Board:
     def launch(self, job: HostedJob) -> None:
         assert not job.alive, f"job {job.id} has a process already"
         assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
-        job.launched_s = self.now_s
+        job.launched_s, job.gone_s = self.now_s, None
         job.aim = ()
+        job.shelved = False
         job.held_up, job.refused_quanta, job.idle_quanta = "", 0, 0
         job.launched_run_s = job.run_s
         job.moved_bytes = 0
@@ -197,7 +203,7 @@ class Board:
         job.phase = Phase.RUNNING
         job.resumed = True
         job.parked_bytes = 0
-        job.coming_back = False
+        job.coming_back = job.shelved = False
         job.going_s = self.now_s
         job.resend_s = self.now_s + self.config.suspend_deadline_s
         self.say_go(job)
@@ -248,6 +254,8 @@ class Board:
             for other in self.rivals(job):
                 other.passed_over = other.passed_over and not job.stuck
         job.free(self.now_s)
+        job.stood_from_s = self.now_s if job.phase is Phase.SUSPENDING else job.stood_from_s
+        job.unparked = job.unparked and phase is Phase.CHECKPOINTED
         job.phase, job.tier = phase, tier
         job.asked = job.going_s = None
         job.stuck = ""

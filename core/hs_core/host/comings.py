@@ -5,6 +5,7 @@ from math import inf
 from hs_core.events.host import CheckpointFetched, Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.host.writing_out import has_stood_long
 from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
@@ -60,6 +61,7 @@ def wait_for_word(board: Board, job: HostedJob, asked: Tier | None) -> None:
     all of the gang move away: that one is not to be started here again.
     """
     job.passed_over = asked is not Tier.CHECKPOINT
+    job.shelved = job.shelved or (job.passed_over and has_stood_long(board, job))
     job.back_at_s = board.now_s + WORD_S if job.passed_over else None
 
 

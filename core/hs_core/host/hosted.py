@@ -21,6 +21,9 @@ class HostedJob:
     order: int  # of arrival on this host
     came_s: float = 0.0
     phase: Phase = Phase.WAITING
+    since_s: float = 0.0  # it has stood so, as far as was noted …
+    noted: Phase | None = None  # … with this phase
+    gone_s: float | None = None  # its process, which ended before that was heard
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     aim: tuple[GpuId, ...] = ()  # it moves there, if it can
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
@@ -88,6 +91,10 @@ class HostedJob:
     noise_samples: int = 0
     parked_bytes: int = 0
     moved_bytes: int = 0  # by this process's last swap: the host memory for it stays its own
+    unparked: bool = False  # when it was to leave its GPUs last, host memory had no room for it
+    shelved: bool = False  # written out of host memory: not started anew before its turn is near
+    stood_from_s: float | None = None  # it stands, or stood last, since then
+    stood_s: float | None = None  # before its newest turn
     coming_back: bool = False  # swapped itself, it has others swapped so that there is room for it
     residue_bytes: int = 0  # that this process was last seen to hold on each of its GPUs while it was swapped: its device's context
     host_bytes: int = 0  # host memory that its processes hold, as last seen
@@ -291,6 +298,11 @@ class HostedJob:
         if self.charged_from_s is None:
             self.charged_from_s, self.charged_gpus = now_s, self.gang
 
+    def note_phase(self, now_s: float) -> None:
+        if self.phase is not self.noted:
+            self.noted = self.phase
+            self.since_s = min(now_s, self.gone_s) if self.ended and self.gone_s is not None else now_s
+
     def free(self, now_s: float) -> None:
         """Its GPUs are free to others: charge what it had."""
         self._charge(now_s)
@@ -351,7 +363,7 @@ class HostedJob:
             can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation, checkpoint_bytes=self.checkpoint_bytes,
             began_step=self.began_step, fallbacks=self.fallbacks, fallback_why=self.fallback_why,
             checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
-            nodes=self.wanted.servers, rank=self.wanted.node_rank, in_touch=self.in_touch, rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
+            nodes=self.wanted.servers, rank=self.wanted.node_rank, in_touch=self.in_touch, rendezvous=self.rendezvous, since_s=self.since_s, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 
     def report_again(self, last: JobReport, now_s: float) -> JobReport:

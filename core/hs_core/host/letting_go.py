@@ -25,7 +25,7 @@ def let_go(board: Board) -> None:
     since, board.room_for = board.room_for, {}
     if board.free_bytes is None or not (waiting or is_short(board)):
         return
-    quanta = _until_turn(board)
+    quanta = until_turn(board)
     standing = sorted(
         (j for j in board.jobs.values() if _may_go(board, j)), key=lambda j: (j.part, -quanta.get(j.id, inf))
     )
@@ -57,7 +57,7 @@ def let_go(board: Board) -> None:
         _send(board, other, "as little is left")
 
 
-def _until_turn(board: Board) -> dict[JobId, float]:
+def until_turn(board: Board) -> dict[JobId, float]:
     """Quanta until each job's turn, were all there: in the order of passes, and at once for gangs that the controller names.
 
     Parts of others over several hosts wait for its word, and are in nobody's way until then.
@@ -92,10 +92,10 @@ def _near(board: Board, waiting: set[JobId], quanta: dict[JobId, float]) -> Iter
 
 def _may_go(board: Board, job: HostedJob) -> bool:
     """It stands outside its turn and can write a checkpoint."""
-    return _can_leave(board, job) and job.phase in (Phase.HELD, Phase.SWAPPED) and not job.in_turn
+    return can_leave(board, job) and job.phase in (Phase.HELD, Phase.SWAPPED) and not job.in_turn
 
 
-def _can_leave(board: Board, job: HostedJob) -> bool:
+def can_leave(board: Board, job: HostedJob) -> bool:
     return (
         job.alive
         and job.ready
@@ -126,7 +126,7 @@ def _ran_s(board: Board, job: HostedJob) -> float:
     return job.run_s + job.seconds_in_turn(board.now_s) - job.launched_run_s
 
 
-def _is_worth_it(board: Board, job: HostedJob) -> bool:
+def is_worth_it(board: Board, job: HostedJob) -> bool:
     return not job.part and (job.wanted.paused or _ran_s(board, job) >= 2 * job.start_s)
 
 
@@ -138,7 +138,7 @@ def _has_had_enough(board: Board, job: HostedJob) -> bool:
         and job.id not in board.turn.gangs
         and _ran_s(board, job) >= max(PATIENCE_QUANTA * board.quantum_s, 2 * job.start_s)
         and board.sliceable(job)
-        and _can_leave(board, job)
+        and can_leave(board, job)
     )
 
 
@@ -162,7 +162,7 @@ def _enough(
     could = [
         other
         for other in standing
-        if quanta.get(other.id, inf) > own and (_is_impatient(job) or _is_worth_it(board, other))
+        if quanta.get(other.id, inf) > own and (_is_impatient(job) or is_worth_it(board, other))
     ]
     if _is_impatient(job) and fills(board):
         running = [

@@ -64,6 +64,7 @@ from hs_core.host import (
     turns,
     waking,
     wants,
+    writing_out,
 )
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
@@ -189,6 +190,8 @@ class HostMachine:
         commands = tuple(board.out)
         if commands:
             board.out.clear()
+        for job in touched:
+            job.note_phase(board.now_s)
         changed = self._changed(touched)
         for job in touched:
             self._said.pop(job.id, None)
@@ -322,6 +325,7 @@ class HostMachine:
         foresight.look_ahead(board)
         turns.preload(board)
         letting_go.let_go(board)
+        writing_out.write_out(board)
 
     def _next_quantum(self) -> None:
         """Edges keep their cadence however late they are seen; quanta that nobody saw are charged to those who had them."""

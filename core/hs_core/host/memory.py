@@ -14,7 +14,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 8
+VERSION = 9
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -103,7 +103,8 @@ def _reboot(board: Board, then_s: float) -> None:
         job.hold_after_s = job.swap_after_s = job.checkpoint_after_s = job.reserve_at_s = job.fetch_at_s = (
             job.came_s
         ) = now_s
-        job.start_at_s = now_s
+        job.start_at_s = job.since_s = now_s
+        job.stood_from_s = None if job.stood_from_s is None else now_s
         job.refused_edge_s = -1.0
     board.edge_s = now_s
     board.heard_s = now_s - board.fence_after_s

@@ -115,6 +115,30 @@ def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back_bytes
     return board.free_bytes is None or lacking <= max(0, board.free_bytes - reserve)
 
 
+def lacking_on_host(board: Board, job: HostedJob) -> tuple[int, int]:
+    """Bytes of the budget, and of the host's memory, that are missing for what it holds of its GPUs; 0 or less: none."""
+    size = swap_bytes(job)
+    over = over_bytes(board) + size
+    if board.free_bytes is None:
+        return over, 0
+    left_bytes = max(0, board.free_bytes - board.config.host_memory_reserve_bytes)
+    return over, size - job.moved_bytes - left_bytes
+
+
+def could_swap(board: Board, job: HostedJob) -> bool:
+    """Were there room on the host."""
+    return job.can_swap and board.now_s >= job.swap_after_s
+
+
+def found_no_room(board: Board, gpus: Collection[GpuId], staying: Collection[JobId]) -> None:
+    """Others are kept from these GPUs by what those that stand there, but for `staying`, could not have swapped, nor written."""
+    for job in board.on(gpus):
+        if job.id in staying or not job.resident or job.asked is not None or not could_swap(board, job):
+            continue
+        writes = job.can_checkpoint and board.now_s >= job.checkpoint_after_s
+        job.unparked = job.unparked or (not writes and max(lacking_on_host(board, job)) > 0)
+
+
 def parking_tier(
     board: Board, job: HostedJob, reserved_bytes: int, to: HostedJob, *, sparing: bool = False
 ) -> Tier | None:
@@ -125,7 +149,7 @@ def parking_tier(
     stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
     if not stands or not job.ready or job.asked is not None:
         return None
-    swaps = job.can_swap and board.now_s >= job.swap_after_s
+    swaps = could_swap(board, job)
     writes = job.can_checkpoint and board.now_s >= job.checkpoint_after_s
     if swaps and not (sparing and writes) and _host_has_room(board, job, reserved_bytes):
         return Tier.SWAP

@@ -257,6 +257,7 @@ def _exited(board: Board, job: HostedJob, event: JobExited) -> None:
     job.in_touch = event.in_touch and not job.ended
     job.step = max(job.step, event.step)
     job.free(ended_s)
+    job.gone_s = ended_s
     # Who stops one part of a gang over several hosts stops all, whether this host has been told yet or not.
     asked = job.asked is Tier.CHECKPOINT or (job.part and not job.ended)
     parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal

@@ -7,8 +7,9 @@ from hs_core.host import moving, waking
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
-from hs_core.host.room import fits_now, is_unknown
+from hs_core.host.room import could_swap, fits_now, found_no_room, is_unknown
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
+from hs_core.host.writing_out import is_near
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier
 
@@ -98,7 +99,9 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in board.in_order:
         if job.phase is Phase.RUNNING and not job.in_turn and job.occupying:
             leaves = job in leaving or waking.leaves_drained(board, job)
-            board.suspend(job, Tier.CHECKPOINT if leaves else this.parked.pop(job.id, Tier.HOLD))
+            tier = this.parked.pop(job.id, Tier.HOLD)
+            job.unparked = job.unparked or _is_unparked(board, job, tier)
+            board.suspend(job, Tier.CHECKPOINT if leaves else tier)
         elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
@@ -114,9 +117,23 @@ def begin_coming(board: Board, this: Walk) -> None:
 
 
 def _makes_room(board: Board, job: HostedJob) -> bool:
-    """It was started where a gang over several hosts had no turn, which has one now: all of that would wait for this start."""
-    bound = [other for other in board.rivals(job) if other.part and other.id in board.turn.gangs]
-    return job.id not in board.turn.gangs and may_start_ahead(board, job) and any(o.ready for o in bound)
+    """It was started where a gang of the controller's had no turn, which has one now and would wait for this start, with its other hosts where it has
+    several; or, where the controller alone decides, for as long as the quantum lasts, as there are too few GPUs beside."""
+    if job.id in board.turn.gangs or not may_start_ahead(board, job):
+        return False
+    if any(other.ready and other.id in board.turn.gangs for other in board.rivals(job)):
+        return True
+    if fills(board):
+        return False
+    named = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs]
+    kept = {
+        gpu
+        for other in board.jobs.values()
+        if board.immovable(other) and other not in named
+        for gpu in other.gpus
+    }
+    left = sum(gpu not in kept for gpu in board.gpus if board.usable(gpu))
+    return sum(other.gang for other in named if able(board, other)) > left
 
 
 def _missed(board: Board, job: HostedJob) -> int:
@@ -228,7 +245,13 @@ def park(board: Board, this: Walk) -> None:
         job = board.jobs[id_]
         if job.asked is None and job.phase is Phase.HELD:
             job.asked_s = board.now_s
+            job.unparked = job.unparked or _is_unparked(board, job, tier)
             board.ask(job, tier)
+
+
+def _is_unparked(board: Board, job: HostedJob, tier: Tier) -> bool:
+    """It writes a checkpoint as there is no room for it, or for others, on the host."""
+    return tier is Tier.CHECKPOINT and could_swap(board, job)
 
 
 # --- inside the quantum
@@ -278,6 +301,8 @@ def advance(board: Board) -> bool:
         if not fits_now(board, job):
             passed |= not wait_for_room(board, job)
             continue
+        if job.stood_from_s is not None:
+            job.stood_s = board.now_s - job.stood_from_s
         job.begin(board.now_s)
         if not job.alive:
             board.launch(job)
@@ -291,6 +316,7 @@ def wait_for_room(board: Board, job: HostedJob) -> bool:
     this = walk(board)
     room = this.room(job, job.gpus)
     if room is None:
+        found_no_room(board, job.gpus, [other.id for other in board.jobs.values() if other.in_turn])
         pass_over(job, f"the memory of {board.names(job.gpus)} is held by jobs that can't be moved out")
         return False
     this.take_room(job, room)
@@ -334,6 +360,7 @@ def preload(board: Board) -> None:
         and not job.in_turn
         and (job.part or board.turn.local)
         and may_start_ahead(board, job)
+        and not (job.shelved and not is_near(board, job))
     ]
     if not coming or board.config.preload == 0:
         return

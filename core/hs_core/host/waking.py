@@ -1,7 +1,7 @@
 """Jobs that are to leave and that the freezer holds amid a step: of one that stands so no checkpoint can be written.
 
 Each is let go for as long as it takes to get to a step edge and to save: before all others where a quantum begins, and at once where its GPUs idle.
-Its parts of several hosts would have to go together: they wait for a turn of theirs.
+Parts of a gang over several hosts go together: the controller names them, first of all, in the next quantum of all of its hosts (`cluster.directs`).
 """
 
 from hs_core.host.board import Board
@@ -51,7 +51,7 @@ def why_not(board: Board, job: HostedJob) -> str:
 def leaves_drained(board: Board, job: HostedJob) -> bool:
     """Its turn on a GPU that is to be free is over, and it would be frozen there again, as when it was to stand last."""
     drained = not board.drained.isdisjoint(job.gpus) and board.all_healthy(job.gpus)
-    return drained and job.hold_fails > 0 and not job.part and could_leave(board, job)
+    return drained and job.hold_fails > 0 and could_leave(board, job)
 
 
 def _is_caught(board: Board, job: HostedJob) -> bool:

@@ -9,7 +9,7 @@ from hs_core.host.demand import demand
 from hs_core.host.host_memory import has_memory, starts, to_come, waits_text
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates, parting
-from hs_core.host.room import coming_back, make_room, over_bytes, residents, spare_for_preload
+from hs_core.host.room import coming_back, found_no_room, make_room, over_bytes, residents, spare_for_preload
 from hs_core.host.seating import awaited, is_leaving, others_seats, seat_of
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
@@ -134,6 +134,7 @@ class Walk:
     def _hold_up(self, job: HostedJob, what: str) -> None:
         """There are GPUs for it, and no memory."""
         job.held_up = f"{what} is held by jobs that can't be moved out"
+        found_no_room(self.board, job.gpus if job.alive else self.free, set(self.claimed.values()))
         if self.could_have(job, job.gpus if job.alive else None):
             self.outrun.add(job.id)
         elif job.alive:

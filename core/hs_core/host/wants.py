@@ -75,6 +75,7 @@ def drop(board: Board, job: HostedJob) -> None:
 
 def bury(board: Board, job: HostedJob) -> None:
     """Nothing of it is alive, and the controller knows, does not care, or is told when it is met again."""
+    job.note_phase(board.now_s)
     board.last_words.keep(job.wanted, job.report(board.now_s, board.config.can_freeze), board.now_s)
     board.forget(job)
     if job.id in board.queue:

@@ -178,6 +178,11 @@ class Job:
             return Stage.LEAVING
         return _STAGES.get(self.state, Stage.ENDING)
 
+    @property
+    def known_until_s(self) -> float:
+        """In which stage it was is settled until then."""
+        return self.arrival_s if self.ages is None else self.ages.until_s
+
     def ages_at(self, now_s: float) -> Ages:
         """Until its end, where it has ended."""
         ages = self.ages or Ages(until_s=self.arrival_s)

@@ -159,6 +159,7 @@ class Hello(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     DIALECT_FIELD_NUMBER: _builtins.int
+    SAID_S_FIELD_NUMBER: _builtins.int
     LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
@@ -173,6 +174,8 @@ class Hello(_message.Message):
     """drawn anew by each agent process: two of one identity are told apart by it"""
     dialect: _builtins.str
     """the form of messages that it knows (hs_proto.dialect)"""
+    said_s: _builtins.float
+    """the host's boot clock when this was said"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -197,11 +200,12 @@ class Hello(_message.Message):
         memory_bytes: _builtins.int = ...,
         process: _builtins.str = ...,
         dialect: _builtins.str = ...,
+        said_s: _builtins.float = ...,
         last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "dialect", b"dialect", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "dialect", b"dialect", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "said_s", b"said_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -217,9 +221,12 @@ class Report(_message.Message):
     HEARD_SEQ_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
+    SAID_S_FIELD_NUMBER: _builtins.int
     heard_term: _builtins.int
     """of the newest Wanted that was taken in, with nothing left alive that is not in it; -1: none yet"""
     heard_seq: _builtins.int
+    said_s: _builtins.float
+    """the host's boot clock when this was said"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]:
         """those that changed since the last one on this connection"""
@@ -245,10 +252,11 @@ class Report(_message.Message):
         heard_seq: _builtins.int = ...,
         memory: Global___HostMemory | None = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
+        said_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs", "memory", b"memory", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs", "memory", b"memory", "said_s", b"said_s", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
     _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015

@@ -410,7 +410,8 @@ class Agent:
             peer=f"{self.name}:7444",
             memory_bytes=self.memory_bytes,
         )
-        world.network.send(self.line, UP, world.controller.hello, host, reports, machine.last_words())
+        hello, words = world.controller.hello, machine.last_words()
+        world.network.send(self.line, UP, hello, host, reports, words, self.now_s())
 
     def _redial(self) -> None:
         # The dice of one host and life: how often others dialled changes nothing here.
@@ -501,7 +502,8 @@ class Agent:
         self._sent, self._sent_gpus, self._sent_heard = now, self.gpus, heard
         if news:
             self.line.full = True
-            self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus, heard)
+            report = self._world.controller.report
+            self._world.network.send(self.line, UP, report, changed, gpus, heard, self.now_s())
 
 
 def _gone(key: Key, now_s: float, exit_: Exit) -> HostEvent:

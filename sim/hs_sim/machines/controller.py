@@ -44,12 +44,13 @@ Answered = Callable[[tuple[JobId, ...] | None], None]
 class Side:
     """One agent's connection, as the controller has it."""
 
-    __slots__ = ("host", "line", "reports")
+    __slots__ = ("behind_s", "host", "line", "reports")
 
     def __init__(self, line: Line, host: Host, reports: Sequence[JobReport]) -> None:
         self.line = line
         self.host = host
         self.reports = {report.job: report for report in reports}
+        self.behind_s = 0.0  # its host's clock, behind the simulation's
 
 
 class Controller:
@@ -260,7 +261,12 @@ class Controller:
     # --- agents -----------------------------------------------------------------------------------------------------
 
     def hello(
-        self, line: Line, host: Host, reports: tuple[JobReport, ...], last_words: tuple[JobReport, ...]
+        self,
+        line: Line,
+        host: Host,
+        reports: tuple[JobReport, ...],
+        last_words: tuple[JobReport, ...],
+        said_s: float,
     ) -> None:
         if not self.alive:
             self._break(line)  # whoever listened when it was dialled has died
@@ -269,26 +275,36 @@ class Controller:
         if old is not None:
             self._break(old.line)
         side = self.sides[host.name] = Side(line, host, reports)
+        side.behind_s = self._clock.now_s - said_s
         self._network.send(line, DOWN, self.welcome)
-        self.tell(lambda now_s: _joined(side, last_words, now_s))
+        self.tell(lambda now_s: _joined(side, last_words, now_s, self._clock.now_s))
 
     def _break(self, line: Line) -> None:
         line.closed[UP] = True
         self._network.send(line, DOWN, self.hung_up)
 
     def report(
-        self, line: Line, reports: tuple[JobReport, ...], gpus: tuple[Gpu, ...], heard: tuple[int, int]
+        self,
+        line: Line,
+        reports: tuple[JobReport, ...],
+        gpus: tuple[Gpu, ...],
+        heard: tuple[int, int],
+        said_s: float,
     ) -> None:
         side = self.sides.get(line.host)
         if not self.alive or side is None or side.line is not line:
             return
+        side.behind_s = self._clock.now_s - said_s
         for report in reports:
             side.reports[report.job] = report
         if gpus:
             side.host = replace(side.host, gpus=gpus)
 
         def make(now_s: float) -> HostReported:
-            return HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus, heard=heard)
+            said_s = self._clock.now_s - side.behind_s
+            return HostReported(
+                now_s=now_s, host=line.host, reports=reports, gpus=gpus, heard=heard, said_s=said_s
+            )
 
         def taken_in(_: object) -> None:
             line.full = False
@@ -304,9 +320,10 @@ class Controller:
             self.tell(lambda now_s: HostLeft(now_s=now_s, host=line.host))
 
 
-def _joined(side: Side, last_words: tuple[JobReport, ...], now_s: float) -> HostJoined:
+def _joined(side: Side, last_words: tuple[JobReport, ...], now_s: float, at_s: float) -> HostJoined:
     reports = tuple(side.reports.values())
-    return HostJoined(now_s=now_s, host=side.host, reports=reports, last_words=last_words)
+    said_s = at_s - side.behind_s
+    return HostJoined(now_s=now_s, host=side.host, reports=reports, last_words=last_words, said_s=said_s)
 
 
 def _quantum_ended(now_s: float) -> QuantumEnded:
