@@ -232,6 +232,23 @@ def test_a_pair_that_would_lose_by_sharing_again_stays_apart() -> None:
     assert guests(FFS.decide(world(*pair, gpus=1, ratio=1.6), {})) == {2: {1: 1}}
 
 
+@pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
+def test_one_that_another_policy_left_waiting_goes_to_free_gpus_elsewhere_before_it_shares(
+    policy: Policy,
+) -> None:
+    """Who runs stays, and nobody starts beside one that is on its way."""
+    left = runs(2, running=False, gpus=((0,),))
+    jobs = runs(1, gpus=((0,),)), left, waits(3, 2)
+    asked = replace(world(*jobs, gpus=1), hosts=(host("h", 1), host("i", 1)), migrations_left=1)
+    verdict = policy.decide(asked, {})
+    check(asked, verdict.plan, policy.needs)
+    assert verdict.plan.homes[JobId(1)] == ("h",)
+    assert verdict.plan.homes[JobId(2)] == ("i",)
+    assert guests(verdict) == {}
+    stays = policy.decide(replace(asked, migrations_left=0), {})
+    assert guests(stays) == {2: {1: 1}}, "where no move is left it shares"
+
+
 def test_a_gang_over_two_servers_shares_again_on_both() -> None:
     over = {"nodes": 2, "hosts": ("h", "i")}
     pair = runs(1, 2, gpus=((0,), (1,)), **over), runs(2, 2, running=False, gpus=((0,), (1,)), **over)

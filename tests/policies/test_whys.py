@@ -13,7 +13,7 @@ from tests.policies.worlds import Strides, after, having, homes_of, host, job, s
 RATES = {("c", "V100"): 2.0, ("c", "K80"): 1.0}
 THAT_MOVE = [
     *("las", "srtf", "srsf", "tiresias", "pal", "themis", "fft", "hadar", "hadar-exact"),
-    *("gavel-max-min", "gavel-ftf", "tesserae-las", "tesserae-srtf", "pop"),
+    *("gavel-max-min", "gavel-ftf", "tesserae-las", "tesserae-srtf", "pop", "sjf-bsbf", "sjf-ffs"),
 ]
 
 
@@ -88,7 +88,7 @@ def test_one_that_stays_until_the_next_round_beside_idle_gpus_is_told_so(policy:
     assert said.endswith("GPUs of i are idle, but nobody is moved within a round")
 
 
-@pytest.mark.parametrize("policy", ["fifo", "lottery", "gang-lottery", "sjf-bsbf", "sjf-ffs"])
+@pytest.mark.parametrize("policy", ["fifo", "lottery", "gang-lottery"])
 def test_where_nobody_is_ever_moved_that_is_said_beside_idle_gpus(policy: str) -> None:
     said = why(policy, beside_idle(stopped(), moves_left=0))
     assert said.endswith("GPUs of i are idle, but nobody is moved under this policy")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from hs_core.mechanism.estimates import estimated
-from hs_core.mechanism.idle_elsewhere import NEVER
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import asked_gpus, by_arrival, fits, models_of, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
@@ -88,14 +87,15 @@ class Round:
         )
         for job in waiting:
             if self._start(job):
-                self._opens(job)
+                if not self._slots.moves(job):
+                    self._opens(job)
             elif self._has_gpus(job):
                 self._share_again(job, choose)
             else:
                 self._share(job, choose)
         left = (job for job in waiting if not self._slots.runs(job))
         why = {job.id: self._why(job, ahead, alone) for ahead, job in enumerate(left)}
-        verdict = self._slots.verdict(self._memory(), why, stays=NEVER)
+        verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
 
     def _has_gpus(self, job: JobFacts) -> bool:
@@ -146,7 +146,9 @@ class Round:
     def _start(self, job: JobFacts) -> bool:
         """On free GPUs of the fastest model that has them, as far as is known (`Estimates.fastest`)."""
         slots = self._slots
-        if self._has_gpus(job) or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
+        if self._has_gpus(job):
+            return slots.offer(job) or self._leaves(job)
+        if not slots.reachable(job) or (slots.has_home(job) and not job.movable):
             return slots.offer(job)
         found = self._estimates.fastest(job.job_class, tuple(self._models))
         started = any(slots.start(job, model) for model in found) or (
@@ -155,6 +157,16 @@ class Round:
         if started and job.accumulation != 1:
             self._parts[job.id] = 1
         return started
+
+    def _leaves(self, job: JobFacts) -> bool:
+        """It waits with a process, or a checkpoint, where another policy left it, or since it was paused, and its GPUs are others': for free ones elsewhere."""
+        if job.id in self.snapshot.running or not self._slots.reachable(job):
+            return False
+        able = self._slots.ways(job, tuple(self._models))
+        why = "its GPUs are others', and there some are free"
+        return any(
+            self._slots.start(job, model, why) for model in self._estimates.fastest(job.job_class, able)
+        )
 
     # --- sharing --------------------------------------------------------------------------------------------------
 
@@ -266,7 +278,7 @@ class Round:
 
     def _why(self, job: JobFacts, ahead: int, alone: Alone) -> str:
         """`ahead`: so many wait that are looked at before it."""
-        if self._has_gpus(job):  # it was paused, or another policy let it wait: it goes nowhere else
+        if self._has_gpus(job):  # it was paused, or another policy let it wait
             are = "is" if job.per_node == 1 else "are"
             free = f"{counted(job.per_node, 'GPU')} of {', '.join(job.hosts)} {are} free"
             return f"its process waits until {free}, and {alone(self, job)}"

@@ -116,9 +116,6 @@ class Laws:
             return False
         if row.forked or row.spec.elastic is not None:  # the GPUs that they have are as many as were decided
             return False
-        needs = self._world.controller.machine.policy.needs
-        if parts and needs.sharing and not needs.preemptive:
-            return False  # who has a process waits for its own GPUs, wherever another policy left it
         stay_s = Limits().cool_down_quanta * self._world.experiment.quantum_s
         if row.hosts and self._world.controller.now_s() - row.settled_s < stay_s:
             return False
