@@ -45,11 +45,11 @@ class GangHomes:
         urgent, homes, cost_of = self._evening.urgent(at), self._mover.world.homes, self._mover.cost_of
         for job in self._evening.parts(at):
             key = (job.user, job.per_node, homes[job.id])
-            if (key not in found or cost_of(job) < cost_of(found[key])) and self._may_go(job, urgent=urgent):
+            if (key not in found or cost_of(job) < cost_of(found[key])) and self.may_go(job, urgent=urgent):
                 found[key] = job
         return list(found.values())
 
-    def _may_go(self, job: JobFacts, *, urgent: bool) -> bool:
+    def may_go(self, job: JobFacts, *, urgent: bool) -> bool:
         """Its home is of the pool, and nothing keeps jobs away from any server of it."""
         index, accepts = self._pool.index, self._pool.accepts
         stays = all(name in index and accepts[index[name]] for name in self._mover.world.homes[job.id])
