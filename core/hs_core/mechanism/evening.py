@@ -160,7 +160,7 @@ class Evening:
 
     def holds(self, squares: float, least: float, steps: Sequence[Step]) -> bool:
         """What is saved server by server is `least` or more also where these share gangs, and is not lost again once nobody lacks anything any more."""
-        if self._gangs_shared and self._squares.together(steps) > -least:
+        if self._gangs_shared and round(self._squares.waited(steps), 9) > -least:
             return False
         return self._lasting.allows(steps, -squares, gangs_shared=self._gangs_shared)
 

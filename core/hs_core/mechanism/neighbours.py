@@ -42,7 +42,7 @@ class Neighbours:
     ) -> None:
         self._evening, self._mover, self._pool = evening, mover, pool
         self._gang_homes, self._squares = gang_homes, squares
-        self._found: dict[JobId, Sequence[frozenset[int]]] = {}  # homes
+        self._found: dict[tuple[JobId, frozenset[int]], Sequence[frozenset[int]]] = {}  # homes
         self._reliefs: dict[JobId, float] = {}
 
     def best(self, waits: Sequence[int]) -> Sequence[Going]:
@@ -124,7 +124,7 @@ class Neighbours:
             return ()
         going = [(job, steps)]
         for other in sorted(there.values(), key=lambda each: (-each.gang, each.id)):
-            ways = [self._steps(other, to) for to in self._homes(other) if home.isdisjoint(to)]
+            ways = [self._steps(other, to) for to in self._homes(other, home)]
             if not ways:
                 return ()
             own = min(ways, key=lambda way: -self._saved([*steps, *way]))
@@ -144,13 +144,14 @@ class Neighbours:
             found = self._reliefs[job.id] = -self._squares.relief(job)
         return found
 
-    def _homes(self, job: JobFacts) -> Sequence[frozenset[int]]:
-        found = self._found.get(job.id)
+    def _homes(self, job: JobFacts, but: frozenset[int] = frozenset()) -> Sequence[frozenset[int]]:
+        """None with one of these servers."""
+        found = self._found.get((job.id, but))
         if found is None:
-            found = self._found[job.id] = self._find(job)
+            found = self._found[job.id, but] = self._find(job, but)
         return found
 
-    def _find(self, job: JobFacts) -> Sequence[frozenset[int]]:
+    def _find(self, job: JobFacts, but: frozenset[int]) -> Sequence[frozenset[int]]:
         """Others that it could have: the emptiest servers and, for one node, those that idle most; for several, homes within, around or apart from those of gangs in its way."""
         evening, pool, limits = self._evening, self._pool, self._mover.limits
         old = {pool.index[name] for name in self._mover.world.homes[job.id] if name in pool.index}
@@ -158,7 +159,7 @@ class Neighbours:
             evening.load_without(at, job) if at in old else evening.load(at) for at in range(len(pool.names))
         ]
         fits, accepts = evening.fits(job), evening.accepts
-        free = [at for at in range(len(load)) if fits[at] and accepts[at]]
+        free = [at for at in range(len(load)) if fits[at] and accepts[at] and at not in but]
         if job.nodes == 1:
             some = [at for at in free if at not in old]
             low = nsmallest(limits.servers_tried, some, key=lambda at: (load[at], at))

@@ -2,10 +2,11 @@
 
 A gang over several servers waits for the fullest of them, and its other servers wait with it: what these carry less is of use to jobs of their own
 only. Server by server it looked best to crowd all small jobs on one of two servers that share a gang, and the other one idled out of its turns. So where
-gangs are shared a server is looked at in two ways: apart, and together, as full as the fullest of those with which it shares one.
+gangs are shared a server is looked at in two ways: apart, and with the others, as full as the fullest of those with which it shares one. Where all run at once nobody
+waits, so there tickets make nothing fuller: jobs went to and fro between what was even and what nobody waited for.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import time_load, weighed
@@ -34,33 +35,25 @@ class Squares:
         before, after, touched = self._now, _After(self._now, steps), sorted(_touched(steps))
         return self._more(touched, map(before.load, touched), map(after.load, touched))
 
-    def together(self, steps: Sequence[Step]) -> float:
-        """The same, each server as full as the fullest of those with which it shares a gang."""
-        return self._together(_After(self._now, steps), _touched(steps), _Servers.load)
-
     def waited(self, steps: Sequence[Step]) -> float:
-        """The same, those on which all run at once as if they were empty: there nobody waits for anybody."""
-        return self._together(_After(self._now, steps), _touched(steps), _Servers.waited)
+        """The same, each server as full as the fullest of those with which it shares a gang; those on which all run at once as if they were empty: there nobody waits for anybody."""
+        return self._waited(_After(self._now, steps), _touched(steps))
 
     def relief(self, job: JobFacts) -> float:
         """As `waited` has it, were the job gone: no other home saves more."""
         after, home = _After(self._now, ()), self._now.home(job)
         after.remove(job, home)
-        return self._together(after, set(home), _Servers.waited)
+        return self._waited(after, home)
 
     def waits_with(self, at: int) -> set[int]:
         """Itself, and servers with which it shares gangs."""
         return self._now.beside(at)
 
-    def _together(
-        self, after: "_After", touched: Collection[int], load: Callable[["_Servers", int], float]
-    ) -> float:
-        before = self._now
-        some = set(touched).union(
-            *map(before.beside, touched)
-        )  # no others later: a gang takes its servers along
-        order = sorted(some)
-        return self._more(order, before.fullest(order, load), after.fullest(order, load))
+    def _waited(self, after: "_After", touched: Iterable[int]) -> float:
+        before, some = self._now, set(touched)
+        # No others later: a gang takes its servers along.
+        order = sorted(some.union(*map(before.beside, some)))
+        return self._more(order, before.fullest(order), after.fullest(order))
 
     def _more(self, servers: Iterable[int], before: Iterable[float], after: Iterable[float]) -> float:
         width = self._width
@@ -81,7 +74,7 @@ class _Servers:
         self._loads: dict[int, float] = {}
         self._waited: dict[int, float] = {}
         self._beside: dict[int, set[int]] = {}
-        self._fullest: dict[Callable[[_Servers, int], float], dict[int, float]] = {}
+        self._fullest: dict[int, float] = {}
 
     def forget(self, servers: Iterable[int]) -> None:
         for at in servers:
@@ -110,12 +103,12 @@ class _Servers:
             found = self._beside[at] = {at}.union(*[self.home(job) for job in self.jobs(at) if job.nodes > 1])
         return found
 
-    def fullest(self, servers: Iterable[int], load: Callable[["_Servers", int], float]) -> list[float]:
-        """Of each the load of the fullest `beside` it."""
-        known = self._fullest.setdefault(load, {})
+    def fullest(self, servers: Sequence[int]) -> list[float]:
+        """Of each what the fullest `beside` it has `waited`."""
+        known, waited = self._fullest, self.waited
         for at in servers:
             if at not in known:
-                known[at] = max([load(self, one) for one in self.beside(at)])
+                known[at] = max(map(waited, self.beside(at)))
         return list(map(known.__getitem__, servers))
 
     def waited(self, at: int) -> float:
@@ -165,21 +158,18 @@ class _After(_Servers):
     def beside(self, at: int) -> set[int]:
         return super().beside(at) if at in self._others else self._before.beside(at)
 
-    def fullest(self, servers: Iterable[int], load: Callable[["_Servers", int], float]) -> list[float]:
-        before, changed = self._before, {at: load(self, at) for at in self._jobs}
-        now = before.fullest(servers, load)
+    def fullest(self, servers: Sequence[int]) -> list[float]:
+        before, changed = self._before.waited, {at: self.waited(at) for at in self._jobs}
         most = max(changed.values(), default=0.0)
         found: list[float] = []
-        for at, was in zip(servers, now, strict=True):
+        for at, was in zip(servers, self._before.fullest(servers), strict=True):
             beside = self.beside(at)
-            if (
-                at not in self._others
-                and most <= was
-                and not any(load(before, one) == was for one in changed if one in beside)
-            ):
-                found.append(was)  # the fullest is none of those that changed, and stays it
-            else:
-                found.append(max([changed[one] if one in changed else load(before, one) for one in beside]))
+            # Where the fullest is none of those that changed, and stays it, nothing is new.
+            new = (
+                at in self._others or most > was or any(before(one) == was for one in beside & changed.keys())
+            )
+            now = max([changed[one] if one in changed else before(one) for one in beside]) if new else was
+            found.append(now)
         return found
 
     def waited(self, at: int) -> float:
