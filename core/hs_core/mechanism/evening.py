@@ -367,7 +367,7 @@ class Evening:
                 yield _Change(round(squares, 9), self._mover.cost_of(job), target, source, job)
 
     def _fill(self, target: int, sources: Sequence[int]) -> Sequence[_Change]:
-        """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
+        """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many. One of each server; before that, more of these as long as each saves enough, if it does so for good."""
         gpus = self._gpus[target]
         room = gpus - sum([width for width, _ in self.weigh(target) if 2 * width <= gpus])
         if room <= 0:
@@ -383,7 +383,27 @@ class Evening:
                     break
             if room == 0:
                 break
-        return self._worth(draft)
+        return (room and self._with_more(draft, target, room)) or self._worth(draft)
+
+    def _with_more(self, few: "_Draft", target: int, room: int) -> Sequence[_Change]:
+        """Its changes and, of each one's kind from the same server, others for so many GPUs."""
+        draft = _Draft(self, packs=True)
+        for change in few.changes:
+            draft.put(change.job, change.source, target)
+        for change in few.changes:
+            at, kind = change.source, (change.job.gang, change.job.user)
+            kin = [job for job in draft.jobs(at) if (job.gang, job.user) == kind and self._may(job, target)]
+            least = self.least(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0)) * self._mean**2
+            for job in sorted(kin, key=self._mover.cost_of)[: room // change.job.gang]:
+                if draft.after(job, at, target) > draft.squares - least:
+                    break
+                draft.put(job, at, target)
+                room -= job.gang
+        changes = draft.changes
+        if len(changes) == len(few.changes):
+            return ()
+        steps = [change.step for change in changes]
+        return self._worth(draft) if self._lasting.lasts(steps, self._least_for(changes)) else ()
 
     def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
         """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""

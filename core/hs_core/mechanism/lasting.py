@@ -28,6 +28,10 @@ class Lasting:
             return True
         return self._squares.apart(steps) <= squares and not (gangs_shared and not self.harmless(steps))
 
+    def lasts(self, steps: Sequence[Step], least: float) -> bool:
+        """So many squares are saved for good, server by server."""
+        return self._squares.apart(steps) <= -least
+
     def saved(self, steps: Sequence[Step]) -> float:
         """Squares that are saved for good where servers share gangs and somebody waits."""
         return -self._squares.waited(steps)
