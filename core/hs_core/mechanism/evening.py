@@ -256,9 +256,9 @@ class Evening:
         for target in low:
             yield self._widen(target, some, waits)
         # Made anew: were it kept, the two would hold one another, and with them a decision's whole world until somebody looks for garbage.
-        gang_homes = GangHomes(self, self._mover, pool)
+        gang_homes = GangHomes(self, self._mover, pool, targets)
         for source in self._with_parts(waits):
-            if home := gang_homes.best(source, targets):
+            if home := gang_homes.best(source):
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
         if fill := Filling(self, self._mover, pool, gang_homes).best(waits, gangs_shared=self._gangs_shared):

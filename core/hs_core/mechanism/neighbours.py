@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hs_core.mechanism.loads import Pool
     from hs_core.mechanism.moves import Mover
 
-IN_ITS_WAY = 3  # jobs that leave before one comes
+IN_ITS_WAY = 2  # jobs that leave before one comes: with three no more was gained
 
 Going = tuple[JobFacts, list[Step]]
 """Who goes, and from which server to which."""
@@ -93,37 +93,46 @@ class Neighbours:
         return () if best is None else ((best[3], best[2]),)
 
     def _with_others(self, some: Iterable[One]) -> Sequence[Going]:
+        """Of those by which most would be saved, were who is in their way gone."""
+        found = sorted(self._in_its_way(some), key=lambda way: (-way[0], way[1].id, sorted(way[2])))
         best: tuple[float, object, Sequence[Going]] | None = None
-        for job, _ in some:
-            for home in self._homes(job):
-                going = self._cleared(job, home)
-                jobs, steps = [one for one, _ in going], [step for _, each in going for step in each]
-                if not going or not self._mover.affords(jobs):
-                    continue
-                least = self._least(jobs)
-                if (saved := self._saved(steps)) < least:
-                    continue
-                found = (-saved, [self._mover.cost_of(one) for one in jobs], going)
-                if (best is None or found[:2] < best[:2]) and self._evening.saves_for_good(steps, least):
-                    best = found
+        for most, job, home, others in found[: self._mover.limits.servers_tried]:
+            if best is not None and most < -best[0]:
+                break
+            going = self._cleared(job, home, others)
+            steps, least = [step for _, each in going for step in each], self._least([job, *others])
+            if not going or (saved := self._saved(steps)) < least:
+                continue
+            way = (-saved, [self._mover.cost_of(one) for one, _ in going], going)
+            if (best is None or way[:2] < best[:2]) and self._evening.saves_for_good(steps, least):
+                best = way
         return () if best is None else best[2]
 
-    def _cleared(self, job: JobFacts, home: frozenset[int]) -> Sequence[Going]:
-        """It with those that are in its way, each to where most is saved, the largest first. Nobody, where one of these may not go, or nowhere can be."""
+    def _in_its_way(
+        self, some: Iterable[One]
+    ) -> Iterator[tuple[float, JobFacts, frozenset[int], list[JobFacts]]]:
+        """Squares that are saved at most, who goes, where, and who has to go from there first, the largest first."""
+        for job, _ in some:
+            for home in self._homes(job):
+                steps = self._steps(job, home)
+                there = {
+                    other.id: other
+                    for _, _, at in steps
+                    for other in (*self._evening.jobs(at), *self._evening.parts(at))
+                    if other.id != job.id
+                }
+                others = sorted(there.values(), key=lambda other: (-other.gang, other.id))
+                if not 0 < len(others) <= IN_ITS_WAY or not self._mover.affords([job, *others]):
+                    continue
+                most = round(-self._squares.without(others, steps), 9)
+                if most >= self._least([job, *others]) and all(map(self._may_leave, others)):
+                    yield most, job, home, others
+
+    def _cleared(self, job: JobFacts, home: frozenset[int], others: Iterable[JobFacts]) -> Sequence[Going]:
+        """It with these, each to where most is saved. Nobody, where one of them can be nowhere else."""
         steps = self._steps(job, home)
-        there = {
-            other.id: other
-            for _, _, at in steps
-            for other in (*self._evening.jobs(at), *self._evening.parts(at))
-            if other.id != job.id
-        }
-        if not 0 < len(there) <= IN_ITS_WAY or not all(map(self._may_leave, there.values())):
-            return ()
-        jobs = [job, *there.values()]
-        if sum(map(self._relief, jobs)) < self._least(jobs):
-            return ()
         going = [(job, steps)]
-        for other in sorted(there.values(), key=lambda each: (-each.gang, each.id)):
+        for other in others:
             ways = [self._steps(other, to) for to in self._homes(other, home)]
             if not ways:
                 return ()
@@ -141,7 +150,7 @@ class Neighbours:
         """Squares that it can save, at most."""
         found = self._reliefs.get(job.id)
         if found is None:
-            found = self._reliefs[job.id] = -self._squares.relief(job)
+            found = self._reliefs[job.id] = -self._squares.without([job])
         return found
 
     def _homes(self, job: JobFacts, but: frozenset[int] = frozenset()) -> Sequence[frozenset[int]]:

@@ -39,11 +39,14 @@ class Squares:
         """The same, each server as full as the fullest of those with which it shares a gang; those on which all run at once as if they were empty: there nobody waits for anybody."""
         return self._waited(_After(self._now, steps), _touched(steps))
 
-    def relief(self, job: JobFacts) -> float:
-        """As `waited` has it, were the job gone: no other home saves more."""
-        after, home = _After(self._now, ()), self._now.home(job)
-        after.remove(job, home)
-        return self._waited(after, home)
+    def without(self, gone: Iterable[JobFacts], steps: Sequence[Step] = ()) -> float:
+        """As `waited` has it, were these gone besides: no homes for them save more."""
+        after, touched = _After(self._now, steps), _touched(steps)
+        for job in gone:
+            home = self._now.home(job)
+            after.remove(job, home)
+            touched.update(home)
+        return self._waited(after, touched)
 
     def waits_with(self, at: int) -> set[int]:
         """Itself, and servers with which it shares gangs."""
