@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from hs_core.model import Migrate, MoveReason
+from hs_core.names import UserName
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import JobFacts
 
@@ -130,6 +131,26 @@ def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
     apart.go(60)
     assert sum(world.idle.values()) < 0.6 * sum(apart.idle.values())
     assert all(gpus > 1.1 * apart.by_user()[user] for user, gpus in world.by_user().items())
+
+
+def test_several_jobs_of_one_user_leave_one_server_for_the_gpus_beside_a_gang() -> None:
+    """One of them would keep the gang from four GPUs for one; four are as many as it has in its turn."""
+    jobs = [*at("a", *sweep(1, 1, "G", 4)), *at("b", *sweep(10, 12, "S"))]
+    tickets = {UserName("G"): Fraction(100), UserName("S"): Fraction(300)}
+    world = run([host("a"), host("b")], jobs, tickets=tickets)
+    assert where(world.go(1)) == {"a": 5, "b": 8}
+    world.gpus.clear()
+    world.go(100)
+    assert world.by_user() == pytest.approx({"G": 200, "S": 600}, rel=0.02)
+    assert len(world.moved) == 4
+
+
+def test_no_more_jobs_leave_for_the_gpus_beside_a_gang_than_the_budget_allows() -> None:
+    jobs = [*at("a", *sweep(1, 1, "G", 4)), *at("b", *sweep(10, 12, "S"))]
+    tickets = {UserName("G"): Fraction(100), UserName("S"): Fraction(300)}
+    for budget in range(4):
+        moved = moves(decide([host("a"), host("b")], jobs, tickets=tickets, migrations_left=budget))
+        assert len(moved) in (0, budget)
 
 
 def test_two_jobs_leave_a_gang_together_where_it_would_wait_for_either_one_as_long() -> None:

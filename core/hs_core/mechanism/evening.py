@@ -14,6 +14,7 @@ from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
 from hs_core.mechanism.lasting import Lasting
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.neighbours import Going, Neighbours
 from hs_core.mechanism.squares import Squares, Step
 from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
@@ -35,6 +36,7 @@ class _Change(NamedTuple):
     source: int
     job: JobFacts
     packs: bool = False  # with others, onto GPUs that idle beside gangs
+    frees: bool = False  # servers that wait along with the one that it leaves
     besides: tuple[Swap, ...] = ()  # of a gang that leaves several servers
 
     @property
@@ -73,7 +75,7 @@ class Evening:
         self._lasting = Lasting(mover.board, pool)
         self._gangs_shared = any(name in pool.index for name in mover.world.parts)
         self._gpus: list[int] = pool.gpus.tolist()
-        self._accepts: list[bool] = pool.accepts.tolist()
+        self.accepts: list[bool] = pool.accepts.tolist()
         self._fits: dict[Shape, list[bool]] = {}
         # By server, until somebody comes or goes there: its jobs and its parts of gangs. What jobs weigh stays, as none changes its pool.
         self._weighed: dict[int, tuple[Weighed, Weighed]] = {}
@@ -141,6 +143,12 @@ class Evening:
         here, parts = self._there(at)
         return time_load(self._gpus[at], here + parts)
 
+    def load_without(self, at: int, job: JobFacts) -> float:
+        """Of the server without that job, or its part there."""
+        if job.nodes > 1:
+            return self.time_without(at, job)
+        return self.time_of(at, without(self.weigh(at), self.jobs(at), job))
+
     def time_without(self, at: int, gang: JobFacts) -> float:
         """Of the server without its part of a gang."""
         rest = without(self._there(at)[1], self.parts(at), gang)
@@ -152,9 +160,13 @@ class Evening:
 
     def holds(self, squares: float, least: float, steps: Sequence[Step]) -> bool:
         """What is saved server by server is `least` or more also where these share gangs, and is not lost again once nobody lacks anything any more."""
-        if self._gangs_shared and self._squares.together(steps) > -least:
+        if self._gangs_shared and round(self._squares.waited(steps), 9) > -least:
             return False
-        return self._lasting.allows(steps, -squares)
+        return self._lasting.allows(steps, -squares, gangs_shared=self._gangs_shared)
+
+    def saves_for_good(self, steps: Sequence[Step], least: float) -> bool:
+        """Those that share gangs wait less by so many squares also once nobody lacks anything."""
+        return self._lasting.saved(steps) >= least
 
     def _least_for(self, changes: Sequence[_Change]) -> float:
         """Squares that all of these have to save."""
@@ -186,7 +198,9 @@ class Evening:
         names, load = self._pool.names, [*self._load]
         for change in changes:
             at, to = change.source, change.target
-            if change.packs or load[to] >= load[at]:
+            if change.frees:
+                reason, text = MoveReason.PACKING, f"GPUs idle while gangs wait for {names[at]}"
+            elif change.packs or load[to] >= load[at]:
                 reason, text = MoveReason.PACKING, f"GPUs idle {self._which(change)} that it can have"
             else:
                 reason = MoveReason.BALANCE
@@ -195,7 +209,10 @@ class Evening:
             for_which = {names[left]: names[taken] for left, taken in ((at, to), *change.besides)}
             new = tuple([for_which.get(name, name) for name in old])
             self._mover.move(change.job, new, reason, text)
-            for server in sorted({self._pool.index[name] for name in (*old, *new)}):
+            touched = sorted({self._pool.index[name] for name in (*old, *new)})
+            self._squares.moved(touched)
+            self._lasting.moved(touched)
+            for server in touched:
                 self._kinds.pop(server, None)
                 self._lighter.pop(server, None)
                 self._weighed.pop(server, None)
@@ -218,10 +235,10 @@ class Evening:
     def _ideas(self) -> Iterator[Sequence[_Change]]:
         pool, tried = self._pool, self._limits.servers_tried
         order = sorted(range(len(self._load)), key=self._load.__getitem__)
-        low = [at for at in order if self._accepts[at]][:tried]
+        low = [at for at in order if self.accepts[at]][:tried]
         crowded = (pool.asked > pool.gpus).tolist()
         waits = [at for at in reversed(order) if crowded[at]]
-        roomy = list(islice((at for at in waits if self._accepts[at] and self._room(at)), tried))
+        roomy = list(islice((at for at in waits if self.accepts[at] and self._room(at)), tried))
         sources, targets = self._sources(waits), list(dict.fromkeys([*low, *roomy]))
         for source in sources:
             yield self._best_of(source, targets, self._movable(source))
@@ -239,15 +256,23 @@ class Evening:
         for target in low:
             yield self._widen(target, some, waits)
         # Made anew: were it kept, the two would hold one another, and with them a decision's whole world until somebody looks for garbage.
-        gang_homes = GangHomes(self, self._mover, pool)
+        gang_homes = GangHomes(self, self._mover, pool, targets)
         for source in self._with_parts(waits):
-            if home := gang_homes.best(source, targets):
+            if home := gang_homes.best(source):
                 (left, taken), *besides = home.swaps
                 yield (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
         if fill := Filling(self, self._mover, pool, gang_homes).best(waits, gangs_shared=self._gangs_shared):
             yield (
                 _Change(0.0, fill.cost, fill.target, fill.source, fill.job, packs=True, besides=fill.besides),
             )
+        if self._gangs_shared:
+            neighbours = Neighbours(self, self._mover, pool, gang_homes, self._squares)
+            yield list(map(self._freeing, neighbours.best(waits)))
+
+    def _freeing(self, going: Going) -> _Change:
+        job, ((_, left, taken), *besides) = going
+        others = tuple([(one, other) for _, one, other in besides])
+        return _Change(0.0, self._mover.cost_of(job), taken, left, job, frees=True, besides=others)
 
     def _with_parts(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers that have parts of gangs."""
@@ -297,7 +322,7 @@ class Evening:
             return ()
         best: _Change | None = None
         for target in targets:
-            if target != source and self._accepts[target]:
+            if target != source and self.accepts[target]:
                 for change in self._changes(going, source, target):
                     if best is not None and not change < best:
                         continue
@@ -342,7 +367,7 @@ class Evening:
                 yield _Change(round(squares, 9), self._mover.cost_of(job), target, source, job)
 
     def _fill(self, target: int, sources: Sequence[int]) -> Sequence[_Change]:
-        """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
+        """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many. One of each server; before that, more of these as long as each saves enough, if it does so for good."""
         gpus = self._gpus[target]
         room = gpus - sum([width for width, _ in self.weigh(target) if 2 * width <= gpus])
         if room <= 0:
@@ -358,7 +383,27 @@ class Evening:
                     break
             if room == 0:
                 break
-        return self._worth(draft)
+        return (room and self._with_more(draft, target, room)) or self._worth(draft)
+
+    def _with_more(self, few: "_Draft", target: int, room: int) -> Sequence[_Change]:
+        """Its changes and, of each one's kind from the same server, others for so many GPUs."""
+        draft = _Draft(self, packs=True)
+        for change in few.changes:
+            draft.put(change.job, change.source, target)
+        for change in few.changes:
+            at, kind = change.source, (change.job.gang, change.job.user)
+            kin = [job for job in draft.jobs(at) if (job.gang, job.user) == kind and self._may(job, target)]
+            least = self.least(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0)) * self._mean**2
+            for job in sorted(kin, key=self._mover.cost_of)[: room // change.job.gang]:
+                if draft.after(job, at, target) > draft.squares - least:
+                    break
+                draft.put(job, at, target)
+                room -= job.gang
+        changes = draft.changes
+        if len(changes) == len(few.changes):
+            return ()
+        steps = [change.step for change in changes]
+        return self._worth(draft) if self._lasting.lasts(steps, self._least_for(changes)) else ()
 
     def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
         """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
@@ -396,7 +441,7 @@ class Evening:
             return draft
         others = [at for at in dict.fromkeys([*some, *waits[-tried:]]) if at != target]
         leavers = sorted(leave, key=lambda job: (-job.gang, job.id))
-        homes = [[at for at in others if self._accepts[at] and fits[at]] for fits in map(self.fits, leavers)]
+        homes = [[at for at in others if self.accepts[at] and fits[at]] for fits in map(self.fits, leavers)]
         if not all(homes):
             return draft
         wider = {
@@ -433,7 +478,7 @@ class Evening:
             draft = _Draft(self)
             for job in sorted(group, key=self._mover.cost_of):
                 fits = self.fits(job)
-                homes = [at for at in targets if at != source and self._accepts[at] and fits[at]]
+                homes = [at for at in targets if at != source and self.accepts[at] and fits[at]]
                 if homes:
                     draft.put(job, source, min(zip(draft.afters(job, source, homes), homes, strict=True))[1])
             if changes := self._worth(draft):
@@ -444,7 +489,7 @@ class Evening:
         return self._mover.cost_of(job)
 
     def _may(self, job: JobFacts, target: int) -> bool:
-        return self._accepts[target] and self.fits(job)[target] and self._mover.may_go(job)
+        return self.accepts[target] and self.fits(job)[target] and self._mover.may_go(job)
 
     def _worth(self, draft: "_Draft") -> Sequence[_Change]:
         """Its changes, if they save enough for what they move."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.placing import Home
-from hs_core.names import UserName
+from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:
@@ -29,15 +29,23 @@ class OtherHome(NamedTuple):
 
 
 class GangHomes:
-    """Those that gangs could have."""
+    """Those that gangs could have, until somebody moves."""
 
-    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool") -> None:
-        self._evening, self._mover, self._pool = evening, mover, pool
+    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool", targets: Sequence[int]) -> None:
+        """`targets`: servers that they could take."""
+        self._evening, self._mover, self._pool, self._targets = evening, mover, pool, targets
+        self._found: dict[JobId, OtherHome | None] = {}
 
-    def best(self, source: int, targets: Sequence[int]) -> OtherHome | None:
+    def best(self, source: int) -> OtherHome | None:
         """Of one of the gangs with a part there."""
-        homes = (self._for(job, targets) for job in self.one_of_each(source))
+        homes = map(self._of, self.one_of_each(source))
         return min((home for home in homes if home is not None), default=None)
+
+    def _of(self, job: JobFacts) -> OtherHome | None:
+        """Looked for once, from whichever of its servers."""
+        if job.id not in self._found:
+            self._found[job.id] = self._for(job)
+        return self._found[job.id]
 
     def one_of_each(self, at: int) -> list[JobFacts]:
         """Gangs with a part there that could go: one of each kind, the cheapest."""
@@ -45,18 +53,18 @@ class GangHomes:
         urgent, homes, cost_of = self._evening.urgent(at), self._mover.world.homes, self._mover.cost_of
         for job in self._evening.parts(at):
             key = (job.user, job.per_node, homes[job.id])
-            if (key not in found or cost_of(job) < cost_of(found[key])) and self._may_go(job, urgent=urgent):
+            if (key not in found or cost_of(job) < cost_of(found[key])) and self.may_go(job, urgent=urgent):
                 found[key] = job
         return list(found.values())
 
-    def _may_go(self, job: JobFacts, *, urgent: bool) -> bool:
+    def may_go(self, job: JobFacts, *, urgent: bool) -> bool:
         """Its home is of the pool, and nothing keeps jobs away from any server of it."""
         index, accepts = self._pool.index, self._pool.accepts
         stays = all(name in index and accepts[index[name]] for name in self._mover.world.homes[job.id])
         return stays and self._mover.may_go(job, urgent=urgent)
 
-    def _for(self, job: JobFacts, targets: Sequence[int]) -> OtherHome | None:
-        swaps = self._swaps(job, targets)
+    def _for(self, job: JobFacts) -> OtherHome | None:
+        swaps = self._swaps(job)
         if not swaps:
             return None
         squares = round(sum([more for more, _ in swaps]), 9)
@@ -65,7 +73,7 @@ class GangHomes:
             return None
         return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
 
-    def _swaps(self, job: JobFacts, targets: Sequence[int]) -> list[tuple[float, Swap]]:
+    def _swaps(self, job: JobFacts) -> list[tuple[float, Swap]]:
         """Squares and servers, the best first: what one server gains goes by nothing that happens to another."""
         evening, names = self._evening, self._mover.world.homes[job.id]
         home = [self._pool.index[name] for name in names]
@@ -75,7 +83,7 @@ class GangHomes:
         if not relief:
             return []
         one, fits = evening.one(job), evening.fits(job)
-        free = [at for at in targets if at not in home and fits[at]]
+        free = [at for at in self._targets if at not in home and fits[at]]
         rooms = sorted([(evening.squares(at, evening.time_with(at, one)), at) for at in free])
         pairs = zip(relief, rooms, strict=False)
         return [(less + more, (at, to)) for (less, at), (more, to) in pairs if less + more <= -least]

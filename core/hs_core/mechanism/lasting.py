@@ -5,7 +5,7 @@ has its time, and nobody is short for long. A way in which more is lost than tha
 and is left again at the next lag: jobs would go to and fro for as long as they live.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hs_core.mechanism.loads import Board, Pool
 from hs_core.mechanism.squares import Squares, Step
@@ -22,9 +22,23 @@ class Lasting:
         self._alike = due == pool.per_gpu  # nobody lacks anything
         self._squares = Squares(board.world, pool, due, mean)
 
-    def allows(self, steps: Sequence[Step], squares: float) -> bool:
-        """What is lost is no more than these squares, which are gained now."""
-        return self._alike or self._squares.apart(steps) <= squares
+    def allows(self, steps: Sequence[Step], squares: float, *, gangs_shared: bool) -> bool:
+        """What is lost is no more than these squares, which are gained now. Where servers share gangs nobody waits for a fuller one by it: jobs that went to and fro would take others along."""
+        if self._alike:
+            return True
+        return self._squares.apart(steps) <= squares and not (gangs_shared and not self.harmless(steps))
+
+    def lasts(self, steps: Sequence[Step], least: float) -> bool:
+        """So many squares are saved for good, server by server."""
+        return self._squares.apart(steps) <= -least
+
+    def saved(self, steps: Sequence[Step]) -> float:
+        """Squares that are saved for good where servers share gangs and somebody waits."""
+        return -self._squares.waited(steps)
+
+    def moved(self, servers: Iterable[int]) -> None:
+        """As `Squares` has it."""
+        self._squares.moved(servers)
 
     def harmless(self, steps: Sequence[Step]) -> bool:
         """Nothing is lost, as servers share gangs."""

@@ -243,14 +243,19 @@ class Pool:
         alike = order[: int(np.searchsorted(load, load[job.nodes - 1], side="right"))][:most]
         if len(alike) == job.nodes or not self._world.parts:
             return alike
-        gangs: dict[frozenset[int], int] = {}
-        for other in {other.id: other for at in alike for other in self._in_its_way(job, at)}.values():
-            home = frozenset([self.index[name] for name in self._world.where(other) if name in self.index])
-            gangs[home] = gangs.get(home, 0) + other.gang
+        gangs = self.in_its_way(job, alike)
         return nested.choose(alike, job.nodes, gangs) if gangs else alike
 
-    def _in_its_way(self, job: JobFacts, at: int) -> list[JobFacts]:
-        """Other gangs with a part there beside which it cannot run."""
+    def in_its_way(self, job: JobFacts, servers: Iterable[int]) -> dict[frozenset[int], int]:
+        """Homes of other gangs with a part on these servers beside which it cannot run, and GPUs that those who have each ask for."""
+        gangs: dict[frozenset[int], int] = {}
+        for other in {other.id: other for at in servers for other in self._too_wide_beside(job, at)}.values():
+            home = frozenset([self.index[name] for name in self._world.where(other) if name in self.index])
+            gangs[home] = gangs.get(home, 0) + other.gang
+        return gangs
+
+    def _too_wide_beside(self, job: JobFacts, at: int) -> list[JobFacts]:
+        """Other gangs with a part there."""
         most = int(self.gpus[at]) - job.per_node
         return [
             other

@@ -16,7 +16,7 @@ def choose(order: Sequence[int], nodes: int, gangs: Mapping[frozenset[int], int]
     `order`: the best first. `gangs`: homes of others that cannot run beside it, with GPUs that those who have each ask for.
     """
     rank = {at: place for place, at in enumerate(order)}
-    found = {frozenset(order[:nodes]), *(home for home in _homes(order, nodes, gangs) if len(home) == nodes)}
+    found = {frozenset(order[:nodes]), *homes(order, nodes, gangs)}
     best = min(found, key=lambda home: (_crossed(home, gangs), sorted(map(rank.__getitem__, home))))
     return sorted(best, key=rank.__getitem__)
 
@@ -26,8 +26,12 @@ def _crossed(home: frozenset[int], gangs: Mapping[frozenset[int], int]) -> int:
     return sum([gpus for gang, gpus in gangs.items() if home & gang and not (home <= gang or gang <= home)])
 
 
+def homes(order: Sequence[int], nodes: int, gangs: Mapping[frozenset[int], int]) -> set[frozenset[int]]:
+    """Within each gang's home or around it, and apart from it, of these servers, the best of them first."""
+    return {home for home in _homes(order, nodes, gangs) if len(home) == nodes}
+
+
 def _homes(order: Sequence[int], nodes: int, gangs: Mapping[frozenset[int], int]) -> Iterator[frozenset[int]]:
-    """Within each gang's home or around it, and apart from it."""
     shared = frozenset[int]().union(*gangs)
     free = [at for at in order if at not in shared]
     for gang in gangs:
