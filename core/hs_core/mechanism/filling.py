@@ -17,10 +17,9 @@ from hs_core.mechanism.floor import shape_of
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:
-    from hs_core.mechanism.evening import Cost, Evening
-    from hs_core.mechanism.gang_homes import GangHomes, Swap
-    from hs_core.mechanism.loads import Pool
-    from hs_core.mechanism.moves import Mover
+    from hs_core.mechanism.changes import Cost, Swap
+    from hs_core.mechanism.gang_homes import GangHomes
+    from hs_core.mechanism.timed import Timed
 
 Ints = NDArray[np.int64]
 
@@ -37,12 +36,13 @@ class Fill(NamedTuple):
 class Filling:
     """Of the servers of a pool."""
 
-    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool", gang_homes: "GangHomes") -> None:
-        self._evening, self._mover, self._pool, self._gang_homes = evening, mover, pool, gang_homes
+    def __init__(self, timed: "Timed", gang_homes: "GangHomes") -> None:
+        self._timed, self._gang_homes = timed, gang_homes
+        self._mover, self._pool = timed.mover, timed.pool
 
-    def best(self, waits: Sequence[int], *, gangs_shared: bool) -> Fill | None:
+    def best(self, waits: Sequence[int]) -> Fill | None:
         """From the first of these servers, on which jobs wait, that has somebody for the idle GPUs of another."""
-        return self._unasked(waits) or (self._beside_gangs(waits) if gangs_shared else None)
+        return self._unasked(waits) or (self._beside_gangs(waits) if self._timed.gangs_shared else None)
 
     # --- GPUs that nobody asks for ----------------------------------------------------------------------------------
 
@@ -57,17 +57,17 @@ class Filling:
         return None
 
     def _to_room(self, source: int, room: Ints) -> Iterator[Fill]:
-        evening, limits, urgent = self._evening, self._mover.limits, self._evening.urgent(source)
+        timed, limits, urgent = self._timed, self._mover.limits, self._timed.urgent(source)
         may_go = self._mover.may_go
-        for job in (*evening.one_of_each(source), *self._gang_homes.one_of_each(source)):
+        for job in (*timed.one_of_each(source), *self._gang_homes.one_of_each(source)):
             home = [self._pool.index[name] for name in self._mover.world.homes[job.id]]
             weight = self._pool.per_gpu.get(job.user, 0.0)
-            load = max(map(evening.load, home))
+            load = max(map(timed.load, home))
             if (weight > 0 and weight >= (1.0 - limits.load_gap) * load) or not may_go(job, urgent=urgent):
                 continue
             full = [at for at in home if self._pool.asked[at] > self._pool.gpus[at]]
             swaps = list(zip(full, self._rooms(job, home, room), strict=False))
-            if len(swaps) == len(full) and evening.harmless([(job, left, taken) for left, taken in swaps]):
+            if len(swaps) == len(full) and timed.harmless([(job, left, taken) for left, taken in swaps]):
                 (left, taken), *besides = swaps
                 yield Fill(-weight * job.gang, self._mover.cost_of(job), taken, left, job, tuple(besides))
 
@@ -108,25 +108,25 @@ class Filling:
 
     def _free(self, at: int) -> int:
         """GPUs that its jobs of one node leave idle; less than none: so many more do they ask for."""
-        return int(self._pool.gpus[at]) - sum([width for width, _ in self._evening.weigh(at)])
+        return int(self._pool.gpus[at]) - sum([width for width, _ in self._timed.weigh(at)])
 
     def _from(self, source: int, targets: Sequence[int]) -> Iterator[Fill]:
-        evening, limits, asked = self._evening, self._mover.limits, -self._free(source)
-        urgent = evening.urgent(source)
-        for job in evening.one_of_each(source):
+        timed, limits, asked = self._timed, self._mover.limits, -self._free(source)
+        urgent = timed.urgent(source)
+        for job in timed.one_of_each(source):
             if not self._mover.may_go(job, urgent=urgent):  # since it was found others have moved
                 continue
-            fits = evening.fits(job)
+            fits = timed.fits(job)
             for target in targets:
                 if target == source or not fits[target] or self._free(target) < job.gang:
                     continue
                 gains = min(job.gang, asked) * (1.0 - self._gangs(target))
                 if gains <= limits.load_gap * job.gang:
                     continue
-                if evening.harmless([(job, source, target)]):
+                if timed.harmless([(job, source, target)]):
                     yield Fill(-gains, self._mover.cost_of(job), target, source, job)
 
     def _gangs(self, at: int) -> float:
         """Of the time in which gangs over several servers have their turn there."""
         weight = self._pool.per_gpu
-        return min(1.0, sum([weight.get(job.user, 0.0) for job in self._evening.parts(at)]))
+        return min(1.0, sum([weight.get(job.user, 0.0) for job in self._timed.parts(at)]))

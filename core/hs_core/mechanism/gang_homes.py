@@ -13,27 +13,24 @@ from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:
-    from hs_core.mechanism.evening import Cost, Evening
-    from hs_core.mechanism.loads import Pool
-    from hs_core.mechanism.moves import Mover
-
-Swap = tuple[int, int]
-"""A server that a gang leaves, and the one that it takes for it."""
+    from hs_core.mechanism.changes import Cost, Swap
+    from hs_core.mechanism.timed import Timed
 
 
 class OtherHome(NamedTuple):
     squares: float  # as a change has them
     cost: "Cost"
-    swaps: tuple[Swap, ...]
+    swaps: tuple["Swap", ...]
     job: JobFacts
 
 
 class GangHomes:
     """Those that gangs could have, until somebody moves."""
 
-    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool", targets: Sequence[int]) -> None:
+    def __init__(self, timed: "Timed", targets: Sequence[int]) -> None:
         """`targets`: servers that they could take."""
-        self._evening, self._mover, self._pool, self._targets = evening, mover, pool, targets
+        self._timed, self._targets = timed, targets
+        self._mover, self._pool = timed.mover, timed.pool
         self._found: dict[JobId, OtherHome | None] = {}
 
     def best(self, source: int) -> OtherHome | None:
@@ -50,8 +47,8 @@ class GangHomes:
     def one_of_each(self, at: int) -> list[JobFacts]:
         """Gangs with a part there that could go: one of each kind, the cheapest."""
         found: dict[tuple[UserName, int, Home], JobFacts] = {}
-        urgent, homes, cost_of = self._evening.urgent(at), self._mover.world.homes, self._mover.cost_of
-        for job in self._evening.parts(at):
+        urgent, homes, cost_of = self._timed.urgent(at), self._mover.world.homes, self._mover.cost_of
+        for job in self._timed.parts(at):
             key = (job.user, job.per_node, homes[job.id])
             if (key not in found or cost_of(job) < cost_of(found[key])) and self.may_go(job, urgent=urgent):
                 found[key] = job
@@ -69,25 +66,25 @@ class GangHomes:
             return None
         squares = round(sum([more for more, _ in swaps]), 9)
         steps = [(job, left, taken) for _, (left, taken) in swaps]
-        if not self._evening.holds(squares, self._least(job), steps):
+        if not self._timed.holds(squares, self._least(job), steps):
             return None
         return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
 
-    def _swaps(self, job: JobFacts) -> list[tuple[float, Swap]]:
+    def _swaps(self, job: JobFacts) -> list[tuple[float, "Swap"]]:
         """Squares and servers, the best first: what one server gains goes by nothing that happens to another."""
-        evening, names = self._evening, self._mover.world.homes[job.id]
+        timed, names = self._timed, self._mover.world.homes[job.id]
         home = [self._pool.index[name] for name in names]
         least = self._least(job)
-        relief = [(evening.squares(at, evening.time_without(at, job)), at) for at in home]
+        relief = [(timed.squares(at, timed.time_without(at, job)), at) for at in home]
         relief = sorted([(less, at) for less, at in relief if less <= -least])
         if not relief:
             return []
-        one, fits = evening.one(job), evening.fits(job)
+        one, fits = timed.one(job), timed.fits(job)
         free = [at for at in self._targets if at not in home and fits[at]]
-        rooms = sorted([(evening.squares(at, evening.time_with(at, one)), at) for at in free])
+        rooms = sorted([(timed.squares(at, timed.time_with(at, one)), at) for at in free])
         pairs = zip(relief, rooms, strict=False)
         return [(less + more, (at, to)) for (less, at), (more, to) in pairs if less + more <= -least]
 
     def _least(self, job: JobFacts) -> float:
         """Squares that each of the swaps has to save."""
-        return self._evening.least(job.per_node * self._pool.per_gpu.get(job.user, 0.0))
+        return self._timed.least(job.per_node * self._pool.per_gpu.get(job.user, 0.0))

@@ -14,7 +14,8 @@ from typing import Any
 
 from hs_core.mechanism import offers
 from hs_core.mechanism.census import Kind
-from hs_core.mechanism.evening import Cost, even_out
+from hs_core.mechanism.changes import Cost
+from hs_core.mechanism.evening import even_out
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home

@@ -14,15 +14,13 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from hs_core.mechanism import nested
-from hs_core.mechanism.squares import Squares, Step
+from hs_core.mechanism.squares import Step
 from hs_core.names import JobId
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:
-    from hs_core.mechanism.evening import Evening
     from hs_core.mechanism.gang_homes import GangHomes
-    from hs_core.mechanism.loads import Pool
-    from hs_core.mechanism.moves import Mover
+    from hs_core.mechanism.timed import Timed
 
 IN_ITS_WAY = 2  # jobs that leave before one comes: with three no more was gained
 
@@ -37,11 +35,9 @@ One = tuple[JobFacts, float]
 class Neighbours:
     """Of the servers of a pool that share gangs."""
 
-    def __init__(
-        self, evening: "Evening", mover: "Mover", pool: "Pool", gang_homes: "GangHomes", squares: Squares
-    ) -> None:
-        self._evening, self._mover, self._pool = evening, mover, pool
-        self._gang_homes, self._squares = gang_homes, squares
+    def __init__(self, timed: "Timed", gang_homes: "GangHomes") -> None:
+        self._timed, self._gang_homes, self._squares = timed, gang_homes, timed.in_squares
+        self._mover, self._pool = timed.mover, timed.pool
         self._found: dict[tuple[JobId, frozenset[int]], Sequence[frozenset[int]]] = {}  # homes
         self._reliefs: dict[JobId, float] = {}
 
@@ -59,8 +55,8 @@ class Neighbours:
         for kept, at in sorted(found)[: limits.servers_tried]:
             if not kept:
                 break
-            urgent = self._evening.urgent(at)
-            for job in (*self._evening.one_of_each(at), *self._gang_homes.one_of_each(at)):
+            urgent = self._timed.urgent(at)
+            for job in (*self._timed.one_of_each(at), *self._gang_homes.one_of_each(at)):
                 if job.id in seen or not self._mover.may_go(job, urgent=urgent):
                     continue
                 seen.add(job.id)
@@ -70,12 +66,12 @@ class Neighbours:
 
     def _kept(self, at: int) -> float:
         """Squares by which others wait for it longer than their own jobs would, whose GPUs jobs of one node do not fill meanwhile."""
-        evening, pool = self._evening, self._pool
+        timed, pool = self._timed, self._pool
         kept = 0.0
         for other in sorted(self._squares.waits_with(at)):
-            if sum([width for width, _ in evening.weigh(other)]) < pool.gpus[other]:
-                own = evening.load(other) if pool.asked[other] > pool.gpus[other] else 0.0
-                kept += evening.width(other) * max(0.0, evening.load(at) ** 2 - own**2)
+            if sum([width for width, _ in timed.weigh(other)]) < pool.gpus[other]:
+                own = timed.load(other) if pool.asked[other] > pool.gpus[other] else 0.0
+                kept += timed.width(other) * max(0.0, timed.load(at) ** 2 - own**2)
         return kept
 
     # --- where to ----------------------------------------------------------------------------------------------------
@@ -88,7 +84,7 @@ class Neighbours:
                 if (saved := self._saved(steps)) < least:
                     continue
                 found = (-saved, self._mover.cost_of(job), steps, job)
-                if (best is None or found[:2] < best[:2]) and self._evening.saves_for_good(steps, least):
+                if (best is None or found[:2] < best[:2]) and self._timed.saves_for_good(steps, least):
                     best = found
         return () if best is None else ((best[3], best[2]),)
 
@@ -104,7 +100,7 @@ class Neighbours:
             if not going or (saved := self._saved(steps)) < least:
                 continue
             way = (-saved, [self._mover.cost_of(one) for one, _ in going], going)
-            if (best is None or way[:2] < best[:2]) and self._evening.saves_for_good(steps, least):
+            if (best is None or way[:2] < best[:2]) and self._timed.saves_for_good(steps, least):
                 best = way
         return () if best is None else best[2]
 
@@ -118,7 +114,7 @@ class Neighbours:
                 there = {
                     other.id: other
                     for _, _, at in steps
-                    for other in (*self._evening.jobs(at), *self._evening.parts(at))
+                    for other in (*self._timed.jobs(at), *self._timed.parts(at))
                     if other.id != job.id
                 }
                 others = sorted(there.values(), key=lambda other: (-other.gang, other.id))
@@ -162,12 +158,10 @@ class Neighbours:
 
     def _find(self, job: JobFacts, but: frozenset[int]) -> Sequence[frozenset[int]]:
         """Others that it could have: the emptiest servers and, for one node, those that idle most; for several, homes within, around or apart from those of gangs in its way."""
-        evening, pool, limits = self._evening, self._pool, self._mover.limits
+        timed, pool, limits = self._timed, self._pool, self._mover.limits
         old = {pool.index[name] for name in self._mover.world.homes[job.id] if name in pool.index}
-        load = [
-            evening.load_without(at, job) if at in old else evening.load(at) for at in range(len(pool.names))
-        ]
-        fits, accepts = evening.fits(job), evening.accepts
+        load = [timed.load_without(at, job) if at in old else timed.load(at) for at in range(len(pool.names))]
+        fits, accepts = timed.fits(job), timed.accepts
         free = [at for at in range(len(load)) if fits[at] and accepts[at] and at not in but]
         if job.nodes == 1:
             some = [at for at in free if at not in old]
@@ -184,7 +178,7 @@ class Neighbours:
 
     def _idle(self, at: int) -> float:
         """How much longer than for its own jobs it waits for others."""
-        load = self._evening.load
+        load = self._timed.load
         return max(map(load, self._squares.waits_with(at))) - load(at)
 
     # --- what for ----------------------------------------------------------------------------------------------------
@@ -199,7 +193,7 @@ class Neighbours:
 
     def _least(self, jobs: Sequence[JobFacts]) -> float:
         weight = self._pool.per_gpu
-        return self._evening.least(sum([job.gang * weight.get(job.user, 0.0) for job in jobs]))
+        return self._timed.least(sum([job.gang * weight.get(job.user, 0.0) for job in jobs]))
 
 
 def _emptiest(home: Iterable[int], load: Sequence[float]) -> tuple[float, float, list[int]]:

@@ -23,7 +23,7 @@ from hs_core.policy import JobFacts
 from hs_core.words import listed
 
 if TYPE_CHECKING:
-    from hs_core.mechanism.evening import Cost
+    from hs_core.mechanism.changes import Cost
     from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
