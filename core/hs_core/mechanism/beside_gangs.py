@@ -24,8 +24,15 @@ def most_beside(world: World, model: str, parts: Mapping[UserName, float]) -> di
     for name in names:
         here, gpus, load = world.at.get(name, NOBODY), world.hosts[name].gpus, gangs[name]
         every = fsum(load.values())
+        alike: dict[int, float] = {}  # by width, of users without a gang there
         for user, gang in zip(here.users, here.gangs, strict=True):
-            found[user] -= gang * _out(gpus, every - load.get(user, 0.0), gang)
+            if user in load:
+                found[user] -= gang * _out(gpus, every - load[user], gang)
+                continue
+            less = alike.get(gang)
+            if less is None:
+                less = alike[gang] = gang * _out(gpus, every, gang)
+            found[user] -= less
     return found
 
 

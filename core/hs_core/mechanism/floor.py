@@ -93,6 +93,7 @@ class Floor:
         self.away = any(not host.connected for host in self.hosts.values())
         self.drained = any(not host.accepts for host in self.hosts.values())
         self._fitting: dict[tuple[str, Shape], tuple[HostFacts, ...]] = {}
+        self._names_fitting: dict[tuple[str, Shape], frozenset[HostName]] = {}
         self.servers = {
             model: Servers(host for host in self.hosts.values() if host.model == model)
             for model in self.models
@@ -146,6 +147,14 @@ class Floor:
         if found is None:
             there = (host for host in self.calm.values() if host.model == model)
             found = self._fitting[key] = tuple(host for host in there if fits(job, host))
+        return found
+
+    def names_fitting(self, job: JobFacts, model: str) -> frozenset[HostName]:
+        """The same by their names."""
+        key = (model, shape_of(job))
+        found = self._names_fitting.get(key)
+        if found is None:
+            found = self._names_fitting[key] = frozenset([host.name for host in self.fitting(job, model)])
         return found
 
     def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:

@@ -81,7 +81,8 @@ class Spare:
         if one is None or other is None:
             return False
         then = other * self._board.part(job.user, target, job.gang)
-        return then < one * self._part(job) * (1 - SLACK)
+        # Most could not be, however long they run here, which takes longer to find.
+        return then < one * (1 - SLACK) and then < one * self._part(job) * (1 - SLACK)
 
     # --- what is played ---------------------------------------------------------------------------------------------
 
@@ -175,8 +176,12 @@ class Spare:
     def _room(self, job: JobFacts, model: str) -> tuple[Home, float]:
         """Servers of that model where it would run most, those with the least room first, and for how much of the time. A gang over several servers only where nobody asks for the GPUs: what idles on one of them now and then does not when it does on another."""
         turns = self._idle_in(model)
-        fits = [host.name for host in self._world.floor.fitting(job, model) if host.name in turns]
-        order = sorted([(-turns[name].idle(job.per_node), len(turns[name].free), name) for name in fits])
+        if len(turns) < job.nodes:
+            return (), 0.0
+        fits = self._world.floor.names_fitting(job, model)
+        order = sorted(
+            [(-turn.idle(job.per_node), len(turn.free), name) for name, turn in turns.items() if name in fits]
+        )
         some = order[: job.nodes]
         if len(some) < job.nodes or some[-1][0] >= 0.0 or (job.nodes > 1 and some[-1][0] > -1.0):
             return (), 0.0
