@@ -8,7 +8,7 @@ from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.names import JobId
-from hs_core.policies import POLICIES, find
+from hs_core.policies import find
 from hs_core.policy import Policy, Profiling
 
 SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
@@ -562,46 +562,3 @@ def test_one_that_shares_its_gpus_is_told_with_whom() -> None:
     at.do(f"report n1 1:0=running {both}=2 2:0=running {both}=1 3:0=running gpus=GPU-n1-1")
     assert at.machine.why(JobId(1), 0.0).text == "it runs on n1, on 1 GPU, shared with job 2"
     assert at.machine.why(JobId(3), 0.0).text == "it runs on n1, on 1 GPU"
-
-
-@pytest.mark.parametrize("policy", sorted(name for name, policy in POLICIES.items() if policy.needs.rounds))
-def test_who_waits_is_told_its_policy_s_reason_and_when_the_next_round_begins(policy: str) -> None:
-    at = world(find(policy), UNMEASURED)
-    at.do("submit alice a gpus=4 steps=100000")
-    at.do("report n1 1:0=running step=5 sliceable=no note=no_step_hook:_runs_unsliced")
-    at.do("submit alice a gpus=4 steps=100000")
-    at.do("@10")
-    at.do("tick")
-    reason, _, when = at.machine.why(JobId(2), 10.0).text.rpartition("; ")
-    assert reason
-    assert "round:" not in reason
-    assert when == "the next round begins in about 10 s"
-    at.do("@13")
-    at.do("submit alice b gpus=4 steps=10")  # the policy is asked again, within the round
-    why = at.machine.why(JobId(2), 13.0)
-    assert (why.reason, why.text.startswith(reason)) == (Reason.WAITING_FOR_GPUS, True)
-    assert "; the next round begins in about 7 s" in why.text
-    assert "the next round begins in about 7 s" in at.machine.why(JobId(3), 13.0).text
-
-
-@pytest.mark.parametrize("policy", ["fft", "las", "gavel-max-min", "tesserae-las"])
-def test_within_a_round_who_came_in_it_is_told_what_keeps_it_from_gpus_until_its_end(policy: str) -> None:
-    at = world(find(policy), UNMEASURED)
-    at.do("submit alice a gpus=4 steps=100000")
-    at.do("report n1 1:0=running step=5 sliceable=no note=no_step_hook:_runs_unsliced")
-    at.do("@10")
-    at.do("tick")
-    at.do("@13")
-    at.do("submit alice b gpus=4 steps=10")
-    assert at.machine.why(JobId(2), 13.0).text == (
-        "it waits: the next round begins in about 7 s; in this one nothing that it could take is idle"
-    )
-
-
-def test_what_keeps_a_job_from_any_turn_is_told_without_when_the_next_round_begins() -> None:
-    at = world(policy=find("las"))
-    at.do("submit alice a gpus=4 count=2")
-    at.do("report n1 1:0=running step=5 can_checkpoint=yes")
-    at.do("gpus n1 sick=1")
-    for job in (1, 2):
-        assert "next round" not in at.machine.why(JobId(job), 5.0).text
