@@ -1,7 +1,5 @@
 """Why a job is where it is, in words: what stands in its way on its server."""
 
-from dataclasses import replace
-
 import pytest
 
 from hs_core.cluster import Reason, Settings
@@ -9,10 +7,9 @@ from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.names import JobId
 from hs_core.policies import find
-from hs_core.policy import Policy, Profiling
+from hs_core.policy import Policy
 
 SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
-UNMEASURED = replace(SETTINGS, profiling=Profiling(batches=0))
 
 
 def world(policy: Policy | None = None, settings: Settings = SETTINGS) -> World:
