@@ -140,17 +140,15 @@ class Service(AdminCalls, TokenCalls):
         if any(spec.suspend is SuspendMode.NONE for spec in specs):
             notes.append("cannot be suspended: runs unsliced within your share")
         machine = self._loop.mind.machine
-        if hosts := machine.hosts():
+        if there := machine.models():
             asked = {model for spec in specs for model in spec.gpu_types}
             notes += [
                 f"no server has {model} GPUs: it can only run on the others that it names"
-                for model in sorted(asked.difference(host.model for host in hosts))
+                for model in sorted(asked - there)
             ]
         if not machine.connected:
             away = "every server is away just now: it waits until one is back"
-            notes.append(
-                away if machine.hosts() else "no server has joined the cluster yet: it waits until one does"
-            )
+            notes.append(away if there else "no server has joined the cluster yet: it waits until one does")
         return notes
 
     # --- cancel, pause, unpause --------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
     if machine.looks_on:
         # Nothing was heard since, which is not to say that nobody has received anything.
         now_s = ledger.newest_s
-    models = {host.model for host in machine.hosts()}
+    models = machine.models()
     # Of a pool that has no servers any more there is what was received in the window, if anything was.
     had = [a for a in ledger.totals if a[1] in models or ledger.received_gpus(a, window_s, now_s) > 0]
     accounts = sorted({*entitled, *base, *demand, *had})

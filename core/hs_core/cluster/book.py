@@ -47,6 +47,8 @@ class Book:
             set()
         )  # … and those that received or did something, and nothing else changed
         self.hosts_version = 0  # grows when a host's row changes
+        self._sorted: tuple[Host, ...] | None = None  # what was made of the hosts of that version
+        self._models: frozenset[str] | None = None
         self._conditions: dict[
             tuple[AfterCondition, ...], tuple[AfterCondition, ...]
         ] = {}  # each once: those who wait are many
@@ -188,8 +190,17 @@ class Book:
     def at(self, host: HostName) -> list[Job]:
         return [self.live[job] for job in sorted(self.at_host.get(host, ()))]
 
-    def hosts_sorted(self) -> list[Host]:
-        return [self.hosts[name] for name in sorted(self.hosts)]
+    def hosts_sorted(self) -> tuple[Host, ...]:
+        """The same object until a host's row changes: there are thousands, and they are looked through many times a second."""
+        if self._sorted is None:
+            self._sorted = tuple(self.hosts[name] for name in sorted(self.hosts))
+        return self._sorted
+
+    def models(self) -> frozenset[str]:
+        """Of all hosts, whether they are connected or not."""
+        if self._models is None:
+            self._models = frozenset(host.model for host in self.hosts.values())
+        return self._models
 
     def put_host(self, host: Host) -> None:
         self.hosts[host.name] = host
@@ -204,6 +215,7 @@ class Book:
 
     def host_changed(self, name: HostName) -> None:
         self.hosts_version += 1
+        self._sorted = self._models = None
         self.touch(name)
 
     def touch(self, host: HostName) -> None:

@@ -396,7 +396,7 @@ class Sight:
     def demand(self) -> Mapping[tuple[UserName, str], float]:
         """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""
         demand: dict[tuple[UserName, str], float] = {}
-        models = sorted({host.model for host in self._book.hosts.values()})
+        models = sorted(self._book.models())
         for job in self.jobs(self._doomed):
             if job.hosts:
                 parts = Counter(self._book.live[job.id].gpu_models)

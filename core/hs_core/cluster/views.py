@@ -1,6 +1,6 @@
 """What can be asked of the controller's mind without changing it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 from hs_core.cluster import copies, reports
@@ -123,7 +123,12 @@ class Views(Contents):
         return self._book.hosts.get(name)
 
     def hosts(self) -> tuple[Host, ...]:
-        return tuple(self._book.hosts_sorted())
+        """By name."""
+        return self._book.hosts_sorted()
+
+    def models(self) -> Set[str]:
+        """Of their GPUs, whether they are connected or not."""
+        return self._book.models()
 
     def jobs(
         self, *, user: UserName | None = None, states: Collection[JobState] = (), ended: bool = False
