@@ -72,6 +72,8 @@ class Profile:
         self._samples: dict[_Key, deque[tuple[float, float]]] = {}
         self._newest: dict[_Key, _Newest] = {}  # of those that have `keep`
         self._kinds: dict[tuple[str, str], set[tuple[str, Shape | None]]] = {}  # that a class has of a model
+        self._dumped: dict[_Key, list[Any]] = {}  # in order
+        self._undumped: dict[_Key, None] = {}  # measured since
 
     def add(self, sample: RateSample) -> bool:
         """Whether it was taken in: not so soon after a resume, and not if it is no rate at all."""
@@ -88,6 +90,7 @@ class Profile:
         return True
 
     def _take_in(self, key: _Key, rate: float, now_s: float) -> None:
+        self._undumped[key] = None
         newest = self._newest.get(key)
         if newest is not None and 0 <= now_s - newest.since_s < self._every_s:
             newest.reports.append(rate)
@@ -175,19 +178,25 @@ class Profile:
         for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
             self._newest.pop(key, None)
+            self._dumped.pop(key, None)
+            self._undumped.pop(key, None)
             kinds = self._kinds[key[:2]]
             kinds.discard(key[2:])
             if not kinds:
                 del self._kinds[key[:2]]
 
     def dump(self) -> list[Any]:
-        """JSON-able."""
-        for key in self._newest:
+        """JSON-able. What was not measured since it was dumped last is the very same: it is asked for every few seconds, of all classes."""
+        new = self._undumped.keys() - self._dumped.keys()
+        for key in self._undumped:
             self._put_together(key)
-        return [
-            [*key, None if shape is None else astuple(shape), [list(s) for s in found]]
-            for (*key, shape), found in sorted(self._samples.items(), key=_order)
-        ]
+            *names, shape = key
+            plain = None if shape is None else astuple(shape)
+            self._dumped[key] = [*names, plain, [list(sample) for sample in self._samples[key]]]
+        self._undumped.clear()
+        if new:
+            self._dumped = dict(sorted(self._dumped.items(), key=_order))
+        return list(self._dumped.values())
 
     @classmethod
     def load(
@@ -195,8 +204,9 @@ class Profile:
     ) -> "Profile":
         profile = cls(keep, settle_s, every_s)
         for job_class, model, beside, shape, samples in dumped:
-            held = profile._of(job_class, model, beside, _shape(shape))
-            held.extend((rate, now_s) for rate, now_s in samples)
+            key = (job_class, model, beside, _shape(shape))
+            profile._of(*key).extend((rate, now_s) for rate, now_s in samples)
+            profile._undumped[key] = None
         return profile
 
 

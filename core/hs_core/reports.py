@@ -1,10 +1,11 @@
 """What agents say of jobs, and what several of them say as if it were one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from math import fsum
 
+from hs_core.copier import copier
 from hs_core.names import GpuId, JobId
 
 
@@ -100,6 +101,8 @@ class JobReport:
 
 _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 
+report_with = copier(JobReport)
+
 MOST_AT_ONCE = 1000
 """Reports in one message of an agent; it says more in several. Whoever hears them hears others in between."""
 
@@ -182,7 +185,7 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         odd = [p for p in _BEFORE_RUNNING if p in phases]
         live = [p for p in phases if p is not Phase.EXITED]
         phase = odd[0] if odd else (live[0] if live else Phase.EXITED)
-    return replace(
+    return report_with(
         _together(first, reports, nodes),
         phase=phase,
         step=min(r.step for r in reports),
@@ -225,7 +228,7 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
     if done is not None and phases:
         phase = Phase.KILLING
     among = live or reports
-    return replace(
+    return report_with(
         _together(among[0], reports, copies),
         phase=phase,
         step=base_step + sum(max(0, r.step - base_step) for r in reports),
@@ -244,7 +247,7 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
 
 def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) -> JobReport:
     """`first`, with what is added up alike for parts of a gang and for copies."""
-    return replace(
+    return report_with(
         first,
         gpus=tuple(gpu for r in reports for gpu in r.gpus),
         gpu_s=fsum(r.gpu_s for r in reports),

@@ -26,11 +26,13 @@ class GpuSpeeds:
     def __init__(self) -> None:
         self._gangs: dict[_Of, dict[tuple[GpuId, ...], deque[float]]] = {}
         self._known: dict[_Of, dict[GpuId, float]] = {}
+        self._dumped: dict[_Of, list[Any]] = {}  # since when nothing was measured of these
         self.version = 0  # another one whenever a slowdown may be another
 
     def add(self, job_class: str, model: str, gpus: Collection[GpuId], steps_per_s: float) -> None:
         """A rate, above 0, that a job reported which had these GPUs for itself."""
         gangs = self._gangs.setdefault((job_class, model), {})
+        self._dumped.pop((job_class, model), None)
         key = tuple(sorted(gpus))
         samples = gangs.pop(key, None) or deque(maxlen=KEEP)
         samples.append(steps_per_s)
@@ -71,14 +73,15 @@ class GpuSpeeds:
         for of in [of for of in self._gangs if of[0] == job_class]:
             del self._gangs[of]
             self._known.pop(of, None)
+            self._dumped.pop(of, None)
         self.version += 1
 
     def dump(self) -> list[Any]:
-        """JSON-able."""
-        return [
-            [*of, [[list(gpus), list(samples)] for gpus, samples in gangs.items()]]
-            for of, gangs in sorted(self._gangs.items())
-        ]
+        """JSON-able. What was not measured since it was dumped last is the very same."""
+        for of in self._gangs.keys() - self._dumped.keys():
+            gangs = self._gangs[of].items()
+            self._dumped[of] = [*of, [[list(gpus), list(samples)] for gpus, samples in gangs]]
+        return [self._dumped[of] for of in sorted(self._dumped)]
 
     @classmethod
     def load(cls, dumped: list[Any]) -> "GpuSpeeds":

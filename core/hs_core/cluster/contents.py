@@ -2,12 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from hs_core.cluster import reports
 from hs_core.cluster.absent import Absent
 from hs_core.cluster.asking import Asking
-from hs_core.cluster.book import Book
+from hs_core.cluster.book import Book, row_with
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.evictions import Evictions
@@ -102,18 +101,26 @@ class Contents:
         """`counters`: nothing but what it has received and done is new. `at_s`: what is new came about then."""
         old = self._book.jobs.get(row.id)
         self._event.before.setdefault(row.id, old)
+        self._event.counted.discard(row.id)
         if old is None or old.state is not row.state:
             self._since_s[row.id] = now_s
         if old is not None and (old.state is not row.state or old.move is not row.move):
-            row = replace(row, ages=old.ages_at(now_s if at_s is None else at_s))
+            row = row_with(row, ages=old.ages_at(now_s if at_s is None else at_s))
         elif old is not None and old.ages is not row.ages:
-            row = replace(row, ages=old.ages)
+            row = row_with(row, ages=old.ages)
         of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet
         if not of_one and (old is None or _ordered(old) != _ordered(row)):
             self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
         if old is not None and old.hosts != row.hosts:
             self._orders.forget(row.id, old.hosts)
         self._book.put(row, counters=counters)
+
+    def _put_counted(self, row: Job) -> None:
+        """One on one server, of which nothing is new but the counters of its report."""
+        if row.id not in self._event.before:
+            self._event.before[row.id] = self._book.jobs[row.id]
+            self._event.counted.add(row.id)
+        self._book.put(row, counters=True)
 
     def _fact(
         self,

@@ -92,7 +92,7 @@ class Directs(Decisions):
             own = kept.among([gang for gang in kept.gangs if gang not in spanning])
             self._said.turns = {**self._said.turns, name: own}
         assert self._edges.at_s is not None
-        return replace(
+        return _as_said(
             wanted,
             turn=self._turn_now(name, jobs),
             quantum=self._edges.quantum,

@@ -13,7 +13,7 @@ from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReport
 from hs_core.forms import Spread
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import Exit, JobReport, Phase, report_with
 
 LATE_S = 1.0  # that a controller which is not held up may be with what it decides about servers that are away
 
@@ -227,7 +227,7 @@ class Hosts(Moves):
                     report.phase is Phase.RUNNING
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
-                heard = replace(report, in_touch=False) if report.in_touch else report
+                heard = report_with(report, in_touch=False) if report.in_touch else report
                 self._job_reported(row, event.host, heard, event.now_s, event.said_s)
                 continue
             self._written_since(event.host, report, event.now_s, event.said_s)

@@ -193,6 +193,18 @@ def _check_said(old: Job, new: Job) -> None:
             _broken(new, f"a checkpoint on {host} was taken back")
 
 
+def check_counted(old: Job, new: Job) -> None:
+    """Of a row in which nothing is new but the counters of its one report: what these could break."""
+    _check_reports(new)
+    _check_said(old, new)
+    if not new.gpu_s >= old.gpu_s - 1e-9:
+        _broken(new, f"GPU-seconds {old.gpu_s} → {new.gpu_s}")
+    if _suspends(new) < _suspends(old):
+        _broken(new, "suspends were forgotten")
+    if new.state is not old.state or new.hosts is not old.hosts or new.epoch != old.epoch:
+        _broken(new, "is otherwise than it was, though only its counters moved")
+
+
 def check_arrays(book: Book) -> None:
     for array, members in book.of_array.items():
         limit = book.live[min(members)].spec.array_limit

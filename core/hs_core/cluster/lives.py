@@ -34,6 +34,9 @@ class Lives(Ends):
             return
         if reports.has_process(part):
             self._restless.update(self._backup.begun(row))
+        if before is not None and _only_counts(row, before, part):
+            self._counted(row, host, before, part, now_s)
+            return
         whole_before = row.report
         said = {**row.reports, host: part}
         whole = row.report_of(said)
@@ -87,6 +90,20 @@ class Lives(Ends):
                 why = "told to end"
             text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
             self._fact(now_s, "part-ended", text, job=row.id)
+
+    def _counted(self, row: Job, host: HostName, before: JobReport, part: JobReport, now_s: float) -> None:
+        """Nearly every report: it did, and received, more."""
+        new = row_with(row, reports={host: part})
+        self._account(now_s).report(
+            row.id, row.epoch, row.user, row.gpu_models[0], gpu_s=part.gpu_s, now_s=now_s
+        )
+        self._rate_reported(new, host, before, part, now_s)
+        trial = self._said.trials.get(row.id)
+        if trial is not None and row.step < trial.until_step <= new.step:
+            self._asking.stale = True
+        if row.spec.dataset and reports.begins_to_train(before, part):
+            self._data_read(row, host)
+        self._put_counted(new)
 
     def _watch_starts(
         self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
@@ -274,6 +291,20 @@ _STATE_FACTS = {
     JobState.RUNNING: ("running", "it runs"),
     JobState.SUSPENDED: ("suspended", "it is suspended"),
 }
+
+
+def _only_counts(row: Job, before: JobReport, part: JobReport) -> bool:
+    """Of a job that stands as it stood, on one server, nothing is new but what its counters say: then nothing of its row is, nor what is told of it."""
+    if len(row.hosts) != 1 or row.portions or row.stored is not None or row.spec.elastic is not None:
+        return False
+    if row.first_run_s is None or part.checkpoint_bytes not in (0, row.state_bytes):
+        return False
+    happening = states.comes_to(part)
+    return (
+        reports.stands_alike(before, part)
+        and (happening is None or states.after(row, happening) is row.state)
+        and part.exit is None
+    )
 
 
 def _shown(report: JobReport) -> tuple[object, ...]:

@@ -177,9 +177,12 @@ class ClusterMachine(Directs):
         book = self._book
         if edge:
             self._check_some()
+        counted = self._event.counted
         for job, old in self._event.before.items():
             new = book.jobs.get(job)
-            if new is not None:  # else it ended and was let go of
+            if old is not None and job in counted:
+                invariants.check_counted(old, book.live[job])
+            elif new is not None:  # else it ended and was let go of
                 invariants.check_row(book, new, self._next_job_id)
                 invariants.check_change(old, new)
         told = {command.host: command.wanted for command in outcome.commands if isinstance(command, Direct)}

@@ -8,7 +8,17 @@ from math import isfinite
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
 from hs_core.names import GpuId, HostName
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, FINAL, FOLLOWED, LOST, Exit, JobReport, Phase
+from hs_core.reports import (
+    CANNOT_FETCH,
+    CANNOT_START,
+    FINAL,
+    FOLLOWED,
+    LOST,
+    Exit,
+    JobReport,
+    Phase,
+    report_with,
+)
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
 SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
@@ -27,7 +37,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         -1 <= new.checkpoint_generation < 1 << 31 and -1 <= new.checkpoint_step < _MOST
     )
     newest_kept = new if sane else before
-    return replace(
+    return report_with(
         new,
         phase=Phase.EXITED if before.exit is not None else new.phase,
         gpus=tuple(gpu for gpu in new.gpus if gpu in gpus or gpu in before.gpus),
@@ -259,6 +269,24 @@ def begins_to_train(old: JobReport | None, new: JobReport) -> bool:
     if old is None or old.step <= 0:
         return True
     return old.phase is not Phase.RUNNING and old.suspends == 0 and old.exit is None
+
+
+def stands_alike(old: JobReport, new: JobReport) -> bool:
+    """As far as anybody but those who count goes."""
+    return (
+        new.phase is old.phase
+        and new.in_turn == old.in_turn
+        and new.gpus == old.gpus
+        and new.note == old.note
+        and new.exit == old.exit
+        and new.sliceable == old.sliceable
+        and new.can_checkpoint == old.can_checkpoint
+        and new.single == old.single
+        and new.device_memory_bytes == old.device_memory_bytes
+        and new.checkpoint_bytes == old.checkpoint_bytes
+        and new.fallbacks == old.fallbacks
+        and new.start_fails == old.start_fails
+    )
 
 
 def cannot_leave(report: JobReport | None) -> bool:

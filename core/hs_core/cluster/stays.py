@@ -57,6 +57,8 @@ class Stays(Generic[Who]):
 
     def over(self, now_s: float) -> list[Who]:
         """Those that may be asked again from now on; each is told once."""
+        if not self._stays:
+            return []
         due = [who for who in self if now_s >= self._stays[who].until_s]
         for who in due:
             self._stays[who] = replace(self._stays[who], over=True)

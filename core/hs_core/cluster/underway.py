@@ -12,6 +12,9 @@ from hs_core.question import Question
 @dataclass(slots=True)
 class Underway:
     before: dict[JobId, Job | None] = field(default_factory=dict)  # rows that are others now, as they were
+    counted: set[JobId] = field(
+        default_factory=set
+    )  # those of which nothing is new but the counters of one report
     users: set[UserName] = field(default_factory=set)
     hosts: set[HostName] = field(default_factory=set)
     meta: bool = False

@@ -111,6 +111,11 @@ class Views(Contents):
     def users(self) -> tuple[User, ...]:
         return tuple(self._book.users[name] for name in sorted(self._book.users))
 
+    @property
+    def live(self) -> int:
+        """How many jobs have not ended."""
+        return len(self._book.live)
+
     def live_of(self, user: UserName) -> int:
         """How many jobs of theirs have not ended."""
         return len(self._book.of_user.get(user, ()))

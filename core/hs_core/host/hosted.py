@@ -3,14 +3,22 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hs_core.copier import copier, maker
+from hs_core.copier import maker
 from hs_core.model import OnPartition, SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
-from hs_core.reports import CANNOT_FETCH, CANNOT_START, UNSTOPPED, Exit, JobReport, Phase, Tier
+from hs_core.reports import (
+    CANNOT_FETCH,
+    CANNOT_START,
+    UNSTOPPED,
+    Exit,
+    JobReport,
+    Phase,
+    Tier,
+    report_with,
+)
 from hs_core.wanted import Source, WantedJob
 
 _says = maker(JobReport)
-_says_again = copier(JobReport)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -372,4 +380,4 @@ class HostedJob:
             return last
         seconds = self.seconds_in_turn(now_s)
         gpu_s = self.gpu_s + seconds * self.charged_gpus
-        return _says_again(last, gpu_s=gpu_s, run_s=self.run_s + seconds)
+        return report_with(last, gpu_s=gpu_s, run_s=self.run_s + seconds)

@@ -153,7 +153,7 @@ class World:
         if self._left:
             return False
         return not self._watched or (
-            self.controller.alive and self.trouble.over and not self.controller.machine.jobs()
+            self.controller.alive and self.trouble.over and not self.controller.machine.live
         )
 
     def _standing(self) -> str:
@@ -361,7 +361,7 @@ class World:
     def _decided(self, touched: Collection[JobId]) -> None:
         """Of what is not committed yet: which incarnations begin, and from what they could."""
         machine, life = self.controller.machine, self.controller.life
-        if touched and not machine.jobs():
+        if touched and not machine.live:
             self._samples.entitled({}, self.clock.now_s)  # no policy is asked before somebody comes
         for job in touched:
             row, known = machine.find(job), self.truth.by_id.get(job)
