@@ -27,7 +27,7 @@ from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
 from hs_core.names import JobId
-from hs_core.reports import MOST_AT_ONCE, JobReport
+from hs_core.reports import MOST_AT_ONCE, JobReport, differs
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
 from hs_daemon.notify import status
@@ -313,7 +313,7 @@ class _Connection:
         changed: list[common_pb2.JobReport] = []
         left_bytes = MAX_REPORTS_BYTES
         for job, report in now.items():
-            if self._sent.get(job) == report:
+            if not differs(self._sent.get(job), report):
                 continue
             told = convert.from_report(report)
             left_bytes -= told.ByteSize() + FRAME_BYTES

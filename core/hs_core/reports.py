@@ -103,6 +103,12 @@ _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 
 report_with = copier(JobReport)
 
+
+def differs(was: JobReport | None, now: JobReport) -> bool:
+    """From what was said last; of who is in its turn it does by what it has received, so that fields are seldom compared one by one."""
+    return was is not now and (was is None or was.gpu_s != now.gpu_s or was != now)
+
+
 MOST_AT_ONCE = 1000
 """Reports in one message of an agent; it says more in several. Whoever hears them hears others in between."""
 

@@ -1,6 +1,8 @@
 """What can be asked of the controller's mind without changing it."""
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from fractions import Fraction
 from typing import Any
 
 from hs_core.cluster import copies, reports
@@ -11,6 +13,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.facts import Fact
 from hs_core.model import Host, Job, JobSpec, JobState, User
 from hs_core.names import HostName, JobId, UserName
+from hs_core.newest import Kept
 from hs_core.policy import Trade
 from hs_core.question import Question
 from hs_core.words import listed
@@ -131,7 +134,7 @@ class Views(Contents):
         """By name."""
         return self._book.hosts_sorted()
 
-    def models(self) -> Set[str]:
+    def models(self) -> AbstractSet[str]:
         """Of their GPUs, whether they are connected or not."""
         return self._book.models()
 
@@ -154,12 +157,12 @@ class Views(Contents):
         return tuple(self._stories.get(job, ()))
 
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
-        """By (user, model), as decided last."""
-        return {key: float(gpus) for key, gpus in sorted(self._said.entitled.items())}
+        """By (user, model), as decided last; the very same until the policy has said something else."""
+        return _in_floats((self._said.entitled,), 0)
 
     def base(self) -> Mapping[tuple[UserName, str], float]:
-        """Entitlements before trades."""
-        return {key: float(gpus) for key, gpus in sorted((self._said.base or self._said.entitled).items())}
+        """Entitlements before trades; likewise the very same."""
+        return _in_floats((self._said.base or self._said.entitled,), 0)
 
     def trades(self) -> tuple[Trade, ...]:
         """Those that stand, oldest first."""
@@ -257,3 +260,9 @@ class Views(Contents):
         """Jobs named in `after` that are not held here: to be looked up in the journal and recalled."""
         named = {after.job for spec in specs for after in spec.after}
         return tuple(sorted(job for job in named if job < self._next_job_id and job not in self._book.jobs))
+
+
+_At = tuple[UserName, str]
+_in_floats = Kept[Mapping[_At, Fraction], Mapping[_At, float]](
+    lambda said, *_: {key: float(gpus) for key, gpus in sorted(said[0].items())}, most=16
+)

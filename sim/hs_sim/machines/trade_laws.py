@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import hypot
+from operator import is_
 from typing import TYPE_CHECKING
 
 from hs_core.cluster import Outcome
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SLACK = 1e-6  # of what is shown in floating point
 SIGNS = {TRADE: 1, TRADE_UNDONE: -1}
+UNSEEN = (None, None, None)
 
 At = tuple[UserName, str]
 """A user in a pool."""
@@ -33,6 +35,7 @@ class TradeLaws:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._life = -1
+        self._seen: tuple[object, ...] = UNSEEN  # trades and entitlements that were looked at last
         self._told: dict[Way, float] = {}  # fast GPUs, by all that was told
         self._kept: dict[Way, float] = {}  # by what of that is committed
         self.told = dict.fromkeys(SIGNS, 0)  # how often
@@ -54,15 +57,19 @@ class TradeLaws:
     def happened(self, outcome: Outcome) -> None:
         """Right after an event: nothing of it is committed yet."""
         self._take_office()
-        for fact in outcome.facts:
-            if fact.kind in SIGNS:
-                self.told[fact.kind] += 1
-        _take(self._told, outcome.facts)
+        told = [fact for fact in outcome.facts if fact.kind in SIGNS]
+        for fact in told:
+            self.told[fact.kind] += 1
+        _take(self._told, told)
         machine = self._world.controller.machine
-        stand = _amounts(machine.trades())
+        trades, base, entitled = machine.trades(), machine.base(), machine.entitled()
+        if not told and all(map(is_, (trades, base, entitled), self._seen)):
+            return  # what held of these after the event before
+        stand = _amounts(trades)
         self._must(self._told == stand, f"what was told of trades comes to {self._told}; {stand} stand")
-        if machine.entitled():  # else nobody has been asked yet, or there is nobody to ask about
-            self._adds_up(machine.base(), machine.trades(), machine.entitled(), slack=SLACK)
+        if entitled:  # else nobody has been asked yet, or there is nobody to ask about
+            self._adds_up(base, trades, entitled, slack=SLACK)
+        self._seen = (trades, base, entitled)
 
     def committed(self, draft: Draft) -> None:
         _take(self._kept, draft.facts)
@@ -76,6 +83,7 @@ class TradeLaws:
         if controller.journal.meta.get("restored"):  # what was told since the copy was made is gone, too
             self._kept = _amounts(controller.machine.trades())
         self._told = dict(self._kept)
+        self._seen = UNSEEN
 
     # --- laws -------------------------------------------------------------------------------------------------------
 
