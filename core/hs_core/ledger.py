@@ -7,9 +7,9 @@ report is made good by the next. The windowed mean comes from a bounded ring of 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import fsum, isfinite
 from types import MappingProxyType
-from typing import NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.names import JobId, UserName
@@ -18,8 +18,9 @@ RING = 512  # samples kept of each (user, model)
 SAMPLES_PER_WINDOW = 256  # a window is not looked at closer than this
 
 
-class Charge(NamedTuple):
-    """What one (job, epoch) has received of one GPU model so far, by its largest report."""
+@dataclass(slots=True)
+class Charge:
+    """What one (job, epoch) has received of one GPU model so far, by its largest report. Mutable."""
 
     user: UserName
     gpu_s: float
@@ -53,13 +54,17 @@ class Ledger:
         if charges is None:
             charges = self._charges[job] = {}
         known = charges.get((epoch, model))
-        if known is not None and known.user != user:
-            raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
-        added = gpu_s - (known.gpu_s if known is not None else 0.0)
-        if added <= 0 and known is not None:
-            return 0.0
+        if known is None:
+            charges[epoch, model] = Charge(user, gpu_s)
+            added = gpu_s
+        else:
+            if known.user != user:
+                raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
+            added = gpu_s - known.gpu_s
+            if added <= 0:
+                return 0.0
+            known.gpu_s = gpu_s
         at = (user, model)
-        charges[epoch, model] = Charge(user, gpu_s)
         self._users[at] = self._users.get(at, 0.0) + added
         self._sample(at, now_s)
         return added

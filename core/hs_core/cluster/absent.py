@@ -40,6 +40,8 @@ class Absent:
 
     def expect_no_more(self, now_s: float) -> tuple[bool, set[HostName]]:
         """Whether there were some of whom that was to be so by now, and who of them was never heard of. Where the clock was set back, that is at once."""
+        if not self.expected:
+            return False, set()
         late = [name for name, (from_s, until_s) in self.expected.items() if not from_s <= now_s < until_s]
         for name in late:
             del self.expected[name]

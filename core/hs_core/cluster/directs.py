@@ -6,13 +6,14 @@ from dataclasses import replace
 from hs_core.cluster import orders
 from hs_core.cluster.decisions import Decisions
 from hs_core.cluster.last_said import LOCAL
-from hs_core.copier import copier
+from hs_core.copier import copier, maker
 from hs_core.events.cluster import Consult, Direct, GiveUp
 from hs_core.model import Job
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
 from hs_core.wanted import Lend, Turn, Wanted, WantedJob
 
+_said = maker(Wanted)
 _as_said = copier(Wanted)
 
 
@@ -72,7 +73,7 @@ class Directs(Decisions):
         planned = self._turn(name, self._said.planned_turns, jobs, self._said.waking)
         common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
         host = self._book.hosts[name]
-        wanted = Wanted(
+        wanted = _said(
             term=self._term,
             seq=0,
             quantum_s=self.settings.quantum_s,

@@ -197,9 +197,10 @@ def check_counted(old: Job, new: Job) -> None:
     """Of a row in which nothing is new but the counters of its one report: what these could break."""
     _check_reports(new)
     _check_said(old, new)
-    if not new.gpu_s >= old.gpu_s - 1e-9:
-        _broken(new, f"GPU-seconds {old.gpu_s} → {new.gpu_s}")
-    if _suspends(new) < _suspends(old):
+    (before,), (after,) = old.reports.values(), new.reports.values()
+    if not after.gpu_s >= before.gpu_s - 1e-9:
+        _broken(new, f"GPU-seconds {before.gpu_s} → {after.gpu_s}")
+    if after.suspends < before.suspends:
         _broken(new, "suspends were forgotten")
     if new.state is not old.state or new.hosts is not old.hosts or new.epoch != old.epoch:
         _broken(new, "is otherwise than it was, though only its counters moved")

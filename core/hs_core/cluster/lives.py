@@ -35,7 +35,7 @@ class Lives(Ends):
         if reports.has_process(part):
             self._restless.update(self._backup.begun(row))
         if before is not None and _only_counts(row, before, part):
-            self._counted(row, host, before, part, now_s)
+            self._take_counters(row, host, before, part, now_s)
             return
         whole_before = row.report
         said = {**row.reports, host: part}
@@ -91,7 +91,9 @@ class Lives(Ends):
             text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
             self._fact(now_s, "part-ended", text, job=row.id)
 
-    def _counted(self, row: Job, host: HostName, before: JobReport, part: JobReport, now_s: float) -> None:
+    def _take_counters(
+        self, row: Job, host: HostName, before: JobReport, part: JobReport, now_s: float
+    ) -> None:
         """Nearly every report: it did, and received, more."""
         new = row_with(row, reports={host: part})
         self._account(now_s).report(

@@ -6,11 +6,12 @@ from hashlib import sha256
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
-from hs_core.copier import copier
+from hs_core.copier import copier, maker
 from hs_core.model import Copied, Job, Stored, User
 from hs_core.names import HostName, JobId
 from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, WantedJob
 
+_said = maker(WantedJob)
 _as_said = copier(WantedJob)
 LEAST_LIMIT_S = 1e-3
 
@@ -56,7 +57,7 @@ class Orders:
         rank = row.hosts.index(host)
         limit_s = row.spec.max_duration_s
         source = self._source(row, rank)
-        wanted = WantedJob(
+        wanted = _said(
             job=row.id,
             epoch=row.epoch,
             restarts=row.restarts,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hs_core.copier import maker
 from hs_core.forms import Shape
 from hs_core.job_class import class_over, job_class
 from hs_core.model import JobSpec, spreads
@@ -15,6 +16,7 @@ from hs_core.strategy import Strategy, class_as
 
 ENOUGH = 3  # samples, before a policy sees the rate
 QUANTA_A_SAMPLE = 0.5  # once all that are kept are there: they are of several quanta then, whoever has a turn
+_sample = maker(RateSample)
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
 
 
@@ -106,7 +108,7 @@ class Rates:
         model = self._slowest(job_class, models)
         if model is None or len(beside) > 1 or (split and not beside) or (shape is not None and beside):
             return False
-        sample = RateSample(
+        sample = _sample(
             job_class=job_class,
             model=model,
             steps_per_s=steps_per_s,

@@ -3,7 +3,7 @@
 In memory only: a controller that takes office asks each once more.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -59,10 +59,10 @@ class Stays(Generic[Who]):
         """Those that may be asked again from now on; each is told once."""
         if not self._stays:
             return []
-        due = [who for who in self if now_s >= self._stays[who].until_s]
+        due = [who for who, stay in self._stays.items() if not stay.over and now_s >= stay.until_s]
         for who in due:
             self._stays[who] = replace(self._stays[who], over=True)
         return due
 
-    def deadlines(self) -> Iterator[float]:
-        return (self._stays[who].until_s for who in self)
+    def deadlines(self) -> Collection[float]:
+        return [stay.until_s for stay in self._stays.values() if not stay.over] if self._stays else ()

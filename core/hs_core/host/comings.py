@@ -49,7 +49,7 @@ def leave(board: Board, job: HostedJob) -> None:
 
 def give_up(board: Board, job: HostedJob) -> None:
     """It came up ahead of a turn that it cannot have: on a GPU that is out of use since. What cannot go through a checkpoint begins anew, and has done nothing here that would be lost."""
-    if not job.ahead or job.can_checkpoint or board.all_healthy(job.gpus):
+    if job.resumed or not job.ahead or job.can_checkpoint or board.all_healthy(job.gpus):
         return
     why = "a GPU on which it came up is out of use"
     job.exit_why = f"{LOST}: {why}"

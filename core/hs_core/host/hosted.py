@@ -21,8 +21,19 @@ from hs_core.wanted import Source, WantedJob
 _says = maker(JobReport)
 
 
+class _Named:
+    """What is asked for more often than anything else, and nowhere kept twice."""
+
+    __slots__ = ("id",)
+    id: JobId
+    wanted: WantedJob
+
+    def __post_init__(self) -> None:
+        self.id = self.wanted.job
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
-class HostedJob:
+class HostedJob(_Named):
     """Mutable, owned by the machine. Times are the host's monotonic clock."""
 
     wanted: WantedJob
@@ -124,10 +135,6 @@ class HostedJob:
     exit: Exit | None = None
     trouble: str = ""  # newest failure that was survived
     held_up: str = ""  # why its turn was not given to it
-
-    @property
-    def id(self) -> JobId:
-        return self.wanted.job
 
     @property
     def gang(self) -> int:

@@ -16,10 +16,30 @@ OFF_THE_GPU = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOI
 
 def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection[HostCommand]) -> list[str]:
     """`touched`: jobs that may stand otherwise than when all was well; `orders`: given just now."""
-    broken = [f"job {job.id} ({job.phase}) {law}" for job in touched for law in _of_job(board, job)]
+    broken = []
+    for job in touched:
+        if not _stands_well(board, job):
+            broken += [f"job {job.id} ({job.phase}) {law}" for law in _of_job(board, job)]
     if len(touched) > 1:
         broken += _of_gpus(board)
     return broken + list(_of_orders(board, orders))
+
+
+def _stands_well(board: Board, job: HostedJob) -> bool:
+    """Beyond doubt, as nearly all do; `_of_job` says what may be wrong with the others."""
+    phase = job.phase
+    if phase is not Phase.RUNNING and phase is not Phase.HELD:
+        return False
+    if job.launched_s is None or len(job.gpus) != job.gang or len(set(job.gpus)) != job.gang:
+        return False
+    runs = phase is Phase.RUNNING
+    if runs != (job.charged_from_s is not None) or (runs and job.asked is not None):
+        return False
+    if job.gpu_s < 0 or job.run_s < 0 or job.suspend_s < 0 or job.resume_s < 0 or job.lost_gpu_s < 0:
+        return False
+    if not job.in_turn:
+        return not runs
+    return job.id in board.queue.jobs and not job.part
 
 
 def _of_job(board: Board, job: HostedJob) -> Iterator[str]:

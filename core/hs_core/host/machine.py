@@ -97,6 +97,10 @@ class HostOutcome:
     checkpointed: bool = False  # a checkpoint is new: to be remembered before anybody is told of it
 
 
+_NOTHING = HostOutcome(commands=(), changed=frozenset())
+"""Of nearly every sign of life."""
+
+
 class HostMachine:
     def __init__(
         self,
@@ -181,6 +185,8 @@ class HostMachine:
         elif self._due_s < board.next_edge_s:
             self._wake(again=False)  # what was due may have come about
         every = board.jobs.values() if touched is None else touched
+        if not every and not board.out and board.facts_told == facts_before:
+            return _NOTHING
         return self._outcome(every, facts_before, checkpointed=_checkpointed(event))
 
     def _outcome(

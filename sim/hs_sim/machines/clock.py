@@ -21,7 +21,9 @@ class Clock:
         heapq.heappush(self._heap, (max(at_s, self.now_s), self._sequence, act, args))
 
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
-        self.at(self.now_s + seconds, act, *args)
+        self._sequence += 1
+        now_s = self.now_s
+        heapq.heappush(self._heap, (max(now_s + seconds, now_s), self._sequence, act, args))
 
     def run(self, until_s: float, finished: Callable[[], bool]) -> None:
         """Until then, or until it is finished, or nothing is left to happen."""
