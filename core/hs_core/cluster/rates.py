@@ -9,7 +9,7 @@ from hs_core.forms import Shape
 from hs_core.job_class import class_over, job_class
 from hs_core.model import JobSpec, spreads
 from hs_core.names import GpuId, JobId, UserName
-from hs_core.profile import SETTLE_S, Profile, RateSample
+from hs_core.profile import SETTLE_S, Profile, Rate, RateSample
 from hs_core.reports import JobReport, Phase
 from hs_core.speeds import GpuSpeeds
 from hs_core.strategy import Strategy, class_as
@@ -119,7 +119,9 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        in_shape = shape
         if declared is not None and shape is None and not beside:
+            in_shape = declared
             self._profile.add(replace(sample, shape=declared))
         if not beside and shape is None and gpus and all(one == model for one in models):
             self.gpus.add(job_class, model, gpus, steps_per_s)
@@ -128,7 +130,7 @@ class Rates:
         if (job_class, model) in self._known and self._profile.is_plain(job_class, model):
             self._outdated.add((job_class, model))  # jobs report every second, decisions are fewer
         else:
-            self._show(job_class, model)
+            self._show_sample(sample, in_shape)
         if len(self._classes) > self._most:
             self._forget_class(next(iter(self._classes)))
         return True
@@ -179,14 +181,33 @@ class Rates:
     def _show(self, job_class: str, model: str) -> None:
         self._show_plain(job_class, model)
         for beside, shared in self._profile.beside(job_class, model).items():
-            if shared.samples >= ENOUGH and (job_class, model) in self._known:
-                ratio = self._known[job_class, model] / shared.steps_per_s
-                self.interference[job_class, beside, model] = max(1.0, ratio)
+            self._show_beside(job_class, model, beside, shared)
         for shape, found in self._profile.shapes(job_class, model).items():
-            if found.samples >= ENOUGH:
-                speeds = self.speeds.setdefault((job_class, model), {})
-                self._shapes += shape not in speeds
-                speeds[shape] = found.steps_per_s
+            self._show_shape(job_class, model, shape, found)
+
+    def _show_sample(self, sample: RateSample, shape: Shape | None) -> None:
+        """What one more sample may have changed. `shape`: in which it was taken."""
+        job_class, model = sample.job_class, sample.model
+        self._show_plain(job_class, model)
+        if sample.beside:
+            shared = self._profile.rate(job_class, model, sample.beside)
+            self._show_beside(job_class, model, sample.beside, shared)
+        elif sample.shape is None:  # by which all that it does beside others is measured
+            for beside, known in self._profile.beside(job_class, model).items():
+                self._show_beside(job_class, model, beside, known)
+        if shape is not None:
+            self._show_shape(job_class, model, shape, self._profile.rate(job_class, model, shape=shape))
+
+    def _show_beside(self, job_class: str, model: str, beside: str, shared: Rate | None) -> None:
+        alone = self._known.get((job_class, model))
+        if shared is not None and shared.samples >= ENOUGH and alone is not None:
+            self.interference[job_class, beside, model] = max(1.0, alone / shared.steps_per_s)
+
+    def _show_shape(self, job_class: str, model: str, shape: Shape, found: Rate | None) -> None:
+        if found is not None and found.samples >= ENOUGH:
+            speeds = self.speeds.setdefault((job_class, model), {})
+            self._shapes += shape not in speeds
+            speeds[shape] = found.steps_per_s
 
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]

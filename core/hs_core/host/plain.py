@@ -8,11 +8,23 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+_AS_IT_IS = frozenset({str, int, float, bool, NoneType})
+"""Of nearly all that is kept."""
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Of a dataclass' fields."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
 
 def plain(value: Any) -> Any:
     """JSON-able; dataclasses become objects by field name, fractions "n/d"."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if (names := _names(kind)) is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Fraction):
