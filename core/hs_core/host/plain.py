@@ -20,7 +20,7 @@ def _names(kind: type) -> tuple[str, ...] | None:
 
 def plain(value: Any) -> Any:
     """JSON-able; dataclasses become objects by field name, fractions "n/d"."""
-    kind = type(value)
+    kind: type = type(value)
     if kind in _AS_IT_IS:
         return value
     if (names := _names(kind)) is not None:

@@ -10,6 +10,7 @@ tournament over matrices of jobs x servers. All dice are given: the same questio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ RESTART_S = 30.0
 POWER = -1.0
 SPLITS = 16  # sizes of a GPU's batch that are tried for each number of accumulation steps
 MOST_STEPS = 15  # of accumulation, where the job's own mini-batch needs no more
+_NO_ROOM = np.iinfo(np.int64).max
 OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 LEAST_SPEEDUP = 1e-2  # of a job without GPUs, so that the mean of one and of many starving jobs differ
 
@@ -185,6 +187,7 @@ def efficiency(job: Elastic, batch: Floats) -> Floats:
     return worth
 
 
+@lru_cache(maxsize=1 << 14)  # from one decision to the next most jobs are as they were
 def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
     """The batch with the largest goodput on so many GPUs over so many servers; its own is rounded up to what all have alike."""
     if not job.least_gpus <= gpus <= job.most_gpus or not 1 <= servers <= gpus:
@@ -363,6 +366,9 @@ class _Breed:
         for at, one in enumerate(jobs):
             if one.now:
                 self.now[at] = one.now
+        self.holds = self.now > 0
+        self.are_spread = np.add.reduce(self.holds, 1) > 1
+        self.ranks = np.arange(len(servers))
 
     def packed(self) -> Ints:
         """Everybody its least, a server at a time: a start for clusters where nobody runs."""
@@ -415,14 +421,16 @@ class _Breed:
                 rows = self._over_any(people[:, job], free, spread, int(job))
                 people[:, job] = rows
                 free -= rows
-                spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+                spread |= _spread(rows)
                 continue
             rows = self._spanning(people[:, job], free, int(job))
-            wide = (rows > 0).sum(axis=1) > 1
-            rows = np.where(wide[:, None] & spread, 0, rows)
+            if self.spans[job] > 1:
+                wide = np.add.reduce(rows > 0, 1) > 1
+                rows = np.where(wide[:, None] & spread, 0, rows)
             rows = _at_most(rows, int(self.most[job]))
-            rows[rows.sum(axis=1) < self.least[job]] = 0
-            spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+            rows[np.add.reduce(rows, 1) < self.least[job]] = 0
+            if self.spans[job] > 1:
+                spread |= _spread(rows)
             people[:, job] = rows
             free -= rows
         for job in order:
@@ -432,11 +440,12 @@ class _Breed:
                 self._least_over_any(people, free, spread, int(job))
                 continue
             least = int(self.least[job])
-            room = np.where(free >= least, free, np.iinfo(np.int64).max)
+            without = np.add.reduce(people[:, job], 1) == 0
+            if not without.any():
+                continue
+            room = np.where(free >= least, free, _NO_ROOM)
             at = room.argmin(axis=1)
-            takes = np.flatnonzero(
-                (people[:, job].sum(axis=1) == 0) & (room.min(axis=1) < np.iinfo(np.int64).max)
-            )
+            takes = np.flatnonzero(without & (np.minimum.reduce(room, 1) < _NO_ROOM))
             people[takes, job, at[takes]] = least
             free[takes, at[takes]] -= least
         return people
@@ -450,7 +459,7 @@ class _Breed:
         wish = np.where(able, np.minimum(rows, free), -1)
         order = np.lexsort((free, -wish), axis=1)[:, :spans]
         chosen = np.zeros(rows.shape, bool)
-        np.put_along_axis(chosen, order, True, axis=1)
+        chosen[np.arange(len(rows))[:, None], order] = True
         if spans == 1:
             return np.where(chosen & able, np.minimum(rows, free), 0)
         whole = (chosen & able).sum(axis=1) == spans
@@ -459,23 +468,25 @@ class _Breed:
 
     def _over_any(self, rows: Ints, free: Ints, spread: Bools, job: int) -> Ints:
         """As many GPUs as these, as far as there is room, in equal parts over as few servers as can be; as it runs now where it is left so."""
-        asked = np.minimum(rows.sum(axis=1), self.most[job])
+        asked = np.minimum(np.add.reduce(rows, 1), self.most[job])
         found = self._laid(rows, asked, free, spread, job)
-        now = self.now[job]
-        if (now > 0).any():
-            wide = int((now > 0).sum()) > 1
-            room = (now <= free).all(axis=1) & ~(wide & ((now > 0) & spread).any(axis=1))
-            stays = room & (rows == now).all(axis=1) & (now.sum() <= self.most[job])
+        now, holds = self.now[job], self.holds[job]
+        if holds.any():
+            stays = np.logical_and.reduce((rows == now) & (now <= free), 1) & (now.sum() <= self.most[job])
+            if self.are_spread[job]:
+                stays &= ~np.logical_or.reduce(holds & spread, 1)
             found = np.where(stays[:, None], now, found)
         return found
 
     def _least_over_any(self, people: Ints, free: Ints, spread: Bools, job: int) -> None:
-        without = people[:, job].sum(axis=1) == 0
+        without = np.add.reduce(people[:, job], 1) == 0
+        if not without.any():
+            return
         asked = np.where(without, self.least[job], 0)
         rows = self._laid(np.zeros(free.shape, np.int64), asked, free, spread, job)
         people[:, job] += rows
         free -= rows
-        spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+        spread |= _spread(rows)
 
     def _laid(self, wish: Ints, asked: Ints, free: Ints, spread: Bools, job: int) -> Ints:
         """So many GPUs or fewer in equal parts over as few servers as can be: those that are wished for, then the fullest.
@@ -483,12 +494,15 @@ class _Breed:
         Not over more than would do if parts need not be equal; of these numbers of servers the one that gives it most. Over several it is nowhere
         where another such job is. Nothing where there is less than its least.
         """
-        alone = np.where(spread, 0, free)  # for who is on several servers
-        most = np.arange(1, min(int(asked.max(initial=0)), free.shape[1]) + 1)
-        if not most.size:
+        fewest = min(int(np.maximum.reduce(asked, initial=0)), free.shape[1])
+        if not fewest:
             return np.zeros(free.shape, np.int64)
-        room = -np.sort(-alone, axis=1)[:, : most.size]  # of the n-th fullest: what n servers have at least
-        room[:, 0] = free.max(axis=1)
+        alone = np.where(spread, 0, free)  # for who is on several servers
+        most = np.arange(1, fewest + 1)
+        ordered = alone.copy()
+        ordered.sort(axis=1)
+        room = ordered[:, : -fewest - 1 : -1]  # of the n-th fullest: what n servers have at least
+        room[:, 0] = np.maximum.reduce(free, 1)
         enough = np.cumsum(room, axis=1) - room >= asked[:, None]
         each = np.where(enough, 0, np.minimum(asked[:, None] // most, room))
         over = (each * most).argmax(axis=1)  # of equals the fewest servers
@@ -497,13 +511,20 @@ class _Breed:
         able = np.where((over == 0)[:, None], free, alone) >= np.maximum(each, 1)
         order = np.lexsort((free, -np.where(able, np.minimum(wish, free), -1)), axis=1)
         rank = np.empty_like(order)
-        np.put_along_axis(rank, order, np.broadcast_to(np.arange(free.shape[1]), free.shape), axis=1)
+        rank[np.arange(len(order))[:, None], order] = self.ranks
         return np.where(able & (rank <= over[:, None]), each, 0)
+
+
+def _spread(rows: Ints) -> Bools:
+    """Where those are that are on several servers."""
+    there = rows > 0
+    over: Bools = there & (np.add.reduce(there, 1) > 1)[:, None]
+    return over
 
 
 def _at_most(rows: Ints, most: int) -> Ints:
     """Rows with more than `most` give back, where they have the fewest first."""
-    over = rows.sum(axis=1) - most
+    over = np.add.reduce(rows, 1) - most
     if (over <= 0).all():
         return rows
     order = np.argsort(rows, axis=1, kind="stable")
