@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from math import fsum
+from typing import Any
 
 from hs_core.copier import copier
 from hs_core.names import GpuId, JobId
@@ -192,7 +193,8 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         live = [p for p in phases if p is not Phase.EXITED]
         phase = odd[0] if odd else (live[0] if live else Phase.EXITED)
     return report_with(
-        _together(first, reports, nodes),
+        first,
+        **_together(reports, nodes),
         phase=phase,
         step=min(r.step for r in reports),
         sliceable=all(r.sliceable for r in reports),
@@ -235,7 +237,8 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
         phase = Phase.KILLING
     among = live or reports
     return report_with(
-        _together(among[0], reports, copies),
+        among[0],
+        **_together(reports, copies),
         phase=phase,
         step=base_step + sum(max(0, r.step - base_step) for r in reports),
         steps_per_s=fsum(r.steps_per_s for r in live),
@@ -251,23 +254,22 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
     )
 
 
-def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) -> JobReport:
-    """`first`, with what is added up alike for parts of a gang and for copies."""
-    return report_with(
-        first,
-        gpus=tuple(gpu for r in reports for gpu in r.gpus),
-        gpu_s=fsum(r.gpu_s for r in reports),
-        run_s=max(r.run_s for r in reports),
-        suspend_s=max(r.suspend_s for r in reports),
-        resume_s=max(r.resume_s for r in reports),
-        lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
-        note=next((r.note for r in reports if r.note), ""),
-        device_memory_bytes=max(r.device_memory_bytes for r in reports),
-        host_memory_bytes=max(r.host_memory_bytes for r in reports),
-        beside=tuple(sorted({job for r in reports for job in r.beside})),
-        checkpoint_fails=max(r.checkpoint_fails for r in reports),
-        start_fails=max(r.start_fails for r in reports),
-        checkpoint_generation=min(r.checkpoint_generation for r in reports)
+def _together(reports: tuple[JobReport, ...], servers: int) -> dict[str, Any]:
+    """What is added up alike for parts of a gang and for copies."""
+    return {
+        "gpus": tuple(gpu for r in reports for gpu in r.gpus),
+        "gpu_s": fsum(r.gpu_s for r in reports),
+        "run_s": max(r.run_s for r in reports),
+        "suspend_s": max(r.suspend_s for r in reports),
+        "resume_s": max(r.resume_s for r in reports),
+        "lost_gpu_s": fsum(r.lost_gpu_s for r in reports),
+        "note": next((r.note for r in reports if r.note), ""),
+        "device_memory_bytes": max(r.device_memory_bytes for r in reports),
+        "host_memory_bytes": max(r.host_memory_bytes for r in reports),
+        "beside": tuple(sorted({job for r in reports for job in r.beside})),
+        "checkpoint_fails": max(r.checkpoint_fails for r in reports),
+        "start_fails": max(r.start_fails for r in reports),
+        "checkpoint_generation": min(r.checkpoint_generation for r in reports)
         if len(reports) == servers
         else -1,
-    )
+    }

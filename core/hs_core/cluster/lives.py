@@ -52,7 +52,7 @@ class Lives(Ends):
         state_bytes = whole.checkpoint_bytes or row.state_bytes
         new = row_with(row, reports=said, state=state, first_run_s=first_run_s, state_bytes=state_bytes)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
-            new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
+            new = row_with(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or not _weighs_alike(whole_before, whole):
             self._asking.stale = self._asking.stale or whole.exit is None or self.policy.needs.ends
         if reports.fell_back(before, part):

@@ -382,9 +382,18 @@ class HostedJob(_Named):
         )  # fmt: skip
 
     def report_again(self, last: JobReport, now_s: float) -> JobReport:
-        """As `last`, since when nothing has happened to it but time."""
+        """As `last`, since when nothing has happened to it but time, and that it went on: only who has its GPUs does."""
         if self.charged_from_s is None:
             return last
         seconds = self.seconds_in_turn(now_s)
-        gpu_s = self.gpu_s + seconds * self.charged_gpus
-        return report_with(last, gpu_s=gpu_s, run_s=self.run_s + seconds)
+        return report_with(
+            last,
+            step=self.step,
+            steps_per_s=self.steps_per_s,
+            gpu_s=self.gpu_s + seconds * self.charged_gpus,
+            run_s=self.run_s + seconds,
+            resume_s=self.resume_s,
+            device_memory_bytes=self.device_memory_bytes,
+            noise_scale=self.noise_scale,
+            noise_samples=self.noise_samples,
+        )

@@ -124,6 +124,7 @@ class HostMachine:
         self._news = _News.NONE
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
+        self._fenced_s = inf  # or the controller is not heard until then
         self._told: dict[JobId, tuple[object, ...]] = {}
         self._said: dict[JobId, JobReport] = {}  # since something touched them
         if saved is not None:
@@ -144,6 +145,7 @@ class HostMachine:
         touched: Collection[HostedJob] | None = (
             None  # by an event that others cannot depend on; None: who knows
         )
+        went_on = False  # and nothing else happened: its report tells so by itself
         match event:
             case WantedChanged():
                 if event.wanted.term >= self._term:
@@ -179,15 +181,22 @@ class HostMachine:
                         self._left_behind()
                     if isinstance(event, _QUIET) and job.standing == stood and not board.out:
                         touched = (job,)
+                        went_on = isinstance(event, JobProgressed) and job.charged_from_s is not None
         if touched is None or board.now_s >= self._due_s:
             touched = None
             self._settle()
-        elif self._due_s < board.next_edge_s:
-            self._wake(again=False)  # what was due may have come about
+        elif self._due_s < board.next_edge_s and not (
+            self._due_s < self._fenced_s and isinstance(event, ControllerHeard)
+        ):
+            self._wake(again=False)  # what was due may have come about, or be later
         every = board.jobs.values() if touched is None else touched
         if not every and not board.out and board.facts_told == facts_before:
             return _NOTHING
-        return self._outcome(every, facts_before, checkpointed=_checkpointed(event))
+        outcome = self._outcome(every, facts_before, checkpointed=_checkpointed(event))
+        if not (went_on and touched):
+            for job in every:
+                self._said.pop(job.id, None)
+        return outcome
 
     def _outcome(
         self, touched: Collection[HostedJob], facts_before: int, *, checkpointed: bool
@@ -199,8 +208,6 @@ class HostMachine:
         for job in touched:
             job.note_phase(board.now_s)
         changed = self._changed(touched)
-        for job in touched:
-            self._said.pop(job.id, None)
         self._check(touched, commands)
         new_facts = board.facts_told - facts_before
         facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
@@ -349,7 +356,8 @@ class HostMachine:
     def _wake(self, *, again: bool = True) -> None:
         board = self._board
         due_s = min(map(deadlines.due_s, board.jobs.values()), default=inf)
-        due_s = min(due_s, away.fence_s(board))
+        self._fenced_s = away.fence_s(board)
+        due_s = min(due_s, self._fenced_s)
         if len(board.queue) or any(job.occupying for job in board.jobs.values()):
             due_s = min(due_s, board.next_edge_s)
         if due_s < inf and (again or due_s != self._due_s):
