@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,7 +217,7 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    took = [answer for answer in answers if isinstance(answer, float)]
+    took = took_of(answers)
     refused = len(answers) - len(took)
     p99_s, memory = statistics.quantiles(took, n=100)[98], rss_mib(pid)
     print(f"{agents} agents at 1 report/s, {rate:g} submits/s, {seconds:g} s, {jobs} jobs live at its end")
@@ -225,6 +226,11 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         f"submit       p50 {statistics.median(took) * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, max {max(took) * 1e3:.0f} ms"
         f"   (p99 at most {LIMIT_P99_S * 1e3:.0f} ms)"
     )
+    a_minute = int(60 * rate)
+    minutes = [took_of(answers[at : at + a_minute]) for at in range(0, len(answers), a_minute)]
+    if len(minutes) > 1:
+        p99s = ", ".join(f"{statistics.quantiles(some, n=100)[98] * 1e3:.0f}" for some in minutes)
+        print(f"             p99 by the minute: {p99s} ms")
     print(
         f"of these the agents' own process was late by {statistics.quantiles(late_s, n=100)[98] * 1e3:.1f} ms (p99)"
     )
@@ -237,6 +243,11 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         f"last decision {policy.decision_s * 1e3:.0f} ms; agents that were cut off: {len(ended)}, submits refused: {refused}"
     )
     return share <= LIMIT_CPU and p99_s <= LIMIT_P99_S and memory <= LIMIT_MIB and not ended and not refused
+
+
+def took_of(answers: Sequence[float | BaseException]) -> list[float]:
+    """Of those that were answered."""
+    return [answer for answer in answers if isinstance(answer, float)]
 
 
 def main() -> int:

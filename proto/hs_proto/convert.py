@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from hs_core import forms, model, names, reports
+from hs_core.copier import maker
 from hs_core.errors import Kind, RefusedError
 from hs_core.strategy import Strategy
 from hs_core.wanted import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
@@ -251,12 +252,13 @@ def from_exit(ended: reports.Exit) -> common_pb2.Exit:
 
 
 # Thousands of reports come in a second: their words are looked up, and only those that are none are asked about.
+_says = maker(reports.JobReport)
 _PHASES = {phase.value: phase for phase in reports.Phase}
 _TIERS = {"": reports.Tier.NONE, **{tier.value: tier for tier in reports.Tier}}
 
 
 def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
-    return reports.JobReport(
+    return _says(
         job=names.JobId(pb.job_id),
         epoch=pb.epoch,
         phase=_PHASES.get(pb.phase) or word(reports.Phase, pb.phase, "phase"),

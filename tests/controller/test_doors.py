@@ -111,7 +111,9 @@ def test_what_a_guest_says_before_anybody_is_there_for_it_is_passed_on_first(tmp
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
-            self.data_received(b"at once, ")
+            early = b"at once, "
+            self.get_buffer(-1)[: len(early)] = early
+            self.buffer_updated(len(early))
 
     async def scenario(monkeypatch: pytest.MonkeyPatch) -> bytes:
         behind = Behind()

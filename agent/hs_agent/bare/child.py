@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import stat
+import warnings  # noqa: F401 — as `os.execvpe` does, and by then an account may not be able to read where it is
 from typing import Any
 
 from hs_agent.bare.files import write_file
