@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import isfinite
+from operator import attrgetter
 
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
@@ -20,6 +21,24 @@ from hs_core.reports import (
     report_with,
 )
 
+_COUNTERS = frozenset(
+    [
+        "step",
+        "steps_per_s",
+        "gpu_s",
+        "run_s",
+        "suspends",
+        "resumes",
+        "suspend_s",
+        "resume_s",
+        "lost_gpu_s",
+        "tier",
+        "host_memory_bytes",
+        "noise_scale",
+        "noise_samples",
+    ]
+)
+_standing = attrgetter(*(one.name for one in fields(JobReport) if one.name not in _COUNTERS))
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
 SENT = frozenset({9, 15})  # signals that somebody sent: its server may have been shut down
 _TEXT = 1000  # characters of what a host tells people
@@ -272,21 +291,8 @@ def begins_to_train(old: JobReport | None, new: JobReport) -> bool:
 
 
 def stands_alike(old: JobReport, new: JobReport) -> bool:
-    """As far as anybody but those who count goes."""
-    return (
-        new.phase is old.phase
-        and new.in_turn == old.in_turn
-        and new.gpus == old.gpus
-        and new.note == old.note
-        and new.exit == old.exit
-        and new.sliceable == old.sliceable
-        and new.can_checkpoint == old.can_checkpoint
-        and new.single == old.single
-        and new.device_memory_bytes == old.device_memory_bytes
-        and new.checkpoint_bytes == old.checkpoint_bytes
-        and new.fallbacks == old.fallbacks
-        and new.start_fails == old.start_fails
-    )
+    """Nothing is new but what it did, received and used meanwhile."""
+    return _standing(old) == _standing(new)
 
 
 def cannot_leave(report: JobReport | None) -> bool:
