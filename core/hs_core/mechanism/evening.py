@@ -109,8 +109,10 @@ class Evening:
             yield self._best_of(source, targets, self._timed.spared(source))
         for source in sources[:TOGETHER]:
             yield self._groups.several(source, targets)
+        idle = (pool.asked < pool.gpus).tolist()
         for target in low:
-            yield self._groups.widen(target, some, waits)
+            if idle[target]:
+                yield self._groups.widen(target, some, waits)
         gang_homes = GangHomes(self._timed, targets)
         for source in self._with_parts(waits):
             if home := gang_homes.best(source):

@@ -65,8 +65,7 @@ class Groups:
     def widen(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[Change]:
         """A server on which nobody waits and some GPUs idle: its narrowest jobs go where they are least in the way, all or as few as will do, and wider ones that wait elsewhere come instead."""
         here = self._timed.jobs(target)
-        beside = sum([job.per_node for job in self._timed.parts(target)])
-        if not here or sum(self._timed.band(target).gangs) + beside >= self._timed.gpus[target]:
+        if not here:
             return ()
         narrowest = min(job.gang for job in here)
         leave = [job for job in here if job.gang == narrowest]

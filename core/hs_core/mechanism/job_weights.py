@@ -97,7 +97,7 @@ def _numbered(keys: Ints) -> tuple[Ints, Ints]:
 def _per_gpu(world: World, fits: Fits, factors: Factors, at: At) -> tuple[int, int]:
     """Tickets of a user's job in a pool for each of its GPUs: a ratio, not in lowest terms."""
     share, factor = fits.shares.get(at), factors.get(at)
-    if share:
+    if share is not None and share.numerator:
         over, under = share.as_integer_ratio()
         under *= world.gpus[at]
         fit = fits.factors.get(at)
@@ -115,7 +115,9 @@ def _by_gang(
 ) -> Mapping[int, Fraction]:
     """Tickets of a user's jobs in a pool, by their GPUs."""
     over, under = _per_gpu(world, fits, factors, at)
-    widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
+    widths = bands[0].widths
+    if len(bands) > 1:
+        widths = widths.union(*[jobs.widths for jobs in bands[1:]])
     return {gang: _ratio(over * gang, under) for gang in widths}
 
 

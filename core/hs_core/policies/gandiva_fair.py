@@ -142,7 +142,7 @@ def _levels(
 
 def _floats(shares: Shares) -> dict[At, float]:
     """As `float` does, at half its cost: there is one for every user in every pool."""
-    return {at: share.numerator / share.denominator for at, share in shares.items()}
+    return {at: over / under for at, share in shares.items() for over, under in [share.as_integer_ratio()]}
 
 
 def _limits(world: World, memory: Memory) -> Limits:
