@@ -139,14 +139,14 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
     always: NDArray[np.bool_] = np.array([row[3] for row in rows], dtype=np.bool_)
     room = np.minimum(asked.gpus, np.bincount(where, weights=gpus, minlength=len(asked.gpus)))
     due, plain = np.array(asked.due), gpus * np.array(asked.per_gpu)[owner]
-    factors = np.ones(due.size)
+    factors, wanted = np.ones(due.size), due > 0
     for _ in range(ROUNDS):
         gets = np.bincount(
             owner, weights=_expected(where, room, gpus, plain * factors[owner], always), minlength=due.size
         )
-        lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
+        lacks = np.divide(due, gets, out=np.ones(due.size), where=wanted & (gets > 0))
         before, factors = factors, np.minimum(np.maximum(factors * lacks, LEAST_FACTOR), MOST_FACTOR)
-        if np.abs(factors - before).max() <= EVEN:
+        if np.maximum.reduce(np.abs(factors - before)) <= EVEN:
             factors = before
             break
     found: tuple[int, ...] = tuple(np.rint(STEPS * factors).astype(np.int64).tolist())

@@ -322,10 +322,7 @@ class Board:
         """The same without what it lacks."""
         at = (user, model)
         gpus = self.world.gpus.get(at, 0) + more
-        if gpus <= 0:
-            return 0.0
-        weight = self._mended.get(at, 0.0) / gpus
-        return weight if weight < 1.0 else 1.0
+        return min(1.0, self._mended.get(at, 0.0) / gpus) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""

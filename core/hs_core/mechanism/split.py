@@ -135,9 +135,7 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
                 key, stuck = (name, small.width), min(server.gpus, small.stuck)
                 order = (0, 0.0, key)
                 entities.append(
-                    _Entity(
-                        key, order, (name,), wants, small.tickets, ZERO, width=small.width, stuck=stuck
-                    )
+                    _Entity(key, order, (name,), wants, small.tickets, ZERO, width=small.width, stuck=stuck)
                 )
     for entity in entities:
         kept = books.get(name_of(entity.key))
@@ -265,7 +263,7 @@ def _see_who_could(entities: Sequence[_Entity], room: Mapping[HostName, int]) ->
         for name in entity.servers if entity.forced else ():
             held[name] += entity.gpus
     for entity in entities:
-        entity.could = all([entity.needs <= room[name] - held[name] for name in entity.servers])
+        entity.could = entity.needs <= min([room[name] - held[name] for name in entity.servers])
 
 
 def _walk(entities: Sequence[_Entity], room: Mapping[HostName, int]) -> set[JobId]:
@@ -275,7 +273,7 @@ def _walk(entities: Sequence[_Entity], room: Mapping[HostName, int]) -> set[JobI
     short: list[_Entity] = []  # small jobs that have what is left
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.place, entity.order)):
         needs = entity.needs
-        if all([free[name] >= needs for name in entity.servers]):
+        if min(map(free.__getitem__, entity.servers)) >= needs:
             for name in entity.servers:
                 free[name] -= needs
             entity.given = entity.stride

@@ -74,9 +74,7 @@ def _alone(need: float, small: Sequence[tuple[int, float]], gpus: int, *, gangs:
         return max(need, min(1.0, max([weight for _, weight in small])))
     if need >= 1.0:
         return need
-    more = [
-        width * ((weight if weight < 1.0 else 1.0) - need) for width, weight in small if weight > need
-    ]
+    more = [width * (min(1.0, weight) - need) for width, weight in small if weight > need]
     return need + sum(more) / gpus
 
 

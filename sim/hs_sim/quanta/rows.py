@@ -235,7 +235,8 @@ class Rows:
         at = rows * places + (first & (places - 1))
         gangs = np.where(first == CLOSED, NEVER, gang[at])
         here, fits = left[rows], np.empty(at.shape, dtype=np.bool_)
-        for wants, fit in zip(gangs, fits, strict=True):
+        for place, wants in enumerate(gangs):
+            fit = fits[place]
             np.less_equal(wants, here, out=fit)
             here -= wants * fit
         left[rows] = here
