@@ -31,6 +31,7 @@ Ints = NDArray[np.int64]
 
 DIGITS = 9
 SHORT = 1 << 16
+FEW = 1_024  # jobs: up to so many are gone through for each user
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,11 @@ class _Rows:
         return found
 
     def of_user(self, user: UserName) -> Ints:
-        order, spans = self._by_user
         at = NUMBERS[user]
+        if self.of.size <= FEW:
+            mine: Ints = (self.of == at).nonzero()[0]
+            return mine
+        order, spans = self._by_user
         return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
 
 
