@@ -61,8 +61,15 @@ def tickets_of(world: World, fits: Fits, factors: Factors, users: Collection[At]
         if (bands := all_bands.get(at)) is None:
             continue
         by_gang = _by_gang(world, fits, factors, at, bands)
+        # Most bands have few jobs: item by item they are sooner told than through what would tell many.
         for jobs in bands:
-            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
+            if len(jobs.widths) == 1:
+                number = by_gang[jobs.gangs[0]]
+                for job_id in jobs.ids:
+                    tickets[job_id] = number
+            else:
+                for job_id, gang in zip(jobs.ids, jobs.gangs, strict=True):
+                    tickets[job_id] = by_gang[gang]
     return tickets
 
 
