@@ -249,8 +249,10 @@ def _check_who_has_tickets(plan: Plan, tickets: Mapping[JobId, Fraction]) -> Non
 
 
 def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
-    if unknown := sorted(set(plan.turns).difference(hosts)):
+    if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
+    where: dict[JobId, list[HostName]] = {}
+    needs: dict[JobId, int] = {}
     for name, turn in plan.turns.items():
         if not turn.gangs:
             continue
@@ -259,15 +261,19 @@ def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFa
         for job_id in turn.gangs:
             if name not in (home := plan.homes.get(job_id, ())):
                 raise BrokenError(f"job {job_id} is in the turn of {name}; its home is {home}")
-            if len(home) > 1 and (others := [at for at in home if job_id not in _gangs(plan, at)]):
-                raise BrokenError(
-                    f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
-                )
-        needed = sum([plan.per_node(jobs[job_id]) for job_id in turn.gangs])
+            if job_id not in where:
+                where[job_id], needs[job_id] = [], plan.per_node(jobs[job_id])
+            where[job_id].append(name)
+        needed = sum(map(needs.__getitem__, turn.gangs))
         needed -= sum([sum(guest.gpus) for guest in turn.guests])
         if needed > hosts[name].gpus:
             raise BrokenError(
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
+            )
+    for job_id, names in where.items():
+        if others := [at for at in plan.homes[job_id] if at not in names]:
+            raise BrokenError(
+                f"job {job_id} is in the turn of {names[0]} and not of {others[0]}: gangs run whole"
             )
     if not all(turn.local for turn in plan.turns.values()):
         _check_unsliceable(plan, hosts, jobs.jobs, snapshot.running)

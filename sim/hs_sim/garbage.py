@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-COLLECT_AFTER = 500_000  # objects made and not gone: more than a decision about 100,000 jobs leaves behind
+COLLECT_AFTER = 5_000_000  # objects made and not gone: caches of answers are most of them, and what a decision about 100,000 jobs leaves behind
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.mechanism.time_load import Weighed, least_load, left_over, may_idle, occupied, time_load, weighed
+from hs_core.mechanism.time_load import Least, Weighed, left_over, may_idle, occupied, time_load, weighed
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
@@ -142,8 +142,18 @@ def test_servers_that_are_said_to_leave_none_have_loads_of_their_tickets_alone(
     st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 2.0)), min_size=1, max_size=8),
     st.sampled_from([1, 2, 4, 5, 8]),
 )
-def test_no_load_is_less_than_the_least_that_its_tickets_allow(
-    jobs: list[tuple[int, float]], gpus: int
-) -> None:
+def test_no_load_is_less_than_the_least_that_its_jobs_allow(jobs: list[tuple[int, float]], gpus: int) -> None:
     there: Weighed = tuple((min(width, gpus), weight) for width, weight in jobs)
-    assert time_load(gpus, there) >= least_load(gpus, there) - 1e-12
+    *others, one = there
+    assert time_load(gpus, there) >= Least(gpus, tuple(others)).beside(*one) - 1e-12
+    assert time_load(gpus, (one, *others)) >= Least(gpus, tuple(others)).beside(*one) - 1e-12
+
+
+def test_small_jobs_need_a_server_of_gangs_for_as_long_as_the_heaviest_of_them() -> None:
+    gangs = Least(4, ((4, 0.5), (4, 0.25), (1, 0.1)))
+    assert gangs.beside(1, 0.75) == pytest.approx(1.5) == load_of(4, (4, 0.5), (4, 0.25), (1, 0.1), (1, 0.75))
+    assert gangs.beside(4, 0.5) == pytest.approx(1.35) == load_of(4, (4, 0.5), (4, 0.25), (1, 0.1), (4, 0.5))
+
+
+def load_of(gpus: int, *jobs: tuple[int, float]) -> float:
+    return time_load(gpus, jobs)

@@ -78,8 +78,15 @@ def _amend(books: "_Books", entitled: Shares, short: Collection[UserName]) -> Sh
         if at[1] in touched:
             share = _simple(has)
             # Who runs all the time keeps what it could use if more of its jobs came.
-            found[at] = max(share, entitled.get(at, share)) if has >= books.asked[at] - TINY else share
+            was = entitled.get(at) if has >= books.asked[at] - TINY else None
+            found[at] = share if was is None else _larger(share, was)
     return found
+
+
+def _larger(one: Fraction, other: Fraction) -> Fraction:
+    """As `max`, at a fraction of its cost."""
+    (over, under), (others, parts) = one.as_integer_ratio(), other.as_integer_ratio()
+    return one if over * parts >= others * under else other
 
 
 def _simple(gpus: float) -> Fraction:

@@ -14,7 +14,7 @@ from hs_core.mechanism.gang_homes import GangHomes
 from hs_core.mechanism.groups import TOGETHER, Groups
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.neighbours import Going, Neighbours
-from hs_core.mechanism.time_load import Weighed, least_load
+from hs_core.mechanism.time_load import Weighed
 from hs_core.mechanism.timed import Timed, without
 from hs_core.model import MoveReason
 from hs_core.policy import JobFacts
@@ -28,7 +28,6 @@ SLACK = 1e-9
 class _Going(NamedTuple):
     job: JobFacts
     one: Weighed
-    adds: float  # to `least_load`, times GPUs
     fits: Sequence[bool]  # by server
     saved: float  # squares, times GPUs
     least: float  # that a move has to save
@@ -109,8 +108,10 @@ class Evening:
             yield self._best_of(source, targets, self._timed.spared(source))
         for source in sources[:TOGETHER]:
             yield self._groups.several(source, targets)
+        idle = (pool.asked < pool.gpus).tolist()
         for target in low:
-            yield self._groups.widen(target, some, waits)
+            if idle[target]:
+                yield self._groups.widen(target, some, waits)
         gang_homes = GangHomes(self._timed, targets)
         for source in self._with_parts(waits):
             if home := gang_homes.best(source):
@@ -200,23 +201,21 @@ class Evening:
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = self._timed.least(tickets)
             if saved > least * mean**2:
-                one = self._timed.one(job)
-                yield _Going(
-                    job, one, least_load(self._timed.gpus[source], one), self._timed.fits(job), saved, least
-                )
+                yield _Going(job, self._timed.one(job), self._timed.fits(job), saved, least)
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[Change]:
         unit, width = self._mean**2, self._timed.width(target)
         before = self._timed.load(target) ** 2
-        known, there = self._timed.with_one(target), self._timed.at_least(target)
-        for job, one, adds, fits, saved, least in going:
+        known = self._timed.with_one(target)
+        for job, one, fits, saved, least in going:
             if not fits[target]:
-                continue
-            # Most are too much for it however well they fit beside those who are there, which takes longer to find.
-            if (((there + adds) / width) ** 2 - before) * width - saved > (SLACK - least) * unit:
                 continue
             then = known.get(one)
             if then is None:
+                # Many are too much for it however well they fit beside those who are there.
+                at_least = self._timed.least_with(target, one)
+                if (at_least**2 - before) * width - saved > (SLACK - least) * unit:
+                    continue
                 then = self._timed.time_with(target, one)
             squares = ((then**2 - before) * width - saved) / unit
             if squares <= -least:

@@ -139,14 +139,14 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
     always: NDArray[np.bool_] = np.array([row[3] for row in rows], dtype=np.bool_)
     room = np.minimum(asked.gpus, np.bincount(where, weights=gpus, minlength=len(asked.gpus)))
     due, plain = np.array(asked.due), gpus * np.array(asked.per_gpu)[owner]
-    factors = np.ones(due.size)
+    factors, wanted = np.ones(due.size), due > 0
     for _ in range(ROUNDS):
         gets = np.bincount(
             owner, weights=_expected(where, room, gpus, plain * factors[owner], always), minlength=due.size
         )
-        lacks = np.divide(due, gets, out=np.ones_like(due), where=(due > 0) & (gets > 0))
+        lacks = np.divide(due, gets, out=np.ones(due.size), where=wanted & (gets > 0))
         before, factors = factors, np.minimum(np.maximum(factors * lacks, LEAST_FACTOR), MOST_FACTOR)
-        if np.abs(factors - before).max() <= EVEN:
+        if np.maximum.reduce(np.abs(factors - before)) <= EVEN:
             factors = before
             break
     found: tuple[int, ...] = tuple(np.rint(STEPS * factors).astype(np.int64).tolist())
@@ -156,16 +156,16 @@ def _fit(asked: _Asked) -> tuple[int, ...]:
 def _expected(where: Ints, room: Floats, gpus: Floats, weight: Floats, always: NDArray[np.bool_]) -> Floats:
     """GPUs of each row on average: by weight, and none more than it asks for."""
     full, most = always, gpus * (1 + SLACK)
-    left, shared = room, weight
-    if np.count_nonzero(full):
+    left, shared, has = room, weight, np.count_nonzero(full)
+    if has:
         left, shared = _beside(where, room, gpus, weight, full)
     while True:
         total = np.bincount(where, weights=shared, minlength=room.size)
         gets: Floats = shared * (left / np.maximum(total, TINY))[where]
-        over = gets > most
-        if not np.count_nonzero(over):
+        full, had = full | (gets > most), has
+        has = np.count_nonzero(full)
+        if has == had:  # who has all it asks for gets nothing of the rest
             return np.where(full, gpus, gets)
-        full = full | over
         left, shared = _beside(where, room, gpus, weight, full)
 
 
@@ -173,8 +173,8 @@ def _beside(
     where: Ints, room: Floats, gpus: Floats, weight: Floats, full: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
     """GPUs of each place beside rows that have all they ask for, and the weights that divide them."""
-    held = np.bincount(where[full], weights=gpus[full], minlength=room.size)
-    return np.maximum(room - held, 0.0), np.where(full, 0.0, weight)
+    held = np.bincount(where, weights=gpus * full, minlength=room.size)
+    return np.maximum(room - held, 0.0), weight * ~full
 
 
 _fits = defaultdict[str, Newest[_Asked, tuple[int, ...]]](lambda: Newest(_fit))

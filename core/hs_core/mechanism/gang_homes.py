@@ -12,6 +12,8 @@ from hs_core.mechanism.placing import Home
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
+SLACK = 1e-9
+
 if TYPE_CHECKING:
     from hs_core.mechanism.changes import Cost, Swap
     from hs_core.mechanism.timed import Timed
@@ -80,7 +82,12 @@ class GangHomes:
         if not relief:
             return []
         one, fits = timed.one(job), timed.fits(job)
-        free = [at for at in self._targets if at not in home and fits[at]]
+        most = -least - relief[0][0] + SLACK  # that would be saved nowhere again
+        free = [
+            at
+            for at in self._targets
+            if at not in home and fits[at] and timed.squares(at, timed.least_with(at, one)) <= most
+        ]
         rooms = sorted([(timed.squares(at, timed.time_with(at, one)), at) for at in free])
         pairs = zip(relief, rooms, strict=False)
         return [(less + more, (at, to)) for (less, at), (more, to) in pairs if less + more <= -least]

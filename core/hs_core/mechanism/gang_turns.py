@@ -1,6 +1,6 @@
 """The turns of a quantum in which servers run whole gangs first, and share out the rest themselves or leave it: known by gang, and by server for who asks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import lru_cache
 
 import numpy as np
@@ -47,6 +47,17 @@ class GangTurns(Mapping[HostName, Turn]):
 
     def __len__(self) -> int:
         return len(self._by_server)
+
+    # As a mapping has them, without a look at each server: plans are checked in every decision.
+
+    def keys(self) -> KeysView[HostName]:
+        return self._by_server.keys()
+
+    def values(self) -> ValuesView[Turn]:
+        return self._by_server.values()
+
+    def items(self) -> ItemsView[HostName, Turn]:
+        return self._by_server.items()
 
     def __repr__(self) -> str:
         return f"GangTurns({self._by_server!r})"

@@ -9,6 +9,7 @@ from hs_core.names import JobId
 from hs_core.policy import JobFacts
 
 TOGETHER = 4  # jobs that are moved together, and servers from which
+SLACK = 1e-9
 
 
 class Groups:
@@ -65,8 +66,7 @@ class Groups:
     def widen(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[Change]:
         """A server on which nobody waits and some GPUs idle: its narrowest jobs go where they are least in the way, all or as few as will do, and wider ones that wait elsewhere come instead."""
         here = self._timed.jobs(target)
-        beside = sum([job.per_node for job in self._timed.parts(target)])
-        if not here or sum(self._timed.band(target).gangs) + beside >= self._timed.gpus[target]:
+        if not here:
             return ()
         narrowest = min(job.gang for job in here)
         leave = [job for job in here if job.gang == narrowest]
@@ -105,7 +105,7 @@ class Groups:
         if for_wider and not any(wider.values()):
             return draft
         for job, there in zip(leavers, homes, strict=True):
-            draft.put(job, target, min(zip(draft.afters(job, target, there), there, strict=True))[1])
+            draft.put(job, target, draft.least(job, target, there))
         for at, jobs in wider.items():
             for job in sorted(jobs, key=self._mover.cost_of) if at != target else ():
                 if draft.after(job, at, target) < draft.squares:
@@ -134,7 +134,7 @@ class Groups:
                 fits = self._timed.fits(job)
                 homes = [at for at in targets if at != source and self._timed.accepts[at] and fits[at]]
                 if homes:
-                    draft.put(job, source, min(zip(draft.afters(job, source, homes), homes, strict=True))[1])
+                    draft.put(job, source, draft.least(job, source, homes))
             if changes := self._worth(draft):
                 return changes
         return ()
@@ -165,7 +165,7 @@ class Draft:
 
     def put(self, job: JobFacts, source: int, target: int) -> None:
         one = self._one(job)
-        (self.squares,) = self.afters(job, source, (target,))
+        self.squares = self.after(job, source, target)
         load = {source: self._left[job.id, source], target: self._time_with(target, one)}
         left, came = without(self.weigh(source), self.jobs(source), job), self.weigh(target) + one
         self._jobs[source] = [other for other in self.jobs(source) if other.id != job.id]
@@ -177,16 +177,33 @@ class Draft:
 
     def after(self, job: JobFacts, source: int, target: int) -> float:
         """What `squares` would be with it there."""
-        return self.afters(job, source, (target,))[0]
+        less, more = self._less(job, source), self._more(target, self._time_with(target, self._one(job)))
+        return self.squares + (less + more)
 
-    def afters(self, job: JobFacts, source: int, targets: Iterable[int]) -> list[float]:
-        """The same, for each of these."""
+    def least(self, job: JobFacts, source: int, targets: Iterable[int]) -> int:
+        """Of these the one for which `after` is least; of equals the first by number."""
+        one, less = self._one(job), self._less(job, source)
+        # It is no less than this; most are more by that alone.
+        order = sorted([(self._more(at, self._least_with(at, one)), at) for at in targets])
+        best: tuple[float, int] | None = None
+        for least, at in order:
+            if best is not None and self.squares + (less + least) > best[0] + SLACK:
+                break
+            found = (self.squares + (less + self._more(at, self._time_with(at, one))), at)
+            best = found if best is None else min(best, found)
+        assert best is not None, f"nowhere for job {job.id}"
+        return best[1]
+
+    def _less(self, job: JobFacts, source: int) -> float:
+        """Squares of the server that it leaves."""
         left = self._left.get((job.id, source))
         if left is None:
             rest = without(self.weigh(source), self.jobs(source), job)
             left = self._left[job.id, source] = self._timed.time_of(source, rest)
-        one, less = self._one(job), self._more(source, left)
-        return [self.squares + (less + self._more(at, self._time_with(at, one))) for at in targets]
+        return self._more(source, left)
+
+    def _least_with(self, at: int, one: Weighed) -> float:
+        return self._time_with(at, one) if at in self._weighed else self._timed.least_with(at, one)
 
     def _time_with(self, at: int, one: Weighed) -> float:
         if at in self._weighed:

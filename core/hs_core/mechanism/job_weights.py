@@ -61,8 +61,15 @@ def tickets_of(world: World, fits: Fits, factors: Factors, users: Collection[At]
         if (bands := all_bands.get(at)) is None:
             continue
         by_gang = _by_gang(world, fits, factors, at, bands)
+        # Most bands have few jobs: item by item they are sooner told than through what would tell many.
         for jobs in bands:
-            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
+            if len(jobs.widths) == 1:
+                number = by_gang[jobs.gangs[0]]
+                for job_id in jobs.ids:
+                    tickets[job_id] = number
+            else:
+                for job_id, gang in zip(jobs.ids, jobs.gangs, strict=True):
+                    tickets[job_id] = by_gang[gang]
     return tickets
 
 
@@ -97,7 +104,7 @@ def _numbered(keys: Ints) -> tuple[Ints, Ints]:
 def _per_gpu(world: World, fits: Fits, factors: Factors, at: At) -> tuple[int, int]:
     """Tickets of a user's job in a pool for each of its GPUs: a ratio, not in lowest terms."""
     share, factor = fits.shares.get(at), factors.get(at)
-    if share:
+    if share is not None and share.numerator:
         over, under = share.as_integer_ratio()
         under *= world.gpus[at]
         fit = fits.factors.get(at)
@@ -115,7 +122,9 @@ def _by_gang(
 ) -> Mapping[int, Fraction]:
     """Tickets of a user's jobs in a pool, by their GPUs."""
     over, under = _per_gpu(world, fits, factors, at)
-    widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
+    widths = bands[0].widths
+    if len(bands) > 1:
+        widths = widths.union(*[jobs.widths for jobs in bands[1:]])
     return {gang: _ratio(over * gang, under) for gang in widths}
 
 

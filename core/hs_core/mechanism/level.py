@@ -36,7 +36,7 @@ class Level:
         self._asks = [self._asked.get(user, 0) for user in self._rows]
         self._changed = 0
         self._level: float | None = None
-        self._parts: dict[tuple[UserName, int], float] = {}
+        self._parts: dict[UserName, float] | None = None  # until somebody asks for more or fewer
         self._open = 0.0  # entitlements of those who do not get all they ask for
 
     @property
@@ -61,19 +61,42 @@ class Level:
             self._asks[row] += gpus
         self._total += gpus
         self._changed += abs(gpus)
-        self._parts.clear()
+        self._parts = None
         if self._changed * COARSE > self._gpus:
             self._level = None
 
     def part(self, user: UserName, more: int = 0) -> float:
         """Of the time that the user's jobs there run, if they ask for so many GPUs more; 1 if they ask for none."""
-        found = self._parts.get((user, more))
-        if found is None:
-            found = self._parts[user, more] = self._part(user, more)
-        return found
+        asked = self._asked.get(user, 0)
+        wants = asked + more
+        if wants <= 0 or self._total + more <= self._gpus:
+            return 1.0
+        has = self._entitled.get(user, 0.0)
+        if wants <= has:
+            return 1.0
+        if self._total <= self._gpus:  # the first who would wait
+            asks = self._asks.copy()
+            if (row := self._rows.get(user)) is not None:
+                asks[row] = wants
+            level, _ = self._find(asks)
+            return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
+        if has <= 0:
+            return self._left(more)
+        level = self._now()
+        line = level * has
+        before, gets = min(float(asked), line), min(float(wants), line)
+        if gets > before:
+            others = self._open + (has if asked <= line else 0.0)
+            gets = min(gets, (level - (gets - before) / others) * has) if others > 0 else gets
+        return max(has, gets) / wants
 
-    def parts(self) -> dict[UserName, float]:
+    def parts(self) -> Mapping[UserName, float]:
         """`part` of everybody who asks or asked for something."""
+        if self._parts is None:
+            self._parts = self._find_parts()
+        return self._parts
+
+    def _find_parts(self) -> dict[UserName, float]:
         if self._total <= self._gpus:
             return dict.fromkeys(self._asked, 1.0)
         level, entitled, left = self._now(), self._entitled, self._left()
@@ -111,29 +134,6 @@ class Level:
         gets = np.where(presses & (lower < gets), lower, gets)
         found[waits] = np.where(gets > has, gets, has) / wants
         return found
-
-    def _part(self, user: UserName, more: int) -> float:
-        asked = self._asked.get(user, 0)
-        wants = asked + more
-        if wants <= 0 or self._total + more <= self._gpus:
-            return 1.0
-        has = self._entitled.get(user, 0.0)
-        if wants <= has:
-            return 1.0
-        if self._total <= self._gpus:  # the first who would wait
-            asks = self._asks.copy()
-            if (row := self._rows.get(user)) is not None:
-                asks[row] = wants
-            level, _ = self._find(asks)
-            return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
-        if has <= 0:
-            return self._left(more)
-        level = self._now()
-        before, gets = min(float(asked), level * has), min(float(wants), level * has)
-        if gets > before:
-            others = self._open + (has if asked <= level * has else 0.0)
-            gets = min(gets, (level - (gets - before) / others) * has) if others > 0 else gets
-        return max(has, gets) / wants
 
     def _left(self, more: int = 0) -> float:
         """Part of the time for those without a share, if they ask for so many GPUs more: where nobody else wants what is left."""

@@ -31,6 +31,7 @@ Ints = NDArray[np.int64]
 
 DIGITS = 9
 SHORT = 1 << 16
+FEW = 1_024  # jobs: up to so many are gone through for each user
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,11 @@ class _Rows:
         return found
 
     def of_user(self, user: UserName) -> Ints:
-        order, spans = self._by_user
         at = NUMBERS[user]
+        if self.of.size <= FEW:
+            mine: Ints = (self.of == at).nonzero()[0]
+            return mine
+        order, spans = self._by_user
         return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
 
 
@@ -320,8 +324,9 @@ class Board:
 
     def due(self, user: UserName, model: str, more: int = 0) -> float:
         """The same without what it lacks."""
-        gpus = self.world.gpus.get((user, model), 0) + more
-        return min(1.0, self._mended.get((user, model), 0.0) / gpus) if gpus > 0 else 0.0
+        at = (user, model)
+        gpus = self.world.gpus.get(at, 0) + more
+        return min(1.0, self._mended.get(at, 0.0) / gpus) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""

@@ -130,7 +130,8 @@ class Mover:
         return any(band.waiting for band in self.world.kinds.values())
 
     def _connected(self, home: Home) -> bool:
-        return all(self.world.hosts[name].connected for name in home)
+        hosts = self.world.hosts
+        return not self.world.floor.away or all(hosts[name].connected for name in home)
 
     def move(self, job: JobFacts, to: Home, reason: MoveReason, text: str) -> None:
         old = self.world.homes[job.id]

@@ -172,10 +172,10 @@ class Bids:
         found = self._found.get(user)
         if found is None:
             found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
-        at = (fast, slow)
-        if at not in found:
-            found[at] = self._find(user, fast, slow)
-        return found[at]
+        bid = found.get((fast, slow))
+        if bid is None:
+            bid = found[fast, slow] = self._find(user, fast, slow)
+        return bid
 
     def _find(self, user: UserName, fast: str, slow: str) -> _Bid:
         steps, off = list[tuple[float, int]](), list[float]()

@@ -84,7 +84,7 @@ class FairSequel:
         lags = lags.after(had.gpus[self._place])
         changed: Mapping[JobId, Fraction] = {}
         if age % self._weighs_every == 0:
-            if due and np.abs(lags.steps - self._weighed).max(initial=0) >= FAR:
+            if due and np.maximum.reduce(np.abs(lags.steps - self._weighed), initial=0) >= FAR:
                 return None
             if not np.array_equal(lags.steps, self._told):
                 changed = decided.scales.weigh(lags, self._told)

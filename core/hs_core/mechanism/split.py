@@ -101,14 +101,11 @@ class _Entity:
     lag: float = 0.0
     place: float = 0.0  # its lag in mean strides of its component: who is first
     stride: int = field(init=False)  # times tickets: GPUs
+    needs: int = field(init=False)  # free GPUs on each of its servers
 
     def __post_init__(self) -> None:
         self.stride = self.gpus * len(self.servers)
-
-    @property
-    def needs(self) -> int:
-        """Free GPUs on each of its servers."""
-        return max(0, self.gpus - self.stuck)
+        self.needs = max(0, self.gpus - self.stuck)
 
 
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
@@ -136,9 +133,10 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
         for small in server.small:
             if small.tickets > 0 and (wants := server.wants(small)):
                 key, stuck = (name, small.width), min(server.gpus, small.stuck)
-                entity = _Entity(key, (0, 0.0, key), (name,), wants, small.tickets, ZERO)
-                entity.width, entity.stuck = small.width, stuck
-                entities.append(entity)
+                order = (0, 0.0, key)
+                entities.append(
+                    _Entity(key, order, (name,), wants, small.tickets, ZERO, width=small.width, stuck=stuck)
+                )
     for entity in entities:
         kept = books.get(name_of(entity.key))
         if kept is not None:
@@ -258,27 +256,26 @@ def _bound(members: Sequence[_Entity], last: float) -> None:
             entity.got += back * entity.tickets
 
 
-def _see_who_could(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> None:
-    """Run in a quantum, had it come first. From one to the next that is the same."""
+def _see_who_could(entities: Sequence[_Entity], room: Mapping[HostName, int]) -> None:
+    """Run in a quantum, had it come first. From one to the next that is the same. `room`: GPUs of servers beside what is stuck there."""
     held = Counter[HostName]()
     for entity in entities:
         for name in entity.servers if entity.forced else ():
             held[name] += entity.gpus
     for entity in entities:
-        entity.could = all(
-            entity.needs <= at[name].gpus - at[name].stuck - held[name] for name in entity.servers
-        )
+        entity.could = entity.needs <= min([room[name] - held[name] for name in entity.servers])
 
 
-def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[JobId]:
+def _walk(entities: Sequence[_Entity], room: Mapping[HostName, int]) -> set[JobId]:
     """The gangs that run. Marks in the entities what they are given."""
-    free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
+    free = dict(room)
     runs: set[JobId] = set()
     short: list[_Entity] = []  # small jobs that have what is left
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.place, entity.order)):
-        if all(free[name] >= entity.needs for name in entity.servers):
+        needs = entity.needs
+        if min(map(free.__getitem__, entity.servers)) >= needs:
             for name in entity.servers:
-                free[name] -= entity.needs
+                free[name] -= needs
             entity.given = entity.stride
             if not isinstance(entity.key, tuple):
                 runs.add(entity.key)
@@ -310,7 +307,9 @@ class Few:
         self._played = False
         self._entities = _entities(gangs, self._at, books)
         self._components = _components(self._entities)  # what an entity has got is in there from now on
-        _see_who_could(self._entities, self._at)
+        used = {name for entity in self._entities for name in entity.servers}
+        self._room = {name: self._at[name].gpus - self._at[name].stuck for name in used}
+        _see_who_could(self._entities, self._room)
         for members in self._components:
             _spread(members)
 
@@ -336,7 +335,7 @@ class Few:
         for entity in self._entities:
             entity.given = 0
         groups = [_Group(members) for members in self._components]
-        ran = _walk(self._entities, self._at)
+        ran = _walk(self._entities, self._room)
         for group in groups:
             group.charge()
         chosen = [(gang.job, gang.servers) for gang in self._gangs if gang.job in ran]

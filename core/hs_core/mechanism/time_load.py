@@ -6,7 +6,7 @@ Who is due all the time needs its own GPUs for as long, not all of the server.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from hs_core.names import UserName
@@ -34,12 +34,14 @@ def time_load(gpus: int, jobs: Weighed) -> float:
     asked = 0
     big: list[tuple[int, float]] = []
     small: list[tuple[int, float]] = []
+    beside = False  # some gang leaves GPUs of the server to others
     for job in jobs:
         width, weight = job
         asked += width
         if 2 * width > gpus:
             gangs += weight
             big.append(job)
+            beside = beside or width < gpus
         else:
             small.append(job)
     if asked <= gpus:
@@ -49,7 +51,7 @@ def time_load(gpus: int, jobs: Weighed) -> float:
     together = sum([width * weight for width, weight in small])
     if len({width for width, _ in small}) == 1 and gpus % small[0][0] == 0:  # they leave no GPU idle
         alone = _alone(together / gpus, small, gpus, gangs=bool(big))
-        if {width for width, _ in big} <= {gpus}:
+        if not beside:
             return gangs + alone
     else:
         takes = occupied(tuple(sorted([width for width, _ in small], reverse=True)), gpus)
@@ -63,20 +65,46 @@ def time_load(gpus: int, jobs: Weighed) -> float:
     return gangs + max(0.0, alone)
 
 
-def _alone(need: float, small: Iterable[tuple[int, float]], gpus: int, *, gangs: bool) -> float:
+def _alone(need: float, small: Sequence[tuple[int, float]], gpus: int, *, gangs: bool) -> float:
     """Quanta that small jobs need, which together need so many. Nobody runs more than all the time, whatever it lacks.
 
     Who needs more than they do together keeps `gangs` waiting for as long; where there are none, only its own GPUs: those beside are others'.
     """
-    wants = [(width, min(1.0, weight)) for width, weight in small]
     if gangs:
-        return max(need, *[weight for _, weight in wants])
-    return need + sum([width * max(0.0, weight - need) for width, weight in wants]) / gpus
+        return max(need, min(1.0, max([weight for _, weight in small])))
+    if need >= 1.0:
+        return need
+    more = [width * (min(1.0, weight) - need) for width, weight in small if weight > need]
+    return need + sum(more) / gpus
 
 
-def least_load(gpus: int, jobs: Weighed) -> float:
-    """`time_load` is no less, whatever is idle in whose turn; the least of parts of `jobs` add up to that of all."""
-    return sum([width * weight if weight < 1.0 else width for width, weight in jobs]) / gpus
+class Least:
+    """What `time_load` of a server is at least, with one job more beside these: sooner known, as it does not go by who leaves GPUs idle in whose turn. A value."""
+
+    def __init__(self, gpus: int, jobs: Weighed) -> None:
+        self._gpus = max(1, gpus)
+        self._every = self._small = self._gangs = self._heaviest = 0.0
+        self._has_gangs = False
+        self._whole = True  # they leave none of the GPUs to small jobs
+        for width, weight in jobs:
+            self._every += width * min(1.0, weight)
+            if 2 * width > gpus:
+                self._gangs += weight
+                self._has_gangs, self._whole = True, self._whole and width == gpus
+            else:
+                self._small += width * weight
+                self._heaviest = max(self._heaviest, weight)
+
+    def beside(self, width: int, weight: float) -> float:
+        gpus, is_gang = self._gpus, 2 * width > self._gpus
+        least = (self._every + width * min(1.0, weight)) / gpus
+        if not (self._whole and (is_gang or self._has_gangs)) or (is_gang and width < gpus):
+            return least
+        if is_gang:
+            return max(least, self._gangs + weight + max(self._small / gpus, min(1.0, self._heaviest)))
+        # In turn with gangs that take all GPUs small jobs need them for as long as the heaviest does.
+        small = (self._small + width * weight) / gpus
+        return max(least, self._gangs + max(small, min(1.0, max(self._heaviest, weight))))
 
 
 @lru_cache(maxsize=ASKED)

@@ -12,7 +12,7 @@ from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.lasting import Lasting
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.squares import Squares, Step
-from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
+from hs_core.mechanism.time_load import Least, Weighed, time_load, weighed
 from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
@@ -28,14 +28,14 @@ class Timed:
         self.in_squares = Squares(mover.world, pool, pool.per_gpu, mean)
         self.accepts: list[bool] = pool.accepts.tolist()
         self.gpus: list[int] = pool.gpus.tolist()
-        self._lasting = Lasting(mover.board, pool)
+        self._lasting: Lasting | None = None  # until somebody asks
         self._fits: dict[Shape, list[bool]] = {}
         # By server, until somebody comes or goes there: its jobs and its parts of gangs. What jobs weigh stays, as none changes its pool.
         self._weighed: dict[int, tuple[Weighed, Weighed]] = {}
         self._with: dict[
             int, dict[Weighed, float]
         ] = {}  # by server and by what may come: jobs of one kind are as good as one another
-        self._at_least: dict[int, float] = {}  # `least_load` of those, times GPUs
+        self._least_of: dict[int, Least] = {}
         self._kinds: dict[int, list[JobFacts]] = {}
         self._lighter: dict[int, list[JobFacts]] = {}
         self._width: list[int] = pool.width.tolist()
@@ -45,9 +45,10 @@ class Timed:
     def moved(self, touched: Sequence[int]) -> None:
         """Jobs have come to these servers or left them."""
         self.in_squares.moved(touched)
-        self._lasting.moved(touched)
+        if self._lasting is not None:
+            self._lasting.moved(touched)
         for at in touched:
-            for known in (self._weighed, self._with, self._at_least, self._kinds, self._lighter):
+            for known in (self._weighed, self._with, self._least_of, self._kinds, self._lighter):
                 known.pop(at, None)
             self._load[at] = self._time_of(at)
         self._least = min(self._load)
@@ -118,12 +119,14 @@ class Timed:
         """What is known of `time_with` there."""
         return self._with.setdefault(at, {})
 
-    def at_least(self, at: int) -> float:
-        """`least_load` of all who are there, times GPUs."""
-        found = self._at_least.get(at)
+    def least_with(self, at: int, one: Weighed) -> float:
+        """`time_with` is no less, which takes longer to find."""
+        found = self._least_of.get(at)
         if found is None:
-            found = self._at_least[at] = sum([least_load(1, some) for some in self._there(at)])
-        return found
+            here, parts = self._there(at)
+            found = self._least_of[at] = Least(self.gpus[at], here + parts)
+        ((width, weight),) = one
+        return found.beside(width, weight)
 
     def _time_of(self, at: int) -> float:
         here, parts = self._there(at)
@@ -191,6 +194,12 @@ class Timed:
 
     # --- what a change saves ----------------------------------------------------------------------------------------
 
+    @property
+    def _lasts(self) -> Lasting:
+        if self._lasting is None:
+            self._lasting = Lasting(self.mover.board, self.pool)
+        return self._lasting
+
     def least(self, tickets: float) -> float:
         """Squares that a move of so many tickets has to save."""
         return max(self.limits.gain_gpus, 2.0 * self.limits.load_gap * tickets / self.mean)
@@ -203,19 +212,19 @@ class Timed:
         """What is saved server by server is `least` or more also where these share gangs, and is not lost again once nobody lacks anything any more."""
         if self.gangs_shared and round(self.in_squares.waited(steps), 9) > -least:
             return False
-        return self._lasting.allows(steps, -squares, gangs_shared=self.gangs_shared)
+        return self._lasts.allows(steps, -squares, gangs_shared=self.gangs_shared)
 
     def saves_for_good(self, steps: Sequence[Step], least: float) -> bool:
         """Those that share gangs wait less by so many squares also once nobody lacks anything."""
-        return self._lasting.saved(steps) >= least
+        return self._lasts.saved(steps) >= least
 
     def lasts(self, changes: Sequence[Change]) -> bool:
         """They save what they have to also once nobody lacks anything."""
-        return self._lasting.lasts([change.step for change in changes], self.least_for(changes))
+        return self._lasts.lasts([change.step for change in changes], self.least_for(changes))
 
     def harmless(self, steps: Sequence[Step]) -> bool:
         """No server on which somebody waits, and none with which it shares gangs, is fuller by it, now or later."""
-        return round(self.in_squares.waited(steps), 9) <= 0.0 and self._lasting.harmless(steps)
+        return round(self.in_squares.waited(steps), 9) <= 0.0 and self._lasts.harmless(steps)
 
 
 def without(weighed: Weighed, jobs: Sequence[JobFacts], job: JobFacts) -> Weighed:

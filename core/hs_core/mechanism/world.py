@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -50,10 +51,11 @@ class World:
     _bands: dict[At, list[Band]] | None = None
     _asked_in: dict[str, list[int]] = field(default_factory=dict)  # by model, until anybody moves
     _own: dict[int, Band] = field(default_factory=dict)  # bands that no other decision shares, by identity
+    hosts: dict[HostName, HostFacts] = field(init=False)
+    models: tuple[str, ...] = field(init=False)  # newest first
 
-    @property
-    def hosts(self) -> dict[HostName, HostFacts]:
-        return self.floor.hosts
+    def __post_init__(self) -> None:
+        self.hosts, self.models = self.floor.hosts, self.floor.models
 
     @property
     def pools(self) -> list[tuple[str, int]]:
@@ -75,11 +77,6 @@ class World:
                 if name in several:
                     asked[place] += sum(several[name].per_node)
         return asked
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Newest first."""
-        return self.floor.models
 
     def model(self, home: Home) -> str:
         return self.hosts[home[0]].model
@@ -185,7 +182,7 @@ class World:
 
     def demand(self) -> list[Demand]:
         """What jobs could use, pool by pool."""
-        return [Demand(user, frozenset(models), gpus) for (user, models), gpus in self.demands.items()]
+        return [_demand(user, models, gpus) for (user, models), gpus in self.demands.items()]
 
     def needs(self) -> Needs:
         usable: dict[At, int] = {}
@@ -237,9 +234,15 @@ def look(snapshot: Snapshot, *, many: bool = False) -> World:
     return world
 
 
+@lru_cache(maxsize=1 << 12)  # from one decision to the next most are the same
+def _demand(user: UserName, models: tuple[str, ...], gpus: int) -> Demand:
+    return Demand(user, frozenset(models), gpus)
+
+
 def _by_first(bands: Mapping[K, Band]) -> list[tuple[K, Band]]:
     """By the lowest id in each; nobody is in two of them."""
-    return sorted(bands.items(), key=lambda item: item[1].ids[0])
+    firsts = [band.ids[0] for band in bands.values()]
+    return [item for _, item in sorted(zip(firsts, bands.items(), strict=True))]
 
 
 def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | None, Ask | None]]:

@@ -32,10 +32,12 @@ class Worth:
         self._board = board
         self._parts: dict[At, float] = {}  # as long as nobody moves
         self._sums: dict[At, float] = {}
+        self._open: dict[UserName, list[str]] = {}
 
     def forget(self, user: UserName) -> None:
         """Its jobs live elsewhere now."""
         self._parts.clear()
+        self._open.clear()
         for model in self._world.models:
             self._sums.pop((user, model), None)
 
@@ -55,20 +57,30 @@ class Worth:
 
     def targets(self, user: UserName, job_class: str, source: str) -> Iterator[str]:
         """Pools that the user has a share of, or of which GPUs idle, and where a job of the class might do no worse: a quick no for most."""
-        one = self._speeds.get(job_class, source)
-        part = self._part(user, source)
-        for target in self._world.models:
+        speed = self._speeds.get
+        one, part = speed(job_class, source), self._part(user, source)
+        for target in self._open_to(user):
             if target == source:
                 continue
-            if self._entitled.get((user, target), 0.0) <= 0 and not self._board.level(target).idle:
-                continue
-            other = self._speeds.get(job_class, target)
+            other = speed(job_class, target)
             if one is None or other is None:
                 scouted = self._world.kind_gpus.get((user, job_class, target), 0) > 0
                 if (part < 1 or self._newer(target, source)) and not (one is not None and scouted):
                     yield target
             elif other * self._part(user, target) >= one * part * (1 - SLACK):
                 yield target
+
+    def _open_to(self, user: UserName) -> list[str]:
+        """Pools that the user has a share of, or of which GPUs idle."""
+        found = self._open.get(user)
+        if found is None:
+            entitled, level = self._entitled, self._board.level
+            found = self._open[user] = [
+                model
+                for model in self._world.models
+                if entitled.get((user, model), 0.0) > 0 or level(model).idle
+            ]
+        return found
 
     def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float, float]:
         """The job's effective rate now and then, and what the user's sum grows by; -inf: the job would be worse off."""

@@ -8,7 +8,7 @@ a server, is the agents' (`mechanism.stride`). Departures are named in the modul
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
@@ -142,7 +142,7 @@ def _levels(
 
 def _floats(shares: Shares) -> dict[At, float]:
     """As `float` does, at half its cost: there is one for every user in every pool."""
-    return {at: share.numerator / share.denominator for at, share in shares.items()}
+    return {at: over / under for at, share in shares.items() for over, under in [share.as_integer_ratio()]}
 
 
 def _limits(world: World, memory: Memory) -> Limits:
@@ -181,7 +181,8 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
 def _keep_turns(world: World, memory: Memory, tickets: Mapping[JobId, Fraction]) -> Mapping[HostName, Turn]:
     """Those of a quantum that was decided about before, as far as they still go, and whom that leaves idle GPUs."""
     turns = split.keep_turns(memory.get("turns", {}), world.homes)
-    takes = {job.id: job.per_node for job in world.jobs}
+    named = {job_id for turn in turns.values() for job_id in turn.gangs}
+    takes = {job.id: job.per_node for job in compress(world.jobs, map(named.__contains__, world.ids))}
     fit = split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
     return split.with_idle(fit, *_entities(world, tickets))
 

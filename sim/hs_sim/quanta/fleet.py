@@ -403,7 +403,10 @@ class Fleet:
     def _memory(self, jobs: Ints) -> list[int]:
         """Of those that train in sub-batches less than was said."""
         memory = list(map(self._memory_said.__getitem__, jobs.tolist()))
-        for at in np.flatnonzero(self.started[jobs] & (self.accumulation[jobs] != 1)).tolist():
+        in_parts = self.accumulation[jobs] != 1
+        if not np.count_nonzero(in_parts):  # as in most workloads
+            return memory
+        for at in np.flatnonzero(self.started[jobs] & in_parts).tolist():
             spec, parts = self.jobs[jobs[at]], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory

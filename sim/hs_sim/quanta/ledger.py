@@ -1,6 +1,6 @@
 """Series of a run: what each user received and was entitled to on each model, sampled, and bounded however long the run is."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from fractions import Fraction
 from typing import TypeVar
 
@@ -17,13 +17,9 @@ FEW = 16  # times fewer than places: so many are added one by one
 MOST_NUMBERS = 2_000_000  # held in samples; beyond it neighbours become one
 
 
-def as_floats(numbers: Collection[Fraction]) -> Floats:
-    """Most of them are a few very same ones: each is looked at once."""
-    which = list(map(id, numbers))
-    known = {
-        at: one.numerator / one.denominator for at, one in dict(zip(which, numbers, strict=True)).items()
-    }
-    return np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(which))
+def as_floats(numbers: Iterable[Fraction]) -> Floats:
+    ratios = [number.as_integer_ratio() for number in numbers]
+    return np.array([over / under for over, under in ratios], dtype=np.float64)
 
 
 class Sums:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
 from math import floor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from hs_core.mechanism.stride import DEBT
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+T = TypeVar("T", bound=np.generic)
 
 GRID = float(1 << 20)
 COLUMN_BITS = 13
@@ -197,47 +198,53 @@ class Rows:
             return np.empty(0, dtype=np.int64)
         left = free.copy()
         rows = (left >= self._smallest).nonzero()[0]
-        keys = self._keys[rows, :width]
+        keys = self._keys.take(rows, axis=0)[:, :width]
         here = held[self.row[held] >= 0]  # gangs over several servers are in no row
         if here.size:
             at = np.full(left.size, -1, dtype=np.int64)
             at[rows] = np.arange(rows.size)
             here = here[at[self.row[here]] >= 0]
             keys[at[self.row[here]], self._column[here]] = CLOSED
-        if width > AT_ONCE:  # most need no others: these are sorted for who does
-            keys.partition(AT_ONCE - 1, axis=1)
-        first = keys[:, :AT_ONCE]
-        first.sort(axis=1)
+        keys.sort(axis=1)
         at = self._walk(rows, keys, left)
         self.handed = free - left
-        passes, strides = self._pass.reshape(-1)[at], self._stride.reshape(-1)[at]
-        far, most = self._far(at, passes, strides, self._last(rows, keys, free))
-        self._charge_to(at, passes + strides)
         self._advance = self.handed / self._total
         self._virtual += self._advance
-        if far.size:
-            self._forgive(far, most)
+        self._charge_picked(at, self._last(rows, keys, free))
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
+    def _charge_picked(self, at: Ints, last: Floats) -> None:
+        """`last`: of each server the pass of the last one, before this quantum."""
+        passes, strides = self._pass.reshape(-1)[at], self._stride.reshape(-1)[at]
+        rows, now = self._rows_of(at), passes + strides
+        if at.size and np.maximum.reduce(now) > FARTHEST:
+            self._dirty[rows] = True
+        # Those that will be ahead of the last one of their server beyond `DEBT`.
+        lasts = last[rows]
+        far = (passes - lasts > (DEBT - 1) * strides).nonzero()[0]
+        if far.size:
+            now[far] = self._forgiven(at[far], now[far], lasts[far] + DEBT * strides[far])
+        self._pass_to(at, now)
+
     def _walk(self, rows: Ints, keys: Ints, left: Ints) -> Ints:
-        """Who runs, by row and column as one number, place by place in the order of `keys`, a row for each of `rows`, of which the first `AT_ONCE` places are
-        sorted. Takes its GPUs from `left`."""
+        """Who runs, by row and column as one number, place by place in the order of `keys`, a sorted row for each of `rows`. Takes its GPUs from `left`."""
         places, gang = self._places, self.gang.reshape(-1)
-        ran: list[Ints] = []
         # Most servers are full after a few places: so far all of them at once, without asking who is done.
         first = np.ascontiguousarray(keys[:, :AT_ONCE].T)
         at = rows * places + (first & (places - 1))
         gangs = np.where(first == CLOSED, NEVER, gang[at])
         here, fits = left[rows], np.empty(at.shape, dtype=np.bool_)
         for place, wants in enumerate(gangs):
-            fits[place] = wants <= here
-            here -= wants * fits[place]
-        ran.append(at[fits])
+            fit = fits[place]
+            np.less_equal(wants, here, out=fit)
+            here -= wants * fit
         left[rows] = here
+        if keys.shape[1] <= AT_ONCE:
+            return at[fits]
+        ran = [at[fits]]
         which = (here >= self._smallest[rows]).nonzero()[0]
         more = keys[which, AT_ONCE:]
-        more.sort(axis=1)
         of = np.arange(which.size)  # their rows in `more`
         for place in range(more.shape[1]):
             if not which.size:
@@ -264,15 +271,17 @@ class Rows:
         """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,
         and get what nobody else takes."""
         self._settle()
-        count = int(self.count[row])
+        here = slice(int(self.count[row]))
+        jobs, gangs = self.job[row, here].tolist(), self.gang[row, here].tolist()
+        narrowest = int(self._smallest[row])
         chosen: list[int] = []
         columns: list[int] = []
         handed = 0
-        for key in np.sort(self._keys[row, :count]).tolist():
-            if key == CLOSED or free < self._smallest[row]:
+        for key in sorted(self._keys[row, here].tolist()):
+            if key == CLOSED or free < narrowest:
                 break
             column = key & COLUMNS
-            job, gang = int(self.job[row, column]), int(self.gang[row, column])
+            job, gang = jobs[column], gangs[column]
             if gang <= free and not busy[job]:
                 chosen.append(job)
                 columns.append(column)
@@ -340,19 +349,13 @@ class Rows:
             found[row] = passes[columns][gang[columns] <= free[row]].min(initial=NOBODY)
         return found
 
-    def _far(self, at: Ints, passes: Floats, strides: Floats, last: Floats) -> tuple[Ints, Floats]:
-        """Those of these, who run now, that will be ahead of the last one of their server beyond `DEBT`, and how far they may be."""
-        last = last[self._rows_of(at)]
-        far = (passes - last > (DEBT - 1) * strides).nonzero()[0]
-        return at[far], last[far] + DEBT * strides[far]
-
-    def _forgive(self, at: Ints, most: Floats) -> None:
-        """They come back, and with them their part of the virtual time; down to that, and no further."""
+    def _forgiven(self, at: Ints, now: Floats, most: Floats) -> Floats:
+        """What becomes of these passes, which may be no farther: they come back, and with them their part of the virtual time; down to that, and no further."""
         rows = self._rows_of(at)
-        most = np.minimum(np.maximum(most, self._virtual[rows]), self._pass.reshape(-1)[at])
-        beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
+        most = np.minimum(np.maximum(most, self._virtual[rows]), now)
+        beyond = self._tickets.reshape(-1)[at] * (now - most)
         self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._total
-        self._pass_to(at, most)
+        return most
 
     # --- settling what changed --------------------------------------------------------------------------------------
 
@@ -369,8 +372,8 @@ class Rows:
 
     def _settle_some(self, rows: Ints | slice) -> None:
         width = self._width
-        open_ = self._open[rows, :width]
-        lag = self._pass[rows, :width] - self._virtual[rows][:, None]
+        open_ = self._of(self._open, rows)
+        lag = self._of(self._pass, rows) - self._virtual[rows][:, None]
         # Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit.
         least = np.minimum.reduce(np.where(open_, lag, NOBODY), axis=1, initial=NOBODY)
         most = np.maximum.reduce(np.where(open_, lag, -NOBODY), axis=1, initial=-NOBODY)
@@ -382,15 +385,19 @@ class Rows:
             for row in sorted(self._new):
                 self._spread(row, self._new[row])
             self._new.clear()
-            open_, passes = self._open[rows, :width], self._pass[rows, :width]
+            open_, passes = self._of(self._open, rows), self._of(self._pass, rows)
         ticks = _ticks(passes) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
-        tickets = np.where(open_, self._tickets[rows, :width], 0.0)
+        tickets = np.where(open_, self._of(self._tickets, rows), 0.0)
         self._total[rows] = np.maximum(np.add.reduce(tickets, axis=1), LEAST)
         if self._members:
-            present = self.job[rows, :width] >= 0
-            gangs = np.where(present, self.gang[rows, :width], NEVER)
+            gangs = np.where(self._of(self.job, rows) >= 0, self._of(self.gang, rows), NEVER)
             self._smallest[rows] = np.minimum.reduce(gangs, axis=1, initial=NEVER)
+
+    def _of(self, matrix: NDArray[T], rows: Ints | slice) -> NDArray[T]:
+        """Of these servers, what is in the columns in use."""
+        some = matrix[rows] if isinstance(rows, slice) else matrix.take(rows, axis=0)
+        return some[:, : self._width]
 
     def _spread(self, row: int, newcomers: Sequence[int]) -> None:
         """Those of one kind (user, gang, tickets) over one stride; the first of a kind enters at the virtual time."""

@@ -192,7 +192,7 @@ class Running(Lives):
         if self._first_s > self._now_s:
             fleet.unseen(jobs[fleet.first_s[jobs] > self._now_s])
         if self._costs.suspend_s:
-            self._receive(crew, np.full(jobs.size, self._costs.suspend_s))
+            self._receive(crew, self._costs.suspend_s)
             clear_s = now_s + self._costs.suspend_s
             self._clears_s[crew.first] = clear_s
             if crew.wide.size:

@@ -201,13 +201,14 @@ class State:
         fleet.had[job] += gpu_s
         self._series.received_by_one(int(fleet.owner[job]), gpu_s, int(fleet.user[job]), steps)
 
-    def _receive(self, crew: Crew, seconds: Floats, steps: Floats | None = None) -> None:
-        """`steps`: None if they did none."""
+    def _receive(self, crew: Crew, seconds: Floats | float, steps: Floats | None = None) -> None:
+        """`seconds`: of each, or of all. `steps`: None if they did none."""
         fleet, jobs = self._fleet, crew.jobs
         users = crew.user
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
             models = len(fleet.servers.models)
-            gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
+            each = np.broadcast_to(np.asarray(seconds, dtype=np.float64), jobs.shape)
+            gpu_s: Floats = each[:, None] * fleet.gpus_of(jobs)
             fleet.receive(jobs, gpu_s)
             every = (users[:, None] * models + np.arange(models)).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
