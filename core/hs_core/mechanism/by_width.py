@@ -2,17 +2,20 @@
 
 A turn of a narrow job beside a gang that takes the whole server is one of as many GPUs: those left over go to narrow jobs out of turn, which
 then wait for as long. On a server of their own they come one by one. So of those that come at once the widest are laid out first, on as few servers as their tickets
-fill, and the others beside them. Servers carry alike as before.
+fill, and the others beside them; where jobs need the servers for no longer by it than they did, each with least load when it came.
 
 Departure: the paper goes by load alone, job by job. Who comes alone still does.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from math import fsum
 
 from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.loads import Board, Pool
+from hs_core.mechanism.placing import Home
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9
@@ -45,12 +48,27 @@ def _lay(board: Board, pool: Pool, jobs: Sequence[JobFacts]) -> None:
         for job, at in found:
             left[at] -= _weight(pool, job)
         homes += found
-    for job, at in homes:
-        old, to = board.world.homes[job.id], (pool.names[at],)
+    now = {job.id: (pool.names[at],) for job, at in homes}
+    before = {job.id: board.world.homes[job.id] for job, _ in homes}
+    touched = sorted({name for home in (*now.values(), *before.values()) for name in home})
+    squares = _squares(board, pool, touched)
+    _settle(board, jobs, now)
+    if _squares(board, pool, touched) > squares + SLACK:
+        _settle(board, jobs, before)
+
+
+def _settle(board: Board, jobs: Iterable[JobFacts], homes: Mapping[JobId, Home]) -> None:
+    for job in jobs:
+        old, to = board.world.homes[job.id], homes[job.id]
         if old != to:
             board.remove(job, old)
             board.world.homes[job.id] = to
             board.add(job, to)
+
+
+def _squares(board: Board, pool: Pool, names: Iterable[HostName]) -> float:
+    """Of the time that jobs need on these servers, by which they are evened out (`mechanism.evening`)."""
+    return fsum(board.time_load(name) ** 2 * float(pool.width[pool.index[name]]) for name in names)
 
 
 def _homes(pool: Pool, alike: Sequence[JobFacts], left: Mapping[int, float]) -> list[tuple[JobFacts, int]]:
