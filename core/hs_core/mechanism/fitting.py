@@ -32,11 +32,11 @@ from hs_core.newest import Newest
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-STEPS = 256  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 _FACTORS = [Fraction(steps, STEPS) for steps in range(round(STEPS * MOST_FACTOR) + 1)]
-ROUNDS = 12  # by then most of what can be gained is
-EVEN = 0.004  # so far off is near enough
+ROUNDS = 6  # by then most of what can be gained is
+EVEN = 0.01  # so far off is near enough
 SLACK = 1e-9
 TINY = 1e-300
 MOST_JOBS = 4_096  # among more they are not fitted

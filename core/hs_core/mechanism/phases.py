@@ -42,15 +42,18 @@ def _size(width: Number) -> int:
     return round(width * FINENESS)
 
 
-def even_out(phases: Sequence[Number], came: int, one: Number) -> list[Number]:
-    """How far each of these moves for all to be equally far from one another on the circle, in the order that they have; `came`: the place of who has just come.
+def come(phases: Sequence[Number], one: Number) -> list[Number]:
+    """How far those at these phases move, and last where who comes begins, for all to be equally far from one another on the circle.
 
     One after the other, each in the middle of the widest gap, leaves gaps of which the widest are twice the narrowest: several turns of a user fall together, and
-    then come none. Those who were there move by nothing on average, so it costs nobody but them, and them nothing together.
+    then come none. Those who were there move by nothing on average, so it costs nobody but them, and them nothing together. Who comes waits about half a stride: always in the first
+    of gaps that are alike, a user whose jobs come one by one would be ahead by half a turn for each.
     """
-    order = sorted(range(len(phases)), key=phases.__getitem__)
-    shifts = [one * 0] * len(phases)
-    for place, at in enumerate(order):
-        shifts[at] = one * place / len(phases) - phases[at]
-    there = sum(shifts, one * 0) - shifts[came]
-    return [shift - there / (len(phases) - 1) for shift in shifts]
+    at = [*phases, one / 2]
+    order = sorted(range(len(at)), key=at.__getitem__)
+    shifts = [one * 0] * len(at)
+    for place, which in enumerate(order):
+        shifts[which] = one * place / len(at) - at[which]
+    mean = sum(shifts[:-1], one * 0) / len(phases)
+    *moved, last = [shift - mean for shift in shifts]
+    return [*moved, one / 2 + last]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading, until_edge
 from hs_core.mechanism.amends import amended
-from hs_core.mechanism.by_width import lay_by_width
 from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Fits, Shares, Weighed, of_small, weigh
 from hs_core.mechanism.lags import Lags, had_in_turn
@@ -54,7 +53,6 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     factors = lags.factors()
     board = Board(world, shares, levels, factors, due)
     place(board, speeds)
-    lay_by_width(board)
     mover = settle_all(board, speeds, _limits(world, memory))
     if world.new or mover.done:
         mended, due, levels = _levels(world, shares, traded.entitled, speeds, levels)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.phases import even_out, gaps
+from hs_core.mechanism.phases import come, gaps
 from hs_core.mechanism.stride import DEBT
 
 Ints = NDArray[np.int64]
@@ -29,7 +29,6 @@ LAST_TICK = float(1 << 49)  # passes farther off count as this far: keys hold no
 FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero again
 PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
-NEAR = 0.5 / PHASE  # before the end of a stride: it is the beginning of the next
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
 NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
@@ -128,11 +127,11 @@ class Rows:
         earned = min(credit * self._advance[row], stride)
         alike = self._alike(int(row), int(column))
         phases = self._phases(int(row), alike, earned)
-        phase = gaps(phases, 1, 1.0)[0]
         if len(alike) > 1:
-            *shifts, shift = even_out([*phases, phase], len(alike), 1.0)
+            *shifts, phase = come(phases, 1.0)
             self._pass[row, alike] += np.array(shifts) * self._stride[row, alike]
-            phase = (phase + shift + NEAR) % 1.0 - NEAR
+        else:
+            phase = gaps(phases, 1, 1.0)[0]
         self._open[row, column] = True
         self._pass[row, column] = self._virtual[row] + phase * stride - earned
         # What was handed out is over more tickets now.
