@@ -49,11 +49,13 @@ def come(phases: Sequence[Number], one: Number) -> list[Number]:
     then come none. Those who were there move by nothing on average, so it costs nobody but them, and them nothing together. Who comes waits about half a stride: always in the first
     of gaps that are alike, a user whose jobs come one by one would be ahead by half a turn for each.
     """
-    at = [*phases, one / 2]
+    at: list[Number] = list(phases)
+    at.append(one / 2)
     order = sorted(range(len(at)), key=at.__getitem__)
-    shifts = [one * 0] * len(at)
+    shifts: list[Number] = [one * 0] * len(at)
     for place, which in enumerate(order):
         shifts[which] = one * place / len(at) - at[which]
     mean = sum(shifts[:-1], one * 0) / len(phases)
-    *moved, last = [shift - mean for shift in shifts]
-    return [*moved, one / 2 + last]
+    moved: list[Number] = [shift - mean for shift in shifts]
+    moved[-1] += one / 2
+    return moved
