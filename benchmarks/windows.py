@@ -1,10 +1,13 @@
 """How far users are from what is due to them in windows of 20 quanta, in drawn clusters of one model where nothing changes but turns.
 
 The law (goal): below it by no more than 5 % or one gang's quantum in the window, whichever is more. What a user lacks is counted in
-that, once as it is said, and once with a gang's quantum for each server where the user has jobs: each server rounds turns by itself.
+that, once as it is said, and once with a gang's quantum for each server where the user has jobs: each server rounds turns by itself. Of the worlds beyond it is said in how many
+somebody lacks it not only in windows, but over all quanta, and in how many of these it would by any homes and turns (`any_homes`).
 """
 
 from math import fsum
+
+from any_homes import Asked, least_lack
 
 from hs_core.dice import roll
 from hs_core.names import UserName
@@ -62,6 +65,22 @@ def worst(result: Result, user: UserName, gangs: int) -> float:
     return round(found, 6)
 
 
+def in_all(result: Result, user: UserName, gang: int) -> tuple[float, float]:
+    """What the user lacks over all quanta that are looked at, in what is allowed; and that, of GPUs."""
+    had, due = of_user(result, user, FIRST, LAST)
+    allowed = max(0.05 * due, gang / WINDOW)
+    return (due - had) / allowed, allowed
+
+
+def least(result: Result, servers: int, users: dict[UserName, tuple[int, int]]) -> float:
+    """What the worst user would lack over all quanta by the best homes and turns, in what is allowed."""
+    asked = [
+        Asked(count, gang, of_user(result, user, FIRST, LAST)[1], in_all(result, user, gang)[1])
+        for user, (count, gang) in users.items()
+    ]
+    return least_lack(servers, asked)
+
+
 def spread(values: list[float]) -> str:
     values = sorted(values)
     far = sum(value > 1 for value in values)
@@ -72,6 +91,7 @@ def spread(values: list[float]) -> str:
 def main() -> None:
     as_said: list[float] = []
     by_server: list[float] = []
+    for_long = by_none = 0  # worlds beyond, over all quanta; and by any homes and turns
     off: list[float] = []
     used: list[float] = []
     for number in range(WORLDS):
@@ -82,6 +102,9 @@ def main() -> None:
         by_server.append(
             max(worst(result, user, gang * min(pool.servers, count)) for user, (count, gang) in users.items())
         )
+        if max(in_all(result, user, gang)[0] for user, (_, gang) in users.items()) > 1:
+            for_long += 1
+            by_none += least(result, pool.servers, users) > 1
         got = {user: of_user(result, user, FIRST, LAST) for user in users}
         off += [abs(had - due) / due for had, due in got.values()]
         asked = sum(count * gang for count, gang in users.values())
@@ -89,6 +112,9 @@ def main() -> None:
     print("the worst window of the worst user, in what is allowed")
     print(f"as it is said:             {spread(as_said)}")
     print(f"a gang's quantum a server: {spread(by_server)}")
+    print(
+        f"{for_long} worlds are beyond it over all quanta, as it is said; in {by_none} of these no homes and turns would do"
+    )
     print(
         f"over {LAST - FIRST} quanta users are {100 * fsum(off) / len(off):.1f} % off what is due, on average; {100 * fsum(used) / len(used):.1f} % of the GPUs that could be used are"
     )
