@@ -32,7 +32,7 @@ from hs_core.newest import Newest
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-STEPS = 256  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
 _FACTORS = [Fraction(steps, STEPS) for steps in range(round(STEPS * MOST_FACTOR) + 1)]
 ROUNDS = 6  # by then most of what can be gained is
