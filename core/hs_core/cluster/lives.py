@@ -66,11 +66,7 @@ class Lives(Ends):
             self._watch_copy(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
-        trial = self._said.trials.get(row.id)
-        if trial is not None and row.step < trial.until_step <= new.step:
-            self._asking.stale = True
-        if row.spec.dataset and reports.begins_to_train(before, part):
-            self._data_read(row, host)
+        self._watch_steps(row, new.step, host, before, part)
         settled = self._settled(new, now_s)
         if reports.is_fetching(row) and not reports.is_fetching(settled):
             # Only now can it begin there: who called it back before would do so again and again.
@@ -100,12 +96,18 @@ class Lives(Ends):
             row.id, row.epoch, row.user, row.gpu_models[0], gpu_s=part.gpu_s, now_s=now_s
         )
         self._rate_reported(new, host, before, part, now_s)
+        self._watch_steps(row, new.step, host, before, part)
+        self._put_counted(new)
+
+    def _watch_steps(
+        self, row: Job, step: int, host: HostName, before: JobReport | None, part: JobReport
+    ) -> None:
+        """It is at `step` by now: a profiling run may be over by that, and data have been read."""
         trial = self._said.trials.get(row.id)
-        if trial is not None and row.step < trial.until_step <= new.step:
+        if trial is not None and row.step < trial.until_step <= step:
             self._asking.stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
-        self._put_counted(new)
 
     def _watch_starts(
         self, row: Job, host: HostName, before: JobReport | None, part: JobReport, now_s: float
