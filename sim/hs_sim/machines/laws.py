@@ -150,16 +150,22 @@ class Laws:
         row = world.controller.machine.find(job.id)
         assert row is not None
         really = sum(job.gpu_s.values())
-        costs = world.costs
         gang = job.sim.elastic.gpus_max if job.sim.elastic is not None else job.sim.gang
-        start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
-        start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
-        unsure_s = world.trouble.lasted_s() + job.launches * (SLACK_S + start_s) + job.averaging_s
+        unsure_s = world.trouble.lasted_s() + self._starting_s(job) + job.averaging_s
+        # Who comes up in its turn beside it is charged its half of the GPU, which nobody has by then.
+        unsure_s += sum(self._starting_s(mate) for mate in world.truth.mates_of(job.id)) / 2
         if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
             world.broken(
                 f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "
                 f"{gang * unsure_s:.1f} may be unsure"
             )
+
+    def _starting_s(self, job: JobTruth) -> float:
+        """All of its starts together, and what is heard of each later than it was."""
+        costs = self._world.costs
+        start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
+        start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
+        return job.launches * (SLACK_S + start_s)
 
     def _blamed_right(self, job: JobTruth) -> None:
         """What a server, a link or an agent does is not counted as a failure of the job."""

@@ -3,7 +3,7 @@
 What must never happen is refused here, at the moment when it would.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -121,6 +121,10 @@ class Truth:
     def told(self, turn: Turn) -> None:
         for guest in turn.guests:
             self.mates.update(frozenset((guest.job, other)) for other in guest.beside)
+
+    def mates_of(self, job: JobId) -> Iterator[JobTruth]:
+        """Jobs that were ever told to share GPUs with it."""
+        return (self.by_id[other] for pair in self.mates if job in pair for other in pair - {job})
 
     def share_of(self, gpus: tuple[GpuId, ...], owner: Owner) -> tuple[float, set[Owner]]:
         """GPUs that it has, of those that it shares its part; and with whom.
