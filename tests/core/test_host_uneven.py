@@ -145,3 +145,31 @@ def test_who_is_behind_nobody_goes_to_a_gpu_that_has_been_idle_for_as_long_as_tw
     before = sim.gpu_s(moves)
     sim.quanta(20)
     assert (sim.gpu_s(moves) - before) / 2.0 == pytest.approx(20, abs=0.5)
+
+
+def test_gangs_that_came_to_the_same_gpus_go_apart_though_narrow_jobs_on_the_others_are_never_ahead_for_long() -> (
+    None
+):
+    """All four pairs are on GPUs 2 and 3. Beside a pair nobody but who is on 0 and 1 can run, whatever its pass, so that it is forgiven what it has more."""
+    sim = HostSim(quantum_s=2.0)
+    ways = Ways(ready_s=10.0, can_checkpoint=True, **SHORT)
+    numbers = iter(range(1, 9))
+    singles = [sim.job(next(numbers), user="A", tickets=8.0, ways=ways) for _ in range(2)]
+    pairs = [sim.job(next(numbers), 2, user="B", tickets=1.0, ways=ways) for _ in range(4)]
+    sim.send()
+    sim.quanta(60)
+    singles += [sim.job(next(numbers), user="A", tickets=1.0, ways=ways) for _ in range(2)]
+    sim.send()
+    sim.quanta(20)
+    assert [bound(sim)[job] for job in (*singles, *pairs)] == [["0"], ["1"], ["2"], ["3"], *[["2,3"]] * 4]
+
+    for job in singles[:2]:
+        sim.change(job, tickets=1.0)
+    sim.send()
+    sim.quanta(20)
+    assert sorted(bound(sim)[job][-1] for job in pairs) == ["0,1", "0,1", "2,3", "2,3"]
+    before = {job: sim.gpu_s(job) for job in (*singles, *pairs)}
+    sim.quanta(64)
+    had = [round((sim.gpu_s(job) - was) / 2.0) for job, was in before.items()]
+    assert had == pytest.approx([32] * 8, abs=2), "of 64 quanta on 4 GPUs, half for each user"
+    assert sum(len(launches) - 1 for launches in bound(sim).values()) == 2

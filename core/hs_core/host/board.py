@@ -1,7 +1,7 @@
 """What the machine knows of its host, and the small steps by which a job comes and goes."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -74,6 +74,8 @@ class Board:
         default_factory=dict
     )  # those for whom others leave: what they need, and when the quantum began in which they were refused last
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
+    overdue: Mapping[GpuId, Fraction] = field(default_factory=dict)
+    """Quanta that were due to those bound to a GPU beyond all that it has, while one of them waited."""
     last_words: LastWords = field(default_factory=LastWords)  # of who is no longer here
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)

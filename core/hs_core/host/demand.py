@@ -48,6 +48,17 @@ def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]
     return _bound(board, shares(board), without)
 
 
+def promised_beyond(board: Board) -> dict[GpuId, Fraction]:
+    """Quanta by which what the tickets of those bound to each GPU come to is more than all of it, in this quantum and those before in which somebody waited for that.
+
+    Passes do not tell it where those on other GPUs are narrower: they fill what gangs cannot use, and are forgiven what they are ahead by it.
+    """
+    return {
+        gpu: max(Fraction(0), board.overdue.get(gpu, Fraction(0)) + quanta / HORIZON_QUANTA - 1)
+        for gpu, quanta in load(board).items()
+    }
+
+
 def _bound(board: Board, quanta: Mapping[JobId, Fraction], without: JobId | None) -> dict[GpuId, Fraction]:
     found = dict.fromkeys(board.gpus, Fraction(0))
     for id_, of in quanta.items():

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
-from hs_core.host.demand import demand, dues, load, owed
+from hs_core.host.demand import demand, dues, load, owed, promised_beyond
 from hs_core.host.hosted import HostedJob
 from hs_core.host.movable import bound_to_none, has_waited, movable
 from hs_core.host.walk import Walk, apart
@@ -20,11 +20,14 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
         if bound_to_none(board, job):
             return [job]
     wishes = [job for job in wishes if not job.part or has_waited(board, job, job.start_s)]
-    behind = owed(board) if wishes else {}
-    late_ones = [
-        job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta
-    ]
-    return evening(board, late_ones) or relieving(board, late_ones, behind)
+    if not wishes:
+        return []
+    behind = owed(board)
+    board.overdue = overdue = promised_beyond(board)
+    least = board.config.move_owed_quanta
+    late_ones = [job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= least]
+    crowded = [job for job in wishes if max(overdue[gpu] for gpu in job.gpus) >= least]
+    return evening(board, late_ones) or relieving(board, late_ones, behind) or evening(board, crowded)
 
 
 def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
