@@ -66,3 +66,22 @@ def test_what_absent_jobs_miss_is_nobodys_debt() -> None:
     assert queue.passes() == {1: 0, 2: 0}
     ran = [queue.pick(1)[0] for _ in range(20)]
     assert ran.count(1) == ran.count(2) == 10
+
+
+def test_jobs_of_one_kind_that_begin_one_after_the_other_are_equally_far_apart_at_nobody_elses_cost() -> None:
+    queue: StrideQueue[int] = StrideQueue()
+    for job in range(6):
+        queue.add(job, 1, Fraction(1, 3), (job,), kin="user" if job < 5 else "other")
+    absent = {1, 2, 3, 4}
+    queue.charge([0], absent=absent)
+    for job in (1, 2, 3, 4):
+        before = queue.passes()
+        queue.begin(job, absent=absent)
+        absent.remove(job)
+        now = queue.passes()
+        there = [other for other in range(5) if other not in absent]
+        assert now[5] == before[5]
+        assert sum(now[other] - before[other] for other in there if other != job) == 0
+        at = sorted(now[other] / 3 % 1 for other in there)
+        apart = {after - one for one, after in zip(at, [*at[1:], at[0] + 1], strict=True)}
+        assert apart == {Fraction(1, len(there))}

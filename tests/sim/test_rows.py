@@ -136,3 +136,28 @@ def test_who_fills_gpus_is_not_put_before_who_waits_as_it_does_for_the_sake_of_w
     ran = Counter(job for _ in range(100) for job in rows.pick(four, nobody).tolist())
     assert abs(ran[gang] - ran[fills]) <= 1
     assert ran[gang] >= 49
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 2), st.integers(1, 6), st.integers(1, 7), st.integers(1, 7), st.sampled_from([1, 2, 4]))
+def test_arrays_begin_jobs_amid_a_quantum_where_the_exact_queue_does(
+    gang, first, then, tickets, parts
+) -> None:
+    rows, queue = Rows(1, 40), StrideQueue[int]()
+    jobs = dict.fromkeys(range(first + then), (gang, tickets, "user")) | {30: (4, 3, "other")}
+    absent = {*range(first, first + then)}
+    for job, (wants, has, user) in jobs.items():
+        rows.add(job, 0, wants, float(has), kin=user)
+        if job not in absent:
+            queue.add(job, wants, Fraction(has), (job,), kin=user)
+    rows.begin([job for job in jobs if job not in absent])
+    picked = rows.pick(np.full(1, 4), NOBODY).tolist()
+    assert picked == queue.pick(4)
+    rows.begin(sorted(absent), 1 / parts)
+    credit = Fraction(int(rows.handed[0]), first * tickets + 3) / parts
+    for job in sorted(absent):
+        queue.add(job, gang, Fraction(tickets), (job,), kin="user")
+        credit = queue.begin(job, credit, absent)
+        absent.remove(job)
+    for _ in range(60):
+        assert sorted(rows.pick(np.full(1, 4), NOBODY).tolist()) == sorted(queue.pick(4))

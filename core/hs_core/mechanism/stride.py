@@ -24,7 +24,8 @@ with next to no tickets, a stride of which are thousands of quanta of those who 
 
 *New jobs of one kind are spread over one stride*, not put at one point: jobs of equal gang and tickets (a user's sweep) that enter together would
 otherwise run in one clump in every period, for ever: right on average and 20 % off over 30 quanta (the paper's figure 4).
-The first of a kind enters at the virtual time, none before it.
+The first of a kind enters at the virtual time, none before it. Who begins amid a quantum beside several of its kind waits for
+half a stride, as they do on average, and all are put equally far apart (`mechanism.phases`).
 
 Passes are integers over one common scale, the least common multiple of what occurs, at least 2^40 steps to the unit.
 Where the multiple would pass 2^64 (odd tickets of many users), or a job ran for a fraction of a quantum that does not divide the scale, they are rounded
@@ -39,7 +40,7 @@ from math import floor, lcm
 from typing import Any, Generic, TypeVar
 
 from hs_core.errors import BrokenError
-from hs_core.mechanism.phases import gaps
+from hs_core.mechanism.phases import come, gaps
 
 K = TypeVar("K", bound=Hashable)
 
@@ -171,13 +172,21 @@ class StrideQueue(Generic[K]):
         entry = self._entry(job)
         lags = self.passes()
         own = min(credit, entry.stride)
-        phases = [
-            (lags[other.job] + own) / other.stride % 1
+        alike = [
+            other
             for other in self._ranked
             if other is not entry and other.job not in absent and _kind(other) == _kind(entry)
         ]
+        phases = [(lags[other.job] + own) / other.stride % 1 for other in alike]
         self._unsettle()
-        entry.lag = gaps(phases, 1, ONE)[0] * entry.stride - own
+        if len(alike) > 1:
+            *shifts, phase = come(phases, ONE)
+            for other, by in zip(alike, shifts, strict=True):
+                assert other.lag is not None
+                other.lag += by * other.stride
+        else:
+            phase = gaps(phases, 1, ONE)[0]
+        entry.lag = phase * entry.stride - own
         if not own:
             return credit
         here = [other for other in self._ranked if other is entry or other.job not in absent]

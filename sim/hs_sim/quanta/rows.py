@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.phases import gaps
+from hs_core.mechanism.phases import come, gaps
 from hs_core.mechanism.stride import DEBT
 
 Ints = NDArray[np.int64]
@@ -126,7 +126,13 @@ class Rows:
         row, column = self.row[job], self._column[job]
         stride = self._stride[row, column]
         earned = min(credit * self._advance[row], stride)
-        phase = gaps(self._phases(int(row), job, earned), 1, 1.0)[0]
+        alike = self._alike(int(row), int(column))
+        phases = self._phases(int(row), alike, earned)
+        if len(alike) > 1:
+            *shifts, phase = come(phases, 1.0)
+            self._pass[row, alike] += np.array(shifts) * self._stride[row, alike]
+        else:
+            phase = gaps(phases, 1, 1.0)[0]
         self._open[row, column] = True
         self._pass[row, column] = self._virtual[row] + phase * stride - earned
         # What was handed out is over more tickets now.
@@ -413,27 +419,27 @@ class Rows:
                 kinds.setdefault(self._kind(row, int(column)), []).append(job)
         for group in kinds.values():
             group.sort(key=lambda job: int(self._column[job]))
-            phases = gaps(self._phases(row, group[0]), len(group), 1.0)
+            alike = self._alike(row, int(self._column[group[0]]))
+            phases = gaps(self._phases(row, alike), len(group), 1.0)
             for job, phase in zip(group, phases, strict=True):
                 column = self._column[job]
                 self._open[row, column] = True
                 self._pass[row, column] = self._virtual[row] + phase * self._stride[row, column]
 
-    def _phases(self, row: int, job: int, credit: float = 0.0) -> list[float]:
-        """Where on their stride the others of this job's kind are, had all of them that credit."""
-        own = int(self._column[job])
+    def _alike(self, row: int, own: int) -> list[int]:
+        """Columns of others of its kind that compete."""
         kind, present = self._kind(row, own), slice(int(self.count[row]))
         # Who asks for another gang or has plainly other tickets is of another kind: most are.
         tickets = self._tickets[row, present]
         alike = self._open[row, present] & (self.gang[row, present] == self.gang[row, own])
         alike &= np.abs(tickets - tickets[own]) < ALIKE
         alike[own] = False
-        found = [
-            (self._pass[row, column] - self._virtual[row] + credit) / self._stride[row, column]
-            for column in np.flatnonzero(alike).tolist()
-            if self._kind(row, column) == kind
-        ]
-        return [round((phase - floor(phase)) * PHASE) % PHASE / PHASE for phase in map(float, found)]
+        return [column for column in np.flatnonzero(alike).tolist() if self._kind(row, column) == kind]
+
+    def _phases(self, row: int, columns: Sequence[int], credit: float = 0.0) -> list[float]:
+        """Where on their stride these are, had all of them that credit."""
+        lags = self._pass[row, columns] - self._virtual[row] + credit
+        return [_rounded(phase) for phase in (lags / self._stride[row, columns]).tolist()]
 
     def _kind(self, row: int, column: int) -> Hashable:
         job = int(self.job[row, column])
@@ -455,6 +461,11 @@ class Rows:
         self._stride = np.pad(self._stride, ((0, 0), (0, width)), constant_values=1.0)
         self._pass = np.pad(self._pass, ((0, 0), (0, width)))
         self._open = np.pad(self._open, ((0, 0), (0, width)))
+
+
+def _rounded(phase: float) -> float:
+    """On the circle [0, 1)."""
+    return round((phase - floor(phase)) * PHASE) % PHASE / PHASE
 
 
 def _ticks(passes: Floats) -> Ints:
