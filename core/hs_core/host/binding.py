@@ -45,11 +45,19 @@ def choose(
         return (own, -double, -quadruple, -sum(kin.get(g, 0) for g in block), -last, place[first])
 
     allowed_set = frozenset(allowed)
-    blocks = [host[i : i + gang] for i in range(0, len(host) - gang + 1, gang)]
-    whole = [block for block in blocks if allowed_set.issuperset(block)]
+    whole = [block for block in _blocks(gang, host) if allowed_set.issuperset(block)]
     if whole:
         return tuple(min(whole, key=key) if len(whole) > 1 else whole[0])
     singles = sorted(
         allowed, key=lambda g: (load.get(g, ZERO), -kin.get(g, 0), -rank.get(g, len(rank) + 1), place[g])
     )
     return tuple(sorted(singles[:gang], key=place.__getitem__))
+
+
+def astride(gpus: Collection[GpuId], host: Sequence[GpuId]) -> bool:
+    """A gang on parts of several aligned blocks, where these divide the host: of others as wide hardly one can run beside it."""
+    return len(host) % len(gpus) == 0 and frozenset(gpus) not in map(frozenset, _blocks(len(gpus), host))
+
+
+def _blocks(gang: int, host: Sequence[GpuId]) -> list[Sequence[GpuId]]:
+    return [host[i : i + gang] for i in range(0, len(host) - gang + 1, gang)]

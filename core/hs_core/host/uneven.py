@@ -1,12 +1,12 @@
 """Which job goes to other GPUs of its host because those that it is bound to are more sought after: those on them fall behind together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from operator import itemgetter
 
-from hs_core.host.binding import choose
+from hs_core.host.binding import astride, choose
 from hs_core.host.board import Board
-from hs_core.host.demand import demand, dues, load, owed, promised_beyond
+from hs_core.host.demand import HORIZON_QUANTA, demand, dues, load, owed, promised_beyond
 from hs_core.host.hosted import HostedJob
 from hs_core.host.movable import bound_to_none, has_waited, movable
 from hs_core.host.walk import Walk, apart
@@ -31,7 +31,7 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
 
 
 def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
-    """The one whose move makes the tickets bound to each GPU most even, for good.
+    """The one whose move makes the tickets bound to each GPU most even, for good; a gang astride blocks also where they stay as even as they were.
 
     The sum of their squares falls by 2 * relief * share with each such move, so that there are few of them.
     """
@@ -44,12 +44,21 @@ def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
         if gpus is not None:
             share = sum(before[gpu] - others[gpu] for gpu in job.gpus)
             less = sum(before[gpu] for gpu in job.gpus) - sum(others[gpu] for gpu in gpus) - share
-            if less >= board.config.move_evening_quanta * job.gang:
+            least = 0 if _straightens(board, job, gpus) else board.config.move_evening_quanta * job.gang
+            if less >= least:
                 found.append((Fraction(less, job.gang), job, gpus))
     if not found:
         return []
     _, job, job.aim = max(found, key=itemgetter(0))
     return [job]
+
+
+def _straightens(board: Board, job: HostedJob, gpus: Collection[GpuId]) -> bool:
+    """It would stand on a whole block, and has stood astride for as long as shares are judged by: idle GPUs may have called it there, and would again."""
+    host = list(board.gpus)
+    if job.launched_s is None or board.now_s - job.launched_s < HORIZON_QUANTA * board.quantum_s:
+        return False
+    return astride(job.gpus, host) and not astride(gpus, host)
 
 
 def relieving(board: Board, jobs: Sequence[HostedJob], behind: Mapping[GpuId, Fraction]) -> list[HostedJob]:
