@@ -75,9 +75,9 @@ class Recorder:
 
     @property
     def settled(self) -> bool:
-        """Somebody has traded, and every job is where it is to be."""
+        """Somebody has traded, and every job is where it is to be: also none that goes on where it was while it is started elsewhere."""
         stand = any(not trade.undone for trade in self.trades.values())
-        return stand and not any(view.state in STARTING for view in self.views)
+        return stand and not any(view.state in STARTING or view.moving_to for view in self.views)
 
     @property
     def done(self) -> bool:
