@@ -36,7 +36,7 @@ from hs_proto.v1.controller_pb2 import JobView
 
 SAMPLE_S = 0.5
 SETTLE_S = 40.0  # at most, from the first trade until jobs are where it wants them
-CALM = 8  # samples
+CALM = 16  # samples, four quanta: a trade's first moves are ordered two after it
 JUDGED_S = 60.0
 DRAIN_S = 60.0
 BACK_S = 25.0  # for those that left to train elsewhere
