@@ -74,7 +74,7 @@ class Board:
         default_factory=dict
     )  # those for whom others leave: what they need, and when the quantum began in which they were refused last
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
-    overdue: Mapping[GpuId, Fraction] = field(default_factory=dict)
+    overdue: Mapping[GpuId, float] = field(default_factory=dict)
     """Quanta that were due to those bound to a GPU beyond all that it has, while one of them waited."""
     last_words: LastWords = field(default_factory=LastWords)  # of who is no longer here
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since

@@ -48,13 +48,14 @@ def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]
     return _bound(board, shares(board), without)
 
 
-def promised_beyond(board: Board) -> dict[GpuId, Fraction]:
+def promised_beyond(board: Board) -> dict[GpuId, float]:
     """Quanta by which what the tickets of those bound to each GPU come to is more than all of it, in this quantum and those before in which somebody waited for that.
 
     Passes do not tell it where those on other GPUs are narrower: they fill what gangs cannot use, and are forgiven what they are ahead by it.
+    Floats: a sum of fractions over months of other tickets each time would have ever more digits.
     """
     return {
-        gpu: max(Fraction(0), board.overdue.get(gpu, Fraction(0)) + quanta / HORIZON_QUANTA - 1)
+        gpu: max(0.0, board.overdue.get(gpu, 0.0) + float(quanta / HORIZON_QUANTA - 1))
         for gpu, quanta in load(board).items()
     }
 
