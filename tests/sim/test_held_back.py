@@ -18,7 +18,7 @@ WHO = UserName("root")
 
 
 def demo(seed: int) -> Experiment:
-    """Four jobs of each user, that come within 45 s in any order. The seeds below are some after which a user was a tenth off its share while hosts went by passes alone."""
+    """Four jobs of each user, that come within 45 s in any order. The seeds below are some after which a user was a tenth off its share while hosts went by passes alone, or left gangs astride blocks."""
     dice = Random(seed)
     times = sorted(dice.uniform(0, 45) for _ in range(4 * len(TEAMS)))
     users = [user for user in TEAMS for _ in range(4)]
