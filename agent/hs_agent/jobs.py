@@ -39,6 +39,7 @@ from hs_proto.v1 import agent_pb2
 FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
 CONTROL_POLL_S = 0.1
+LISTEN_LIMIT_S = 20.0  # of a shim that comes up, on a host that is busy
 LOOK_AGAIN_S = 1.0
 UNKNOWN_END_S = 10.0
 
@@ -261,7 +262,7 @@ class Jobs:
         try:
             if running.group.can_freeze:
                 running.group.freeze(frozen=True)
-            elif not running.folder.control("freeze"):
+            elif not await self._is_heard(running, "freeze"):
                 return "its shim does not listen"
             for _ in range(int(FREEZE_LIMIT_S / FREEZE_POLL_S)):
                 if _is_frozen(running):
@@ -270,6 +271,16 @@ class Jobs:
         except OSError as error:
             return str(error)
         return f"not frozen within {FREEZE_LIMIT_S:g} s"
+
+    async def _is_heard(self, running: RunningJob, word: str) -> bool:
+        """By its shim. One that was started a moment ago does not listen yet, nor has its job begun."""
+        for _ in range(int(LISTEN_LIMIT_S / CONTROL_POLL_S)):
+            if running.folder.control(word):
+                return True
+            if running.gone.is_set() or not running.folder.path.exists():
+                return False
+            await asyncio.sleep(CONTROL_POLL_S)
+        return False
 
     def _thaw(self, running: RunningJob) -> None:
         running.frozen = False

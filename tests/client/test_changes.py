@@ -1,6 +1,7 @@
 """`cancel`, `pause` and `resume`, and how people name the jobs that they mean."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -53,7 +54,9 @@ def test_ctrl_c_at_the_question_cancels_nothing(hsctl, fake, monkeypatch):
 
 def test_closed_standard_input_is_one_without_an_answer(serving, fake):
     fake.add()
-    line = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} cancel --me <&-"
+    line = (
+        f"exec {shlex.quote(sys.executable)} -m hs_client --controller unix:{serving.socket} cancel --me <&-"
+    )
     ran = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr.count("Nobody is here to answer")) == (2, 1), ran.stderr
 

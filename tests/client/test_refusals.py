@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -489,7 +490,7 @@ def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake)
 @pytest.mark.parametrize(("closed", "verb", "code"), [(1, "queue", 0), (2, "show 99", 4)])
 def test_what_goes_to_a_closed_stream_goes_nowhere_else(serving, fake, closed, verb, code):
     fake.add()
-    program = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} {verb} {closed}>&-"
+    program = f"exec {shlex.quote(sys.executable)} -m hs_client --controller unix:{serving.socket} {verb} {closed}>&-"
     ran = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
 

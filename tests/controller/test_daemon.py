@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shlex
 import signal
 import socket
 import stat
@@ -272,7 +273,7 @@ def test_a_hang_up_that_nohup_ignores_ends_nothing() -> None:
     code = "from hs_daemon.signals import stop_signals; print([one.name for one in stop_signals()])"
     told = [
         subprocess.run(
-            ["sh", "-c", f"{before}exec {sys.executable} -c '{code}'"],
+            ["sh", "-c", f"{before}exec {shlex.quote(sys.executable)} -c '{code}'"],
             capture_output=True,
             text=True,
             timeout=60,

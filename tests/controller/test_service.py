@@ -1,6 +1,8 @@
 """The controller over a real unix socket, with an agent that follows a script."""
 
 import asyncio
+import os
+import pwd
 import sqlite3
 from dataclasses import replace
 
@@ -24,6 +26,8 @@ from tests.controller.kit import (
 )
 from tests.controller.test_loop import Commits, disk_error
 
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
 
 def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
     async def story():
@@ -32,7 +36,7 @@ def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
             [job] = await here.client.submit(spec(gpus=2))
             await agent.until(lambda: agent.wants(job) is not None)
             wanted = agent.wants(job)
-            assert (wanted.user, wanted.run_as, wanted.spec.gpus) == ("root", "root", 2)
+            assert (wanted.user, wanted.run_as, wanted.spec.gpus) == (ME, ME, 2)
             await agent.report(job, "running", gpus=2, step=10, gpu_s=4.0, run_s=2.0, steps_per_s=5.0)
             view = await here.client.until(job, lambda view: view.state == "running")
             assert (view.step, view.gpu_s, list(view.gpu_ids)) == (10, 4.0, ["GPU-h1-0", "GPU-h1-1"])
@@ -42,7 +46,7 @@ def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
             assert view.gpu_s == 8.0
             usage = await here.client.stub.Usage(pb.UsageRequest())
             assert [(row.user, row.gpu_model, row.gpu_s, row.jobs) for row in usage.rows] == [
-                ("root", "V100", 8.0, 1)
+                (ME, "V100", 8.0, 1)
             ]
             await agent.leave()
 
@@ -246,7 +250,7 @@ def test_shares_say_who_is_entitled_to_and_receives_what(config):
                         return share
 
             share = await asyncio.wait_for(received(), 60)
-            assert (share.user, share.gpu_model, share.tickets) == ("root", "V100", 100)
+            assert (share.user, share.gpu_model, share.tickets) == (ME, "V100", 100)
             assert (share.demand_gpus, share.entitled_gpus) == (4, 4)
             [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
             assert (pool.gpus, pool.healthy, pool.busy, pool.away) == (4, 4, 4, 0)
@@ -275,7 +279,7 @@ def test_shares_say_nothing_of_a_pool_that_is_gone_once_nobody_has_received_any_
             assert share.gpu_model == "V100"
             assert share.received_gpus > 0
             ledger, now_s = here.loop.mind.ledger, here.loop.clock.now_s
-            await until(lambda: ledger.received_gpus(("root", "V100"), 0.1, now_s()) == 0)
+            await until(lambda: ledger.received_gpus((ME, "V100"), 0.1, now_s()) == 0)
             await until(lambda: not here.loop.mind.machine.entitled())  # by the next decision
             assert not (await stub.Shares(pb.SharesRequest(window_s=0.1))).shares
             [row] = (await stub.Usage(pb.UsageRequest())).rows
@@ -350,7 +354,7 @@ def test_users_are_set_by_administrators(lasting):
             assert (submitted.user, submitted.data["by"]) == ("carl", you)
             assert (await here.client.view(job)).user == "carl"
             info = await stub.Info(pb.InfoRequest())
-            assert (info.you, info.admin, info.policy, info.term) == ("root", True, "plain", 1)
+            assert (info.you, info.admin, info.policy, info.term) == (ME, True, "plain", 1)
 
     asyncio.run(story())
 
