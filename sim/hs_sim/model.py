@@ -213,6 +213,7 @@ class Costs:
     suspend_s: float = 0.1  # of a turn's end, GPUs not yet free
     resume_s: float = 0.05  # of a turn's beginning, not yet training
     start_s: float = 10.0  # process, imports, device context; ahead of the turn where there is room
+    swap_bytes_per_s: float = 10e9  # of a GPU's memory to its host's, and back
     checkpoint_bytes_per_s: float = 1e9  # written, and read again
     network_bytes_per_s: float = 1.25e9  # between two servers, and from where data sets are
 
@@ -254,6 +255,7 @@ def gavel_compat(experiment: Experiment) -> Experiment:
         suspend_s=0.0,
         resume_s=0.0,
         start_s=0.0,
+        swap_bytes_per_s=math.inf,
         checkpoint_bytes_per_s=math.inf,
         network_bytes_per_s=math.inf,
     )

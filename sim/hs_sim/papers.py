@@ -150,6 +150,7 @@ HADAR_COSTS = Costs(
     suspend_s=0.0,
     resume_s=10.0,
     start_s=10.0,
+    swap_bytes_per_s=float("inf"),
     checkpoint_bytes_per_s=float("inf"),
     network_bytes_per_s=float("inf"),
 )

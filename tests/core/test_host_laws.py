@@ -336,7 +336,7 @@ class CivilHost(AnyHost):
         board = self.sim.machine._board
         lies = [job for job in board.jobs.values() if job.alive and (parks(job) or self.may_swap(job))]
         going = [job for job in lies if parks(job) or not self.sim.ways[job.id].can_checkpoint]
-        return sum(map(parked_by, going)) <= board.config.host_memory_budget_bytes
+        return sum(parked_by(board, job) for job in going) <= board.config.host_memory_budget_bytes
 
     def shares(self, job: JobId) -> bool:
         """It has a part in what the host gives to its own jobs."""

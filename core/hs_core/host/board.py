@@ -69,6 +69,7 @@ class Board:
         default_factory=dict
     )  # host memory for each GPU of a gang, the most that was seen of a job class, by `remember`
     class_device_bytes: dict[str, int] = field(default_factory=dict)  # the same of device memory
+    class_moved_bytes: dict[str, int] = field(default_factory=dict)  # and of what of that was swapped
     refused: set[JobId] = field(default_factory=set)  # for want of host memory, when it was asked last
     room_for: dict[JobId, tuple[int, float]] = field(
         default_factory=dict

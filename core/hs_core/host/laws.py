@@ -115,7 +115,7 @@ def _of_gpus(board: Board) -> Iterator[str]:
         if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
             yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"
     if any(j.phase is Phase.SWAPPED or j.asked is Tier.SWAP for j in board.jobs.values()):
-        leaving_bytes = max((parked_by(job) for job in coming_back(board)), default=0)
+        leaving_bytes = max((parked_by(board, job) for job in coming_back(board)), default=0)
         if over_bytes(board) > leaving_bytes and not _grew(board):
             yield f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
 

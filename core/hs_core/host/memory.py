@@ -14,7 +14,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 9
+VERSION = 10
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -48,6 +48,7 @@ def save(board: Board) -> dict[str, Any]:
         "most_bytes": board.most_bytes,
         "class_bytes": dict(board.class_bytes),
         "class_device_bytes": dict(board.class_device_bytes),
+        "class_moved_bytes": dict(board.class_moved_bytes),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
@@ -73,6 +74,7 @@ def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool, elsewhere: b
     board.free_bytes, board.most_bytes = saved["free_bytes"], saved["most_bytes"]
     board.class_bytes = dict(saved["class_bytes"])
     board.class_device_bytes = dict(saved["class_device_bytes"])
+    board.class_moved_bytes = dict(saved["class_moved_bytes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
     board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
     board.kept = {(job, epoch): (generation, step) for job, epoch, generation, step in saved["kept"]}

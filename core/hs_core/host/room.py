@@ -85,19 +85,27 @@ def fits_now(board: Board, job: HostedJob) -> bool:
 def parked_bytes(board: Board) -> int:
     """Host memory that swapped jobs hold, or are about to."""
     return sum(
-        parked_by(job)
+        parked_by(board, job)
         for job in board.jobs.values()
         if job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
     )
 
 
-def parked_by(job: HostedJob) -> int:
-    return job.parked_bytes or swap_bytes(job)
+def parked_by(board: Board, job: HostedJob) -> int:
+    return job.parked_bytes or swap_bytes(board, job)
 
 
-def swap_bytes(job: HostedJob) -> int:
-    """What a swap moves: what the last one moved, else all that it holds, which is more, as activations are not moved."""
-    return job.moved_bytes or job.memory_bytes * job.gang
+def swap_bytes(board: Board, job: HostedJob) -> int:
+    """What a swap moves: what the last one moved, of it or of its class. Else all that it holds, which is more, as activations are not moved; or, where that
+    is less, what a checkpoint holds and as much again for gradients, on each of its GPUs.
+    """
+    class_bytes = board.class_moved_bytes.get(job.wanted.job_class, 0)
+    if known_bytes := job.moved_bytes or class_bytes * job.gang:
+        return known_bytes
+    whole = job.memory_bytes
+    if job.checkpoint_bytes and not job.part:  # of which each host may have a part alone
+        whole = min(whole, 2 * job.checkpoint_bytes)
+    return whole * job.gang
 
 
 def over_bytes(board: Board) -> int:
@@ -107,7 +115,7 @@ def over_bytes(board: Board) -> int:
 
 def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back_bytes: int = 0) -> bool:
     """Within the budget, and nobody has to be killed for the memory that it does not have yet. `back_bytes`: of who comes back as soon as it has left."""
-    size = swap_bytes(job)
+    size = swap_bytes(board, job)
     if over_bytes(board) + reserved_bytes + size > back_bytes:
         return False
     lacking = size - job.moved_bytes
@@ -117,7 +125,7 @@ def _host_has_room(board: Board, job: HostedJob, reserved_bytes: int, back_bytes
 
 def lacking_on_host(board: Board, job: HostedJob) -> tuple[int, int]:
     """Bytes of the budget, and of the host's memory, that are missing for what it holds of its GPUs; 0 or less: none."""
-    size = swap_bytes(job)
+    size = swap_bytes(board, job)
     over = over_bytes(board) + size
     if board.free_bytes is None:
         return over, 0
@@ -155,7 +163,7 @@ def parking_tier(
         return Tier.SWAP
     if writes:
         return Tier.CHECKPOINT
-    back_bytes = parked_by(to) if to.phase is Phase.SWAPPED else 0
+    back_bytes = parked_by(board, to) if to.phase is Phase.SWAPPED else 0
     if swaps and back_bytes and _host_has_room(board, job, reserved_bytes, back_bytes):
         return Tier.SWAP
     return None
@@ -220,7 +228,7 @@ def _make_room(
             if other.id in fixed or (is_unknown(board, job) and are_mates(board.turn, job.id, other.id)):
                 continue  # who is to run beside it does not leave for it
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
-            reserved_bytes = sum(swap_bytes(board.jobs[o]) for o in swapping)
+            reserved_bytes = sum(swap_bytes(board, board.jobs[o]) for o in swapping)
             tier = parking_tier(board, other, reserved_bytes, job, sparing=sparing)
             if tier is not None:
                 more[other.id] = tier

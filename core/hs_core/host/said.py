@@ -24,7 +24,7 @@ from hs_core.events.host import (
     SuspendFailed,
 )
 from hs_core.host import comings, deadlines, device_memory, edgeless, wants
-from hs_core.host.board import Board
+from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.names import GpuId
@@ -167,7 +167,9 @@ def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
         deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
     board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
     job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
-    job.moved_bytes = max(job.moved_bytes, job.parked_bytes)
+    if job.parked_bytes > job.moved_bytes:
+        job.moved_bytes = job.parked_bytes
+        remember_most(board.class_moved_bytes, job.wanted.job_class, job.moved_bytes // job.gang)
     job.in_turn = job.in_turn and not job.portion_done
     if event.tier is Tier.CHECKPOINT:
         job.in_turn = False

@@ -336,9 +336,10 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
 
 def _allowed_ahead(board: Board, this: Walk, job: HostedJob) -> list[GpuId]:
     blocked = {gpu for other in this.holders.values() if other.phase is Phase.KILLING for gpu in other.gpus}
+    aimed = all(map(board.usable, job.aim))  # else it would be back where it has left, for want of memory
     return [
         gpu
-        for gpu in board.gpus
+        for gpu in (job.aim if job.aim and aimed else board.gpus)
         if board.usable(gpu)
         and gpu not in blocked
         and spare_for_preload(board, job, gpu, this.holders.values(), this.picks)

@@ -80,7 +80,7 @@ def _enough(board: Board, job: HostedJob, lying: Sequence[HostedJob]) -> list[Ho
     for other in left:
         if parked_bytes <= 0 and free_bytes <= 0:
             return going
-        parked_bytes -= parked_by(other)
+        parked_bytes -= parked_by(board, other)
         free_bytes -= other.host_bytes
         if other.asked is None:
             going.append(other)
@@ -88,7 +88,7 @@ def _enough(board: Board, job: HostedJob, lying: Sequence[HostedJob]) -> list[Ho
 
 
 def _send(board: Board, job: HostedJob, whom: HostedJob) -> None:
-    text = f"leaves through a checkpoint for job {whom.id}: {parked_by(job) / 2**30:.1f} GiB that it holds of GPUs lie in host memory"
+    text = f"leaves through a checkpoint for job {whom.id}: {parked_by(board, job) / 2**30:.1f} GiB that it holds of GPUs lie in host memory"
     board.tell("let-go", text, job)
     job.shelved, job.asked_s = True, board.now_s
     board.ask(job, Tier.CHECKPOINT)

@@ -179,7 +179,11 @@ class Agent:
 
     def look(self) -> None:
         """How much is left of its host's memory, time after time."""
-        held = {job: PROCESS_BYTES for (job, _), part in self.parts.items() if part.way is not Way.GONE}
+        held = {
+            job: PROCESS_BYTES + part.parked_bytes
+            for (job, _), part in self.parts.items()
+            if part.way is not Way.GONE
+        }
         left = max(0, self.ram_bytes - sum(held.values()))
         self.post(HostMemorySeen(now_s=self.now_s(), available_bytes=left, held_bytes=held))
         self._clock.after(LOOK_S, self.look)

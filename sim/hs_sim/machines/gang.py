@@ -18,7 +18,7 @@ from hs_core.events.host import (
     JobRestored,
     JobWentOn,
 )
-from hs_core.model import OnPartition
+from hs_core.model import OnPartition, split_memory
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
 from hs_sim.machines.part import Part, Way
@@ -45,6 +45,8 @@ class Gang:
         self.job = job
         self.rate = rate
         self.shape = wanted.form
+        self.memory_bytes = _memory_bytes(wanted)  # on each of its GPUs
+        self.parked = False  # what it holds of them lies in its hosts' memory
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
         self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does
@@ -64,6 +66,7 @@ class Gang:
 
     def launch(self, part: Part, generation: int, start_s: float) -> None:
         self.parts[part.rank] = part
+        self.world.device_memory.takes(part, self.world.clock.now_s)
         clock = self.world.clock
         part.asked = generation
         if self.whole and not self._broken:
@@ -101,6 +104,14 @@ class Gang:
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
 
+    def _swap_s(self) -> float:
+        """All of its GPUs at once, each over its own link."""
+        return self._parked_bytes() / self.world.costs.swap_bytes_per_s
+
+    def _parked_bytes(self) -> int:
+        """Of each of its GPUs: what a checkpoint holds, which each has all of, and no activations."""
+        return min(self.memory_bytes, self.job.sim.state_bytes or self.memory_bytes)
+
     def _hook(self, part: Part) -> None:
         if part.way is not Way.GONE:
             part.hooked = True
@@ -121,7 +132,7 @@ class Gang:
 
     def say_ready(self, part: Part) -> None:
         can = self.world.can_checkpoint(self.job)
-        part.agent.say(part, JobReady, step=self.step, can_checkpoint=can)
+        part.agent.say(part, JobReady, step=self.step, can_swap=self.memory_bytes > 0, can_checkpoint=can)
 
     @property
     def whole(self) -> bool:
@@ -238,7 +249,16 @@ class Gang:
         for part in self._in_order():
             part.way = Way.STANDING
             self._free(part)
-            part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
+            self._say_held(part)
+
+    def _say_held(self, part: Part) -> None:
+        part.agent.say(
+            part,
+            JobHeld,
+            step=self.step,
+            tier=Tier.SWAP if self.parked else Tier.HOLD,
+            parked_bytes=part.parked_bytes if self.parked else 0,
+        )
 
     @property
     def portion_done(self) -> bool:
@@ -282,7 +302,22 @@ class Gang:
                 self._use()
                 self.tier = None
                 self._turn += 1
-                self.world.clock.after(self.world.costs.resume_s, self._goes, self._turn)
+                seconds = self.world.costs.resume_s + (self._swap_s() if self.parked else 0.0)
+                self._come_back()
+                self.world.clock.after(seconds, self._goes, self._turn)
+
+    def _come_back(self) -> None:
+        if self.parked:
+            self.parked = False
+            for part in self._in_order():
+                self.world.device_memory.takes(part, self.world.clock.now_s)
+
+    def _park(self) -> None:
+        if not self.parked and self.world.can_swap(self.job):
+            self.parked = True
+            for part in self._in_order():
+                part.parked_bytes = self._parked_bytes() * len(part.gpus)
+                self.world.device_memory.leaves(part)
 
     def _goes(self, turn: int) -> None:
         if turn == self._turn:
@@ -302,17 +337,21 @@ class Gang:
         if part.way in (Way.COMING, Way.UP) or self._broken:
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
-        if standing and tier is not Tier.CHECKPOINT:
-            part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
+        if standing and (tier is Tier.HOLD or (tier is Tier.SWAP and self.parked)):
+            self._say_held(part)
             return
+        if standing and tier is Tier.SWAP and self.tier is Tier.SWAP:
+            return  # another host has asked for it
         self._stand()
-        self.tier = tier if tier is Tier.CHECKPOINT else Tier.HOLD
+        self.tier = tier
         for other in self.parts.values():
             if other.way is Way.GOING:
                 other.way = Way.STOPPING
         seconds = 0.0 if standing else self.world.costs.suspend_s
         if tier is Tier.CHECKPOINT:
             seconds += self._bytes_s()
+        elif tier is Tier.SWAP:
+            seconds += self._swap_s()
         self.world.clock.after(seconds, self._stopped, self._turn, not standing)
 
     def _stopped(self, turn: int, was_moving: bool) -> None:
@@ -324,13 +363,15 @@ class Gang:
                 self._save_failed(was_moving, why)
                 return
             self._write()
+        elif tier is Tier.SWAP:
+            self._park()
         for part in self._in_order():
             part.way = Way.STANDING
             self._free(part)
             if tier is Tier.CHECKPOINT:
                 self._leave(part)
             else:
-                part.agent.say(part, JobHeld, step=self.step, tier=tier)
+                self._say_held(part)
 
     def _leave(self, part: Part) -> None:
         """Told to, by node 0 and after the word of its checkpoint; ranks that do not hear that leave by themselves."""
@@ -407,6 +448,7 @@ class Gang:
             return
         self._stand()
         self._free(part)
+        self.world.device_memory.leaves(part)
         part.way = Way.GONE
         part.exit, part.in_touch = exit_, self.nodes > 1 and self.linked
         ended_well = exit_.ok or exit_ == CHECKPOINTED
@@ -461,7 +503,9 @@ class Gang:
             part.agent.say(part, JobFroze)
         if part.hooked:
             part.agent.say(part, JobHooked)
-        if part.way is Way.STANDING:
+        if part.way is Way.STANDING and self.parked:
+            self._say_held(part)
+        elif part.way is Way.STANDING:
             self.say_ready(part)
         elif part.way in (Way.GOING, Way.STOPPING):
             # One that waits for another that is gone, in the middle of a step, is at no edge.
@@ -469,6 +513,13 @@ class Gang:
                 part.agent.say(part, JobWentOn, step=self.step)
             else:
                 self.say_ready(part)
+
+
+def _memory_bytes(wanted: WantedJob) -> int:
+    spec = wanted.spec
+    if wanted.accumulation > 1:
+        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, wanted.accumulation)
+    return spec.gpu_memory_bytes
 
 
 def share_of(state_bytes: int, nodes: int, rank: int) -> int:

@@ -40,6 +40,7 @@ class Part:
         "in_touch",
         "newest",
         "occupied_s",
+        "parked_bytes",
         "rank",
         "share",
         "unsaid",
@@ -60,6 +61,7 @@ class Part:
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.share = float(len(gpus))  # and it is charged for so many of them
+        self.parked_bytes = 0  # of its GPUs' memory that it has moved: that much of its host's stays its own
         self.exit: Exit | None = None
         self.in_touch = False  # with the agents of the other parts, when it ended
         self.unsaid: list[

@@ -25,6 +25,7 @@ from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
+from hs_sim.machines.device_memory import DeviceMemory
 from hs_sim.machines.fetches import Fetches
 from hs_sim.machines.gang import Gang
 from hs_sim.machines.journal import Draft
@@ -43,6 +44,7 @@ from hs_sim.trades import trade_row
 TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
+ENOUGH_BYTES = 1 << 50  # of a host's memory, for all that its GPUs could hold
 MANY = 1e9  # migrations an hour: as good as not limited
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
@@ -78,6 +80,7 @@ class World:
         self.occupied: dict[Part, None] = {}  # in the order in which they came: sums of floats go by it
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
+        self.cannot_swap: frozenset[int] = frozenset()  # they say they can, and then it fails
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
         self.trade_laws: TradeLaws | None = None
@@ -89,13 +92,13 @@ class World:
             self.controller.journal.profile = known_speeds(experiment, office.needs)
         self._wire()
         self.agents: dict[HostName, Agent] = {}
-        config = host_config or HostConfig()
         for host, pool, gpus in _hosts(experiment):
-            self.agents[host] = agent = Agent(self, host, gpus, config)
+            self.agents[host] = agent = Agent(self, host, gpus, host_config or _config(pool))
             agent.memory_bytes = pool.memory_bytes
         self.trouble = Trouble(self, faults or FaultPlan())
         self._gangs: dict[Owner, Gang] = {}
-        every = (gpu for agent in self.agents.values() for gpu in agent.gpus)
+        every = [gpu for agent in self.agents.values() for gpu in agent.gpus]
+        self.device_memory = DeviceMemory(every)
         self.speeds = Speeds(experiment, every, self._gangs, self.truth)
         self.fetches = Fetches(self)
         self._left = len(experiment.workload.jobs)
@@ -310,6 +313,9 @@ class World:
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
 
+    def can_swap(self, job: JobTruth) -> bool:
+        return job.sim.id not in self.cannot_swap
+
     def order(self, part: Part, number: int | None, act: Callable[..., None], *args: Any) -> None:
         """To all of the gang, through node 0's agent, which agrees with all of them or with none. Until they are linked only the newest waits, as
         `hs_agent.gangs` keeps it; what has no number does not."""
@@ -462,6 +468,11 @@ def _settings(base: Settings, experiment: Experiment, timing: Timing) -> Setting
         dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
         max_jobs_per_user=max(base.max_jobs_per_user, jobs),
     )
+
+
+def _config(pool: Pool) -> HostConfig:
+    """As an agent has it that was told nothing: half of its host's memory is for what is parked there."""
+    return HostConfig(host_memory_budget_bytes=pool.memory_bytes // 2 or ENOUGH_BYTES)
 
 
 def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]]]:
