@@ -178,7 +178,7 @@ class Board:
         assert not job.alive, f"job {job.id} has a process already"
         assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
         job.launched_s, job.gone_s = self.now_s, None
-        job.aim = ()
+        job.aim = job.left = ()
         job.shelved = False
         job.held_up, job.refused_quanta, job.idle_quanta = "", 0, 0
         job.launched_run_s = job.run_s

@@ -44,7 +44,8 @@ class HostedJob(_Named):
     noted: Phase | None = None  # … with this phase
     gone_s: float | None = None  # its process, which ended before that was heard
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
-    aim: tuple[GpuId, ...] = ()  # it moves there, if it can
+    aim: tuple[GpuId, ...] = ()  # it moves there, if it can …
+    left: tuple[GpuId, ...] = ()  # … from these
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum …
     back_at_s: float | None = None  # … or for no longer than until then

@@ -46,6 +46,7 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
     if not moving and not leaving and fills(board):
         moving += late(board, this)
     for job in moving:
+        job.left = job.gpus
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
     return moving
 

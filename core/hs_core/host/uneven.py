@@ -63,21 +63,21 @@ def _straightens(board: Board, job: HostedJob, gpus: Collection[GpuId]) -> bool:
 
 def relieving(board: Board, jobs: Sequence[HostedJob], behind: Mapping[GpuId, Fraction]) -> list[HostedJob]:
     """Where tickets cannot be even for good: the one whose move best evens out what is due on each GPU now."""
-    worthy: list[tuple[Fraction, HostedJob, tuple[GpuId, ...]]] = []
+    worthy: list[tuple[Fraction, HostedJob]] = []
     for job in jobs:
         starts = 1 + job.start_s / board.quantum_s  # what a move costs
         if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta * starts:
-            gpus = started_anew(board, job)
-            if gpus and relieved(board, job, gpus) >= board.config.move_relief_quanta * starts:
-                worthy.append((relieved(board, job, gpus), job, gpus))
-    if not worthy:
-        return []
-    _, job, job.aim = max(worthy, key=itemgetter(0))
-    return [job]
+            relief = relieved(board, job)
+            if relief >= board.config.move_relief_quanta * starts:
+                worthy.append((relief, job))
+    return [max(worthy, key=itemgetter(0))[1]] if worthy else []
 
 
-def relieved(board: Board, job: HostedJob, gpus: Collection[GpuId]) -> Fraction:
-    """Quanta by which these GPUs are less sought after, with it, than those that it leaves."""
+def relieved(board: Board, job: HostedJob) -> Fraction:
+    """Quanta by which the GPUs where it would be started anew are less sought after, with it, than those that it leaves."""
+    gpus = started_anew(board, job)
+    if gpus is None:
+        return Fraction(0)
     before, others = demand(board), demand(board, without=job.id)
     due = dues(board).get(job.id, Fraction(0))
     return max(before[gpu] for gpu in job.gpus) - max(others[gpu] for gpu in gpus) - due

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
-from hs_core.host.demand import demand
+from hs_core.host.demand import demand, load
 from hs_core.host.host_memory import has_memory, starts, to_come, waits_text
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates, parting
@@ -223,9 +223,9 @@ class Walk:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        host, load = list(self.board.gpus), demand(self.board)
+        host, sought = list(self.board.gpus), demand(self.board)
         tried = (
-            choose(count, some, host, load, gpu_rank, kin=kin)
+            choose(count, some, host, sought, gpu_rank, kin=kin)
             for some in (*apart(self.board, job, allowed), allowed)
         )
         return next((found for found in tried if found), None)
@@ -331,7 +331,21 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
     allowed, turn = _allowed_ahead(board, this, job), board.turn_of(job)
     if is_guest(turn, job.id):
         return _beside_partners(board, this, turn, job, allowed)
-    return this.choose(job, allowed)
+    gpus = this.choose(job, allowed)
+    return None if gpus is None or _would_move(board, job, gpus, allowed) else gpus
+
+
+def _would_move(board: Board, job: HostedJob, gpus: Collection[GpuId], allowed: Collection[GpuId]) -> bool:
+    """For want of memory elsewhere it would be bound to GPUs that it has been moved from, or so much more sought after than others that it would be: it had better wait for its turn."""
+    usable = [gpu for gpu in board.gpus if board.usable(gpu)]
+    if len(allowed) == len(usable) or job.part or not fills(board):
+        return False
+    if set(gpus) == set(job.left):
+        return True
+    bound = load(board, without=job.id)
+    best = choose(job.gang, usable, list(board.gpus), bound, {})
+    more = sum(bound[gpu] for gpu in gpus) - sum(bound[gpu] for gpu in best or gpus)
+    return more >= board.config.move_evening_quanta * job.gang
 
 
 def _allowed_ahead(board: Board, this: Walk, job: HostedJob) -> list[GpuId]:
@@ -351,7 +365,10 @@ def _has_room_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
     turn = board.turn_of(job)
     if is_guest(turn, job.id):
         return ahead_on(board, this, job) is not None
-    return len(_allowed_ahead(board, this, job)) >= job.gang and this.has_memory(job)
+    allowed = _allowed_ahead(board, this, job)
+    if len(allowed) < job.gang or not this.has_memory(job):
+        return False
+    return sum(map(board.usable, board.gpus)) == len(allowed) or ahead_on(board, this, job) is not None
 
 
 def _beside_partners(
