@@ -25,6 +25,9 @@ UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name
 TIGHT = 13  # likewise with servers whose memory has room for few processes
 BESIDE = 4  # with `with_cuts` links are all that goes wrong, but for one seed in so many
 FOLDERS = 10  # likewise with users who name folders for their checkpoints, which all servers see
+CROWDED = (
+    4  # of those that are none of these, one in so many has jobs that do not fit beside one another into GPUs
+)
 UNTRADED = 3  # in two of so many that are none of these, users trade
 TRADERS_JOBS = 3  # times as many jobs as elsewhere, each of them moved for no reason so much more seldom: the policy has to keep up
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
@@ -60,6 +63,8 @@ class Case:
     moving: float  # how likely a job is moved in a quantum, for no reason
     specs: dict[int, JobSpec]
     trades: bool = False  # classes of jobs are so unlike that users may trade
+    parking_bytes: int = 0  # host memory for what jobs hold of GPUs between their turns
+    cannot_swap: frozenset[int] = frozenset()  # and say they can
     spare_processes: int | None = (
         None  # for which each server's memory has room besides one for each GPU; None: for any number
     )
@@ -121,7 +126,8 @@ def _case_of(seed: int) -> Case:
         return replace(case, spare_processes=roll(seed, "tight").choice([0, 1, 2]))
     if seed % MIXED == 1:
         return _mixing(case)
-    return _trading(case) if seed % UNTRADED != 2 else case
+    case = _trading(case) if seed % UNTRADED != 2 else case
+    return _crowding(case) if seed % CROWDED == 1 else case
 
 
 def _trading(case: Case) -> Case:
@@ -137,6 +143,27 @@ def _trading(case: Case) -> Case:
         plan=_plan(dice, names, (*MOMENTS, *[TRADE_MOMENT] * 5)) if case.plan.crashes else case.plan,
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.05),
         specs={job.id: _spec(dice, job) for job in jobs},
+    )
+
+
+def _crowding(case: Case) -> Case:
+    """The same trouble where who comes into its turn has others leave its GPUs' memory, for the host's or for a checkpoint."""
+    experiment = case.experiment
+    dice = roll(experiment.seed, "crowding")
+    pools = tuple(replace(pool, gpu_memory_bytes=16 << 30) for pool in experiment.cluster.pools)
+    sizes = {job.id: dice.choice([1, 3, 6, 9, 9, 15]) << 30 for job in experiment.workload.jobs}
+    jobs = tuple(replace(job, gpu_memory_bytes=sizes[job.id]) for job in experiment.workload.jobs)
+    crowded = replace(
+        experiment,
+        cluster=replace(experiment.cluster, pools=pools),
+        workload=replace(experiment.workload, jobs=jobs),
+    )
+    return replace(
+        case,
+        experiment=crowded,
+        specs={job: replace(spec, gpu_memory_bytes=sizes[job]) for job, spec in case.specs.items()},
+        parking_bytes=dice.choice([0, 8 << 30, 30 << 30, 1 << 40, 1 << 40]),
+        cannot_swap=frozenset(job.id for job in jobs if dice.random() < 0.1),
     )
 
 

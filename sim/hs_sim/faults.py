@@ -73,8 +73,11 @@ def run_seed(
         settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S),
         dress=partial(_moved_about, likely=case.moving),
         watched=True,
-        host_config=HostConfig(host_memory_reserve_bytes=PROCESS_BYTES),
+        host_config=HostConfig(
+            host_memory_reserve_bytes=PROCESS_BYTES, host_memory_budget_bytes=case.parking_bytes
+        ),
     )
+    world.cannot_swap = case.cannot_swap
     world.cannot_checkpoint = case.cannot_checkpoint
     laws = Laws(world)
     world.watch = laws

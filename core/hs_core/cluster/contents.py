@@ -45,6 +45,9 @@ class Contents:
         self._looks_on = False  # nothing can be taken in: as `look_on`
         self._absent = Absent()
         self._sent: dict[HostName, Wanted] = {}
+        self._newest_heard: dict[
+            HostName, tuple[int, int]
+        ] = {}  # term and number of what each has heard last
         self._told = Told()
         self._tickets: dict[JobId, float] = {}  # as hosts are told
         self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event

@@ -216,8 +216,10 @@ class Hosts(Moves):
         if event.gpus and event.gpus != host.gpus:
             self._gpus_changed(host, event.gpus, event.now_s)
         sent = self._sent.get(event.host)
-        if event.heard is not None and sent is not None and event.heard >= (self._term, sent.seq):
-            self._confirmed(event.host, event.now_s)
+        if event.heard is not None:
+            self._newest_heard[event.host] = event.heard
+            if sent is not None and event.heard >= (self._term, sent.seq):
+                self._confirmed(event.host, event.now_s)
         turned = False
         for report in event.reports:
             row = self._book.live.get(report.job)

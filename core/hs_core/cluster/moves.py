@@ -113,6 +113,13 @@ class Moves(Lives):
         sent = self._sent.get(host)
         return sent is None or any((job.job, job.epoch) == (row.id, row.epoch) for job in sent.jobs)
 
+    def _lets_go(self, row: Job, host: HostName) -> bool:
+        """The host has heard that this incarnation is to leave."""
+        sent = self._sent.get(host)
+        if sent is None or self._newest_heard.get(host, (0, 0)) < (self._term, sent.seq):
+            return False
+        return any((job.job, job.epoch, job.leave) == (row.id, row.epoch, True) for job in sent.jobs)
+
     def _tend_moves(self, now_s: float) -> None:
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
@@ -243,6 +250,10 @@ class Moves(Lives):
         left = max(0, row.spec.steps - stored.step)
         to, portions = copies.divided(left, *self._there(move))
         cut_off = row.portions and not self._connected.issuperset(row.hosts)
+        # It has left for want of memory, say: whoever does not know that it moves may start it again.
+        unsure = (
+            () if row.portions else tuple(h for h in row.hosts if h not in to and not self._lets_go(row, h))
+        )
         new = replace(
             self._next_epoch(row),
             state=states.after(row, Happening.MOVED),
@@ -254,7 +265,8 @@ class Moves(Lives):
             base_step=stored.step if portions else 0,
             migrations=row.migrations + (to != row.hosts or not row.portions),
             settled_s=now_s,
-            given_up=(),  # it has begun elsewhere since
+            unconfirmed=tuple(sorted({*row.unconfirmed, *unsure})),
+            given_up=as_rehomed(row) if unsure else (),  # else it has begun elsewhere since
             left_behind=as_lost(row) if cut_off else row.left_behind,
         )
         self._flights[row.id] = (move, now_s)

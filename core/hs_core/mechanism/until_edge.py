@@ -5,7 +5,7 @@ fitted to homes, who is better off elsewhere) is decided at the quantum's end, o
 for amends stays a part of the share, and tickets stay scaled as they were.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -29,11 +29,12 @@ def weighed_anew(kept: Mapping[str, Any], factors: Factors) -> dict[str, Any]:
     return {name: numbers for name, numbers in {**kept, "factors": _by_pool(factors)}.items() if numbers}
 
 
-def load(kept: Mapping[str, Any], entitled: Shares) -> tuple[Fits, Factors]:
-    """`fits` and `factors` where users are entitled to this now."""
+def load(kept: Mapping[str, Any], entitled: Shares, models: Collection[str]) -> tuple[Fits, Factors]:
+    """`fits` and `factors` where users are entitled to this now. `models`: of the pools that are left."""
     given, amends, fits, factors = (
         _by_user(kept.get(name, {})) for name in ("given", "amends", "fits", "factors")
     )
+    given = {(user, model): share for (user, model), share in given.items() if model in models}
     return Fits({**given, **_times(entitled, amends)}, fits), factors
 
 

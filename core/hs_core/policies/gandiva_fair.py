@@ -101,7 +101,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
 def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verdict:
     """Within a quantum: who has no home is placed, and who must leave its server leaves. The rest is a matter of the next edge."""
     traded = trading.hold(world, base, speeds, memory.get("trades", ()))
-    fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled)
+    fits, factors = until_edge.load(memory.get("weights", {}), traded.entitled, world.models)
     due = _floats(fits.shares)
     board = Board(world, _floats(traded.entitled), find_levels(world, due), factors, due)
     place(board, speeds)
