@@ -51,7 +51,11 @@ def give_up(board: Board, job: HostedJob) -> None:
     """It came up ahead of a turn that it cannot have: on a GPU that is out of use since. What cannot go through a checkpoint begins anew, and has done nothing here that would be lost."""
     if job.resumed or not job.ahead or job.can_checkpoint or board.all_healthy(job.gpus):
         return
-    why = "a GPU on which it came up is out of use"
+    lose(board, job, "a GPU on which it came up is out of use")
+
+
+def lose(board: Board, job: HostedJob, why: str) -> None:
+    """By no fault of its own it is to begin anew, here or elsewhere."""
     job.exit_why = f"{LOST}: {why}"
     board.kill(job, why)
 

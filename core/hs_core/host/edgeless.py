@@ -15,6 +15,11 @@ def starts_up(job: HostedJob) -> bool:
     return job.alive and job.phase is Phase.STARTING and not job.ready
 
 
+def waits_for_others(job: HostedJob) -> bool:
+    """A part of a gang over several hosts that has not come to its first step edge: not all of the others may have been started."""
+    return job.part and bool(job.hooked)
+
+
 def stood(board: Board, job: HostedJob) -> None:
     """At a step edge."""
     remember(board.stopping_classes, job.wanted.job_class, None)

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 from hs_core.host import moving, waking
 from hs_core.host.board import Board
+from hs_core.host.comings import lose, start_failed
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
 from hs_core.host.room import could_swap, fits_now, found_no_room, is_unknown
@@ -44,7 +45,7 @@ def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
         job.passed_over, job.back_at_s = False, None
-        if job.part and job.begun_ahead:
+        if job.part and (job.begun_ahead or _waits_for_others(board, job)):
             job.in_turn = False
             job.free(board.now_s)  # somebody else may have a use for its GPUs
         if not has_turn(board, job):
@@ -93,6 +94,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     if have is None:
         for job in board.jobs.values():
             job.waited_quanta = _missed(board, job)
+        give_up(board, this)
         charge(board, this, forced, woken)
     elif fresh := [job.id for job in this.picks if job not in have and job not in forced]:
         board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
@@ -105,6 +107,13 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
+
+
+def _waits_for_others(board: Board, part: HostedJob) -> bool:
+    """It has been on its way for a whole quantum: its other hosts have no room for theirs yet, perhaps."""
+    if part.phase is not Phase.STARTING or not part.occupying or not may_start_ahead(board, part):
+        return False
+    return part.launched_s is not None and board.now_s - part.launched_s >= board.quantum_s
 
 
 def begin_coming(board: Board, this: Walk) -> None:
@@ -189,6 +198,32 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
             continue
         if local(board, job) and this.pick(job):
             wide -= job.gang
+
+
+def give_up(board: Board, this: Walk) -> None:
+    """Who is named and finds no device memory, turn after turn, is sent elsewhere, or back for a while, so that those who hold it are named and come to their end.
+    To jobs of its own the host's stride gives turns anyway.
+
+    Of two gangs over the same hosts each may have come up on one of them, and hold the memory that the other needs: neither will ever stand at a
+    step edge, and be moved out. The younger one begins anew.
+    """
+    for job in this.lacking:
+        if job.alive or job.ended or job.waited_quanta <= PATIENCE_TURNS:
+            continue
+        parts = [other for other in board.jobs.values() if other.part and other.resident and other is not job]
+        half_up = [other for other in parts if not other.ready and not other.ended]
+        named = job.id in board.turn.gangs
+        if named and (any(o.id < job.id for o in half_up) if half_up else parts or not fills(board)):
+            job.waited_quanta = 0
+            start_failed(board, job, "the memory of its GPUs is held by jobs that can't be moved out")
+            continue
+        for other in half_up:
+            if other.id > job.id and _has_lingered(board, other):
+                lose(board, other, f"job {job.id}, which is older, waits for its GPUs' memory")
+
+
+def _has_lingered(board: Board, part: HostedJob) -> bool:
+    return part.launched_s is not None and board.now_s - part.launched_s > PATIENCE_TURNS * board.quantum_s
 
 
 def gives_way(board: Board, part: HostedJob) -> bool:

@@ -37,6 +37,9 @@ class Walk:
     crowded_out: list[HostedJob] = field(
         default_factory=list
     )  # nor then on their own GPUs: what was swapped, and in whose place others stay
+    lacking: list[HostedJob] = field(
+        default_factory=list
+    )  # without a process, and there is no device memory to start one
     coming: set[JobId] = field(
         default_factory=set
     )  # take no turn yet: they are brought to a step edge ahead of it
@@ -135,6 +138,8 @@ class Walk:
         """There are GPUs for it, and no memory."""
         job.held_up = f"{what} is held by jobs that can't be moved out"
         found_no_room(self.board, job.gpus if job.alive else self.free, set(self.claimed.values()))
+        if not job.alive:
+            self.lacking.append(job)
         if self.could_have(job, job.gpus if job.alive else None):
             self.outrun.add(job.id)
         elif job.alive:

@@ -30,7 +30,7 @@ def want(board: Board, entry: WantedJob) -> None:
             deadlines.stays_here(board, job)
     if entry.cancelled and not job.ended:
         if job.alive:
-            if edgeless.starts_up(job):
+            if edgeless.starts_up(job) and not edgeless.waits_for_others(job):
                 edgeless.ended(board, job, board.now_s)
             board.kill(job, TOLD_TO_END)
         else:

@@ -1,6 +1,6 @@
 """What lies in the memory of each GPU: of every process from its launch on, but while it is parked in the host's. As much as jobs say they need."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hs_core.model import Gpu
@@ -29,6 +29,10 @@ class DeviceMemory:
                 raise LawBrokenError(
                     f"at {now_s:.3f}: more lies on {gpu} than it has, {self._capacity[gpu]} bytes: {jobs}"
                 )
+
+    def free_bytes(self, gpu: GpuId, stays: Callable[["Part"], bool]) -> int:
+        """Were only these left there."""
+        return self._capacity[gpu] - sum(size for part, size in self._there[gpu].items() if stays(part))
 
     def leaves(self, part: "Part") -> None:
         if part.gang.memory_bytes:

@@ -67,8 +67,8 @@ class Laws:
     def _work_conserving(self) -> None:
         still: dict[tuple[HostName, int], int] = {}
         for agent in self._world.agents.values():
-            idle = _idle_gpus(agent)
-            for waiting in _waiting(agent, idle):
+            idle = len(_idle_gpus(agent))
+            for waiting in self._waiting(agent, idle):
                 key = (agent.name, waiting.key[0])
                 still[key] = self._idle.get(key, 0) + 1
                 if still[key] >= self._allowed:
@@ -81,7 +81,6 @@ class Laws:
     def _work_conserving_over_servers(self) -> None:
         """Nobody waits for its turn, or for a home, while servers to which it could go have idle GPUs for all of it."""
         agents = [agent for agent in self._world.agents.values() if agent.up and agent.connected]
-        idle = {agent.name: _idle_gpus(agent) for agent in agents}
         there: dict[int, list[Part]] = {}
         for agent in self._world.agents.values():
             for part in agent.parts.values():
@@ -91,6 +90,9 @@ class Laws:
             row = self._row_of(job)
             if row is None or not self._could_move(row, there.get(job.sim.id, ())):
                 continue
+            idle = {
+                agent.name: self._with_memory(agent, row.spec.gpu_memory_bytes, row.id) for agent in agents
+            }
             room = Counter(
                 agent.model for agent in agents if idle[agent.name] >= row.gpus and _suits(row, agent.model)
             )
@@ -103,6 +105,19 @@ class Laws:
                     f"job {row.id} ({row.nodes} x {row.gpus} GPUs) waits at {', '.join(row.hosts) or 'no server'}; idle: {at}"
                 )
         self._elsewhere = still
+
+    def _waiting(self, agent: Agent, idle: int) -> Iterator[Part]:
+        for part in _waiting(agent, idle):
+            if len(part.gpus) <= self._with_memory(agent, part.gang.memory_bytes, part.key[0]):
+                yield part
+
+    def _with_memory(self, agent: Agent, needed_bytes: int, job: JobId) -> int:
+        """Idle GPUs there on which it has room beside the state of those that cannot be moved out."""
+        free_bytes = self._world.device_memory.free_bytes
+        return sum(
+            free_bytes(gpu, lambda part: part.key[0] != job and not _movable(part)) >= needed_bytes
+            for gpu in _idle_gpus(agent)
+        )
 
     def _row_of(self, job: JobTruth) -> Job | None:
         """None: it wants nothing."""
@@ -165,6 +180,8 @@ class Laws:
         costs = self._world.costs
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
         start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
+        if job.sim.nodes > 1 and job.spec.gpu_memory_bytes:
+            start_s += 2 * self._world.experiment.quantum_s  # a part of it waits for memory
         return job.launches * (SLACK_S + start_s)
 
     def _blamed_right(self, job: JobTruth) -> None:
@@ -183,14 +200,14 @@ def _suits(row: Job, model: str) -> bool:
     return not row.spec.gpu_types or model in row.spec.gpu_types
 
 
-def _idle_gpus(agent: Agent) -> int:
+def _idle_gpus(agent: Agent) -> list[GpuId]:
     taken = {
         gpu
         for part in agent.parts.values()
         if part.occupied_s is not None or part.way in (Way.COMING, Way.UP)
         for gpu in part.gpus
     }
-    return sum(gpu.healthy and gpu.id not in taken for gpu in agent.gpus)
+    return [gpu.id for gpu in agent.gpus if gpu.healthy and gpu.id not in taken]
 
 
 def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
