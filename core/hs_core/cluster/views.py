@@ -84,6 +84,11 @@ class Views(Contents):
         return self._memory
 
     @property
+    def unable(self) -> frozenset[HostName]:
+        """Servers that are given no new jobs for a while, as they could not start one."""
+        return frozenset(self._unable.of_all)
+
+    @property
     def connected(self) -> frozenset[HostName]:
         return frozenset(self._connected)
 

@@ -80,7 +80,12 @@ class Laws:
 
     def _work_conserving_over_servers(self) -> None:
         """Nobody waits for its turn, or for a home, while servers to which it could go have idle GPUs for all of it."""
-        agents = [agent for agent in self._world.agents.values() if agent.up and agent.connected]
+        unable = self._world.controller.machine.unable
+        agents = [
+            agent
+            for agent in self._world.agents.values()
+            if agent.up and agent.connected and agent.name not in unable
+        ]
         there: dict[int, list[Part]] = {}
         for agent in self._world.agents.values():
             for part in agent.parts.values():
