@@ -27,7 +27,7 @@ from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu
 from hs_core.names import JobId
-from hs_core.reports import MOST_AT_ONCE, JobReport, differs
+from hs_core.reports import MOST_AT_ONCE, JobReport, differs, parting
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, version
 from hs_daemon.notify import status
@@ -309,9 +309,10 @@ class _Connection:
     def _news(self) -> agent_pb2.Report | None:
         """What differs from what this connection was told. However long the stream stood still: the present state, once."""
         now = {report.job: report for report in self.side.reports()}
+        gone = parting(self._sent, now, self.side.last_words)
         self._sent = {job: report for job, report in self._sent.items() if job in now}
-        changed: list[common_pb2.JobReport] = []
-        left_bytes = MAX_REPORTS_BYTES
+        changed = [convert.from_report(report) for report in gone]
+        left_bytes = MAX_REPORTS_BYTES - sum(told.ByteSize() + FRAME_BYTES for told in changed)
         for job, report in now.items():
             if not differs(self._sent.get(job), report):
                 continue

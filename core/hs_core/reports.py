@@ -1,5 +1,6 @@
 """What agents say of jobs, and what several of them say as if it were one."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -105,6 +106,22 @@ _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 report_with = copier(JobReport)
 
 
+def parting(
+    sent: Mapping[JobId, JobReport], now: Mapping[JobId, JobReport], words: Callable[[], Iterable[JobReport]]
+) -> list[JobReport]:
+    """Of incarnations that are no longer here since a controller was told of them: their last words, where these say more than it was told. What was said when it
+    was met may have lain there until it told this host to end them.
+    """
+    gone = {
+        (job, report.epoch): report
+        for job, report in sent.items()
+        if job not in now or now[job].epoch != report.epoch
+    }
+    if not gone:
+        return []
+    return [last for last in words() if (was := gone.get((last.job, last.epoch))) and differs(was, last)]
+
+
 def differs(was: JobReport | None, now: JobReport) -> bool:
     """From what was said last; of who is in its turn it does by what it has received, so that fields are seldom compared one by one."""
     return was is not now and (was is None or was.gpu_s != now.gpu_s or was != now)
@@ -127,6 +144,9 @@ FOR_MEMORY = "waits for host memory"
 
 FOR_GPU_MEMORY = ("needs more memory than", "its GPUs' memory", "the memory of GPU")
 """How the note may begin of one whose turn is not given to it as others hold the memory of its GPUs."""
+
+MEMORY_HELD = "is held by jobs that can't be moved out"
+"""In the reason for which one is not started, or its turn not given to it: memory of GPUs, where its host has none for it either, and they write no checkpoints."""
 
 CANNOT_START = "cannot be started on its server"
 """How the note begins of one that its server has no room for on its disk, or no descriptors: it is tried again there."""

@@ -3,15 +3,13 @@
 from hs_core.cluster.scenes import Scenes
 from hs_core.model import Job
 from hs_core.names import HostName, UserName
-from hs_core.reports import (
-    NO_ACCOUNT,
-)
+from hs_core.reports import MEMORY_HELD, NO_ACCOUNT
 
 
 class Starts(Scenes):
     def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         quantum_s = self.settings.quantum_s
-        if NO_ACCOUNT in why:
+        if NO_ACCOUNT in why or MEMORY_HELD in why:  # others' jobs may be smaller
             key = row.user, host
             if key in self._unable.of_one:
                 return

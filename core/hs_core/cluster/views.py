@@ -83,10 +83,9 @@ class Views(Contents):
     def memory(self) -> Mapping[str, object]:
         return self._memory
 
-    @property
-    def unable(self) -> frozenset[HostName]:
-        """Servers that are given no new jobs for a while, as they could not start one."""
-        return frozenset(self._unable.of_all)
+    def unable(self, user: UserName) -> frozenset[HostName]:
+        """Servers that are given no new jobs of this user for a while, as they could not start one."""
+        return frozenset(self._unable.of_all) | self._unable.barring(user)
 
     @property
     def connected(self) -> frozenset[HostName]:

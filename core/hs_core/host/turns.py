@@ -12,8 +12,9 @@ from hs_core.host.room import could_swap, fits_now, found_no_room, is_unknown
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
 from hs_core.host.writing_out import is_near
 from hs_core.names import JobId
-from hs_core.reports import Phase, Tier
+from hs_core.reports import MEMORY_HELD, Phase, Tier
 
+LONG_TURNS = 9  # that one of the host's own waits for memory that nobody leaves
 PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one
 
 
@@ -185,7 +186,7 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     there = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs]
     missing += [job for job in there if job.passed_over and not job.ended]
     refused = [job for job in there if job.id in board.refused and job.refused_quanta > 1]
-    missing += [job for job in refused if not job.alive and job not in this.picks]
+    missing += [job for job in (*refused, *this.lacking) if not job.alive and job not in this.picks]
     kept = sum(job.gang for job in coming)
     uncounted = [
         gpu for gpu, owner in this.claimed.items() if owner in board.turn.gangs and not board.usable(gpu)
@@ -202,7 +203,7 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
 
 def give_up(board: Board, this: Walk) -> None:
     """Who is named and finds no device memory, turn after turn, is sent elsewhere, or back for a while, so that those who hold it are named and come to their end.
-    To jobs of its own the host's stride gives turns anyway.
+    To jobs of its own the host's stride gives turns anyway; who has waited for long in it may have room elsewhere.
 
     Of two gangs over the same hosts each may have come up on one of them, and hold the memory that the other needs: neither will ever stand at a
     step edge, and be moved out. The younger one begins anew.
@@ -212,10 +213,12 @@ def give_up(board: Board, this: Walk) -> None:
             continue
         parts = [other for other in board.jobs.values() if other.part and other.resident and other is not job]
         half_up = [other for other in parts if not other.ready and not other.ended]
-        named = job.id in board.turn.gangs
-        if named and (any(o.id < job.id for o in half_up) if half_up else parts or not fills(board)):
+        named = job.id in board.turn.gangs or (not job.part and job.waited_quanta > LONG_TURNS)
+        if named and (
+            any(o.id < job.id for o in half_up) if half_up else not fills(board) or parts or not job.part
+        ):
             job.waited_quanta = 0
-            start_failed(board, job, "the memory of its GPUs is held by jobs that can't be moved out")
+            start_failed(board, job, f"the memory of its GPUs {MEMORY_HELD}")
             continue
         for other in half_up:
             if other.id > job.id and _has_lingered(board, other):
@@ -352,7 +355,7 @@ def wait_for_room(board: Board, job: HostedJob) -> bool:
     room = this.room(job, job.gpus)
     if room is None:
         found_no_room(board, job.gpus, [other.id for other in board.jobs.values() if other.in_turn])
-        pass_over(job, f"the memory of {board.names(job.gpus)} is held by jobs that can't be moved out")
+        pass_over(job, f"the memory of {board.names(job.gpus)} {MEMORY_HELD}")
         return False
     this.take_room(job, room)
     park(board, this)

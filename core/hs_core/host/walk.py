@@ -12,7 +12,7 @@ from hs_core.host.mates import is_guest, mates, parting
 from hs_core.host.room import coming_back, found_no_room, make_room, over_bytes, residents, spare_for_preload
 from hs_core.host.seating import awaited, is_leaving, others_seats, seat_of
 from hs_core.names import GpuId, JobId
-from hs_core.reports import Phase, Tier
+from hs_core.reports import MEMORY_HELD, Phase, Tier
 from hs_core.wanted import Turn
 
 
@@ -136,7 +136,7 @@ class Walk:
 
     def _hold_up(self, job: HostedJob, what: str) -> None:
         """There are GPUs for it, and no memory."""
-        job.held_up = f"{what} is held by jobs that can't be moved out"
+        job.held_up = f"{what} {MEMORY_HELD}"
         found_no_room(self.board, job.gpus if job.alive else self.free, set(self.claimed.values()))
         if not job.alive:
             self.lacking.append(job)

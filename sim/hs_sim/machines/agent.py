@@ -34,7 +34,7 @@ from hs_core.events.host import (
 from hs_core.host import HostConfig, HostMachine, HostOutcome
 from hs_core.model import Gpu, Host
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import LOST, Exit, JobReport, Tier, differs
+from hs_core.reports import LOST, Exit, JobReport, Tier, differs, parting
 from hs_core.wanted import Wanted, WantedJob
 from hs_sim.machines.disk import Disk
 from hs_sim.machines.leases import Leases
@@ -500,6 +500,7 @@ class Agent:
         now = {report.job: report for report in machine.reports()}
         sent = self._sent
         changed = tuple([r for job, r in now.items() if differs(sent.get(job), r)])
+        changed = (*parting(sent, now, machine.last_words), *changed)
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         heard = machine.heard
         news = changed or gpus or heard != self._sent_heard

@@ -81,11 +81,7 @@ class Laws:
     def _work_conserving_over_servers(self) -> None:
         """Nobody waits for its turn, or for a home, while servers to which it could go have idle GPUs for all of it."""
         unable = self._world.controller.machine.unable
-        agents = [
-            agent
-            for agent in self._world.agents.values()
-            if agent.up and agent.connected and agent.name not in unable
-        ]
+        agents = [agent for agent in self._world.agents.values() if agent.up and agent.connected]
         there: dict[int, list[Part]] = {}
         for agent in self._world.agents.values():
             for part in agent.parts.values():
@@ -99,7 +95,11 @@ class Laws:
                 agent.name: self._with_memory(agent, row.spec.gpu_memory_bytes, row.id) for agent in agents
             }
             room = Counter(
-                agent.model for agent in agents if idle[agent.name] >= row.gpus and _suits(row, agent.model)
+                agent.model
+                for agent in agents
+                if idle[agent.name] >= row.gpus
+                and _suits(row, agent.model)
+                and agent.name not in unable(row.user)
             )
             if max(room.values(), default=0) < row.nodes:
                 continue

@@ -61,7 +61,8 @@ def _of(able: list[HostFacts], model: str, nodes: int) -> tuple[HostName, ...]:
 
 def _fits(host: HostFacts, job: JobFacts) -> bool:
     model = not job.gpu_types or host.model in job.gpu_types
-    return host.connected and host.accepts and host.starts and model and job.per_node <= host.gpus
+    starts = host.starts and host.name not in job.barred
+    return host.connected and host.accepts and starts and model and job.per_node <= host.gpus
 
 
 def _without(turn: Turn, moved: Mapping[JobId, object]) -> Turn:
