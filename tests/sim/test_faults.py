@@ -18,7 +18,7 @@ from hs_core.model import Job, OnPartition, Stored
 from hs_core.names import HostName, JobId
 from hs_core.policies import gandiva_fair
 from hs_sim import cases, faults
-from hs_sim.cases import case_of
+from hs_sim.cases import Case, case_of
 from hs_sim.cli import main
 from hs_sim.faults import Failure, explore, run_seed
 from hs_sim.machines.agent import Agent
@@ -33,6 +33,14 @@ AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
 ENOUGH = 400  # seeds, for a planted bug
+
+
+def roomy(case: Case) -> Case:
+    """All jobs fit beside one another into GPUs."""
+    specs = {job: replace(spec, gpu_memory_bytes=0) for job, spec in case.specs.items()}
+    jobs = tuple(replace(job, gpu_memory_bytes=0) for job in case.experiment.workload.jobs)
+    workload = replace(case.experiment.workload, jobs=jobs)
+    return replace(case, specs=specs, experiment=replace(case.experiment, workload=workload))
 
 
 def in_parts(seeds: range) -> pytest.MarkDecorator:
@@ -210,7 +218,7 @@ def test_bad_usage_is_refused(words, code, said, capsys):
 
 def test_a_fenced_job_whose_server_is_back_before_it_has_begun_afresh_goes_on_from_what_is_there(monkeypatch):
     """It had been given a place already: seed 65 with profiling runs, in which 3 ms are between its server's return and its start."""
-    case = case_of(65)
+    case = roomy(case_of(65))
     experiment = replace(case.experiment, policy="fft")
     monkeypatch.setattr(faults, "case_of", lambda _: replace(case, experiment=experiment))
     worlds: list[World] = []

@@ -186,7 +186,8 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     there = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs]
     missing += [job for job in there if job.passed_over and not job.ended]
     refused = [job for job in there if job.id in board.refused and job.refused_quanta > 1]
-    missing += [job for job in (*refused, *this.lacking) if not job.alive and job not in this.picks]
+    refused += [job for job in there if job in this.lacking]
+    missing += [job for job in refused if not job.alive and job not in this.picks]
     kept = sum(job.gang for job in coming)
     uncounted = [
         gpu for gpu, owner in this.claimed.items() if owner in board.turn.gangs and not board.usable(gpu)

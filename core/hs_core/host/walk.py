@@ -343,7 +343,7 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
 def _would_move(board: Board, job: HostedJob, gpus: Collection[GpuId], allowed: Collection[GpuId]) -> bool:
     """For want of memory elsewhere it would be bound to GPUs that it has been moved from, or so much more sought after than others that it would be: it had better wait for its turn."""
     usable = [gpu for gpu in board.gpus if board.usable(gpu)]
-    if len(allowed) == len(usable) or job.part or not fills(board):
+    if len(allowed) == len(usable) or set(gpus) == set(job.aim) or job.part or not fills(board):
         return False
     if set(gpus) == set(job.left):
         return True
