@@ -43,6 +43,18 @@ def test_a_job_runs_its_end_is_told_and_its_log_stays(daemon, controller, job, w
     assert daemon.stop() == 0
 
 
+def test_how_one_ended_that_is_no_longer_wanted_is_said_to_the_controller_that_ended_it(
+    daemon, controller, job
+) -> None:
+    """It may have saved what the controller had not heard of as it decided that."""
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    controller.want()
+    last = controller.wait_report(1, lambda r: r.exit, "its last words")
+    assert (last.phase, last.exit.signal) == (Phase.EXITED, signal.SIGTERM)
+
+
 def test_two_jobs_that_cannot_be_hooked_take_turns_in_the_freezer(daemon, controller, job) -> None:
     daemon.start()
     both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
