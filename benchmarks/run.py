@@ -38,6 +38,7 @@ BENCHMARKS = (
     "windows",
     "pools",
     "gang_bindings",
+    "device_memory",
     "gang_shares",
     "gpu",
 )
