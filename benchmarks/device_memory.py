@@ -3,7 +3,7 @@
 Whose turn it is decides the stride; memory decides who has to be parked for it, and where a job may be started ahead of its turn. Shares should not depend on that.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import fsum
 
 from hs_core.dice import roll
@@ -99,31 +99,57 @@ def launches(world: World) -> int:
     return sum(job.launches for job in world.truth.jobs.values())
 
 
-def main() -> None:
-    apart: list[float] = []
-    in_use = computed = without = 0.0
-    starts = starts_without = jobs = 0
-    for number in range(WORLDS):
-        experiment = draw(number)
+@dataclass(slots=True)
+class Sums:
+    """Over servers alike."""
+
+    servers: int = 0
+    jobs: int = 0
+    free: float = 0.0  # GPUs in use by jobs that need no memory
+    free_starts: int = 0
+    used: float = 0.0
+    computed: float = 0.0
+    starts: int = 0
+    apart: list[float] = field(
+        default_factory=list
+    )  # of each server, the user whom memory makes most difference
+
+    def add(self, experiment: Experiment) -> None:
         tight, free = World(experiment), World(roomy(experiment))
         crowded, roomier = tight.run(), free.run()
         users = list(experiment.workload.tickets)
-        apart.append(max(abs(had(crowded, user) - had(roomier, user)) for user in users))
-        in_use += fsum(had(crowded, user) for user in users)
-        without += fsum(had(roomier, user) for user in users)
-        computed += trained(crowded)
-        starts, starts_without = starts + launches(tight), starts_without + launches(free)
-        jobs += len(experiment.workload.jobs)
-    far = sum(gpus > FAR for gpus in apart)
-    apart.sort()
-    print(f"{WORLDS} servers, {jobs} jobs, quanta {FIRST} to {LAST}: GPUs in use, on average")
-    print(f"jobs that need no memory: {without / WORLDS:5.2f}; {starts_without} starts")
-    print(
-        f"jobs with their memory:   {in_use / WORLDS:5.2f}, of which they trained on {computed / WORLDS:.2f}; {starts} starts"
-    )
-    print(
-        f"the user of a server whom that makes most difference: {fsum(apart) / WORLDS:.3f} GPUs on average; more than {FAR} in {far} of {WORLDS}; "
-        f"one in ten above {apart[WORLDS * 9 // 10]:.2f}, most {apart[-1]:.2f}"
+        self.servers += 1
+        self.jobs += len(experiment.workload.jobs)
+        self.free += fsum(had(roomier, user) for user in users)
+        self.free_starts += launches(free)
+        self.used += fsum(had(crowded, user) for user in users)
+        self.computed += trained(crowded)
+        self.starts += launches(tight)
+        self.apart.append(max(abs(had(crowded, user) - had(roomier, user)) for user in users))
+
+    def say(self, what: str) -> None:
+        count = self.servers
+        self.apart.sort()
+        far = sum(gpus > FAR for gpus in self.apart)
+        print(f"{count} servers {what}, {self.jobs} jobs:")
+        print(f"  GPUs in use where jobs need no memory {self.free / count:.2f}, {self.free_starts} starts")
+        print(
+            f"  with their memory                     {self.used / count:.2f}, of which they trained on {self.computed / count:.2f}; {self.starts} starts"
+        )
+        print(
+            f"  the user of a server whom that makes most difference: {fsum(self.apart) / count:.3f} GPUs on average, more than {FAR} in {far} of {count}, most {self.apart[-1]:.2f}"
+        )
+
+
+def main() -> None:
+    ample, scarce = Sums(), Sums()
+    for number in range(WORLDS):
+        experiment = draw(number)
+        (scarce if experiment.cluster.pools[0].memory_bytes else ample).add(experiment)
+    print(f"Quanta {FIRST} to {LAST}, on average")
+    ample.say("whose host memory holds all that is parked")
+    scarce.say(
+        "of 64 and 128 GiB, half of it for what is parked: else a checkpoint is written, and the next turn costs a start"
     )
 
 

@@ -128,8 +128,9 @@ def test_a_host_that_forgets_how_much_its_gpus_hold_is_found_out(monkeypatch: py
 
 HALF_UP = ((1349, {}), (209, {"cuts": True}), (533, {"cuts": True}), (1193, {"deeds": True}))
 """Seeds in which two gangs over two servers each came up on one, and held the memory that the other needed there."""
-UNTOLD = ((673, {"cuts": True}), (3445, {}))
-"""In which a job without a process moved while its server, which had not heard of it, started it again and saved until what was to be fetched was gone."""
+UNTOLD = ((673, {"cuts": True}), (3445, {}), (6865, {"cuts": True}))
+"""In which a job without a process moved while its server, which had not heard of it, started it again and saved until what was to be fetched was gone; in the last one a
+part of a gang was to fetch what it found out later to have itself."""
 GONE = ((2425, {"deeds": True}),)
 """In which the last server of a pool was removed within a quantum, and a share there had been given for amends at its beginning."""
 

@@ -25,6 +25,9 @@ def want(board: Board, entry: WantedJob) -> None:
     else:
         taken_back = job.wanted.leave and not entry.leave
         job.wanted, job.dropped, job.next = entry, False, None
+        source = entry.source
+        if source is not None and not job.alive and _lies_here(entry) and source.step > job.checkpoint_step:
+            job.checkpoint_generation, job.checkpoint_step = source.generation, source.step
         deadlines.hurry(board, job)
         if taken_back:
             deadlines.stays_here(board, job)
@@ -47,16 +50,18 @@ def take_up(board: Board, entry: WantedJob) -> HostedJob:
     source = entry.source
     if source is None and not job.part:
         job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)
-    elif (
-        source is not None
-        and not source.is_sought
-        and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]
-        and _as_this_part(entry)
-    ):
-        job.checkpoint_generation, job.checkpoint_step = source.generation, source.step  # it lies here
+    elif source is not None and _lies_here(entry):
+        job.checkpoint_generation, job.checkpoint_step = source.generation, source.step
     board.jobs[entry.job] = job
     board.tell("arrived", f"wants {entry.gpus} GPUs", job)
     return job
+
+
+def _lies_here(entry: WantedJob) -> bool:
+    """What it goes on from was written here, by a part of its rank."""
+    source = entry.source
+    own = entry.nodes[entry.node_rank : entry.node_rank + 1]
+    return source is not None and not source.is_sought and source.peer in own and _as_this_part(entry)
 
 
 def _as_this_part(entry: WantedJob) -> bool:
