@@ -174,7 +174,7 @@ def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end
     daemon, controller, job, place, handed
 ) -> None:
     daemon.start()
-    epochs = {1: 100, 2: 30}  # so long that each is measured while it runs, also where a look takes its time
+    epochs = {1: 160, 2: 30}  # so long that each is measured while it runs, also where a look takes its time
     both = [job(n, *handed.command(many), env=handed.env) for n, many in epochs.items()]
     controller.want(*both, quantum_s=1.0)
     for number in (1, 2):

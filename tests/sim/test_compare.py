@@ -26,6 +26,7 @@ from hs_sim.metrics import MEASURED
 from hs_sim.model import Experiment
 from hs_sim.spread import Where, spread
 from hs_sim.writers import write_bytes
+from tests.sim.workload_files import NO_PLACE
 
 CONTRACT = (
     "policy", "finished", "jobs", "mean_jct_s", "median_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "ftf_mean", "ftf_max",
@@ -244,7 +245,7 @@ def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what
         assert said in shown
     assert load.read_text() == "not a workload"
     for path, said in (
-        ("/proc/no/x.png", "in /proc nothing can be made (no such file or directory); expected a place"),
+        ("/proc/no/x.png", f"{NO_PLACE}; expected a place"),
         ("/dev/full", "is no plain file; expected a place"),
         (f"{'x' * 300}.png", "file name too long; expected a place"),
         (f"{'x' * 250}.png", "file name too long; expected a place"),  # as it is named until it is whole

@@ -6,6 +6,7 @@ import pytest
 
 from hs_sim.cli import main
 from hs_sim.figures import FIGURES
+from tests.sim.workload_files import NO_PLACE
 
 
 @pytest.mark.slow
@@ -26,8 +27,8 @@ def test_every_number_of_the_paper_is_met(name: str, tmp_path: Path):
     [
         ("file", "{there} is no folder; expected a folder that can be written"),
         ("file/below", "{there} is no folder; expected a folder that can be written"),
-        ("/proc", "in /proc nothing can be made (no such file or directory); expected a folder"),
-        ("/proc/no/such", "in /proc nothing can be made"),
+        ("/proc", f"{NO_PLACE}; expected a folder"),
+        ("/proc/no/such", NO_PLACE),
         ("taken", "is a folder; expected a place that can be written"),
     ],
 )

@@ -1,7 +1,12 @@
 """Workload files of every format, as tests write them."""
 
 import json
+import os
 from pathlib import Path
+
+NO_PLACE = (
+    "/proc is not writable" if os.geteuid() else "in /proc nothing can be made (no such file or directory)"
+)
 
 TABLE = {
     model: {
