@@ -164,6 +164,7 @@ class Admin(Hosts):
         self._unable.of_all.forget(name)
         self._unbar(host=name)
         self._sent.pop(name, None)
+        self._newest_heard.pop(name, None)
         self._told.forget(name)
         self._asking.stale = True
         self._confirmed(name, now_s)
