@@ -244,6 +244,7 @@ class Ends(Starts):
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
         self._grounded.forget(row.id)
+        self._unable.for_memory.forget(row.id)
         self._unforked.forget_job(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)

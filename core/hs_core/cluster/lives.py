@@ -117,6 +117,7 @@ class Lives(Ends):
             why = (part.exit.why if part.exit is not None else part.note).rpartition(f"{CANNOT_START}: ")[2]
             self._cannot_start(row, host, why, now_s)
         elif reports.came_up(before, part):
+            self._unable.for_memory.forget(row.id)
             self._starts(row.user, host, now_s)
         if (
             reports.began_afresh(before, part)

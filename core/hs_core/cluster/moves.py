@@ -130,6 +130,9 @@ class Moves(Lives):
         for host in self._unable.of_all.over(now_s):
             self._book.touch(host)
             self._asking.stale = True
+        for job in self._unable.for_memory.over(now_s):
+            self._book.changed.add(job)
+            self._asking.stale = True
         for user, _ in self._unable.of_one.over(now_s):
             self._look_at_jobs_of(user)
             self._asking.stale = True
@@ -286,6 +289,7 @@ class Moves(Lives):
         yield from self._unforked.deadlines()
         yield from self._unable.of_all.deadlines()
         yield from self._unable.of_one.deadlines()
+        yield from self._unable.for_memory.deadlines()
         for job in self._book.moving:
             row = self._book.live[job]
             if row.move is not None:

@@ -345,7 +345,7 @@ class Sight:
             started=started or not here,
             held_up=here
             and all(part.phase in _WITHOUT_PROCESS for part in parts)
-            and any(map(reports.is_held_up, parts)),
+            and (row.id in self._unable.for_memory or any(map(reports.is_held_up, parts))),
             movable=free and (not started or reachable),
             going=_going(row),
             restartable=free and started,

@@ -9,6 +9,10 @@ from hs_core.reports import MEMORY_HELD, NO_ACCOUNT
 class Starts(Scenes):
     def _cannot_start(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         quantum_s = self.settings.quantum_s
+        if MEMORY_HELD in why:
+            self._unable.for_memory.stays(row.id, now_s, quantum_s, why)
+            self._book.changed.add(row.id)
+            self._asking.stale = True
         if NO_ACCOUNT in why or MEMORY_HELD in why:  # others' jobs may be smaller
             key = row.user, host
             if key in self._unable.of_one:

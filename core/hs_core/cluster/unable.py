@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from hs_core.cluster.stays import Stays
-from hs_core.names import HostName, UserName
+from hs_core.names import HostName, JobId, UserName
 
 
 class Unable:
@@ -11,7 +11,12 @@ class Unable:
 
     def __init__(self) -> None:
         self.of_all: Stays[HostName] = Stays()
-        self.of_one: Stays[tuple[UserName, HostName]] = Stays()  # they have no account of that user
+        self.of_one: Stays[tuple[UserName, HostName]] = (
+            Stays()
+        )  # they have no account of that user, or no memory for its jobs
+        self.for_memory: Stays[JobId] = (
+            Stays()
+        )  # jobs that found none where they were to be started, wherever that is
 
     def servers(self) -> set[HostName]:
         return {*self.of_all, *(host for _, host in self.of_one)}

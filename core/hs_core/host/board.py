@@ -20,7 +20,7 @@ from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue, exact
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import GpuId, JobId
-from hs_core.reports import Exit, Phase, Tier
+from hs_core.reports import MEMORY_HELD, Exit, Phase, Tier
 from hs_core.wanted import Lend, Turn
 
 STORY_LENGTH = 2_000
@@ -320,6 +320,9 @@ class Board:
             self.free_bytes += job.host_bytes
         job.host_bytes = 0
         job.stuck = job.held_up = ""
+        for other in self.jobs.values():
+            if MEMORY_HELD in other.start_why:
+                other.start_why, other.start_at_s = "", self.now_s
 
     def exited(self, job: HostedJob, exit_: Exit) -> None:
         if job.kill_why and not exit_.why:

@@ -220,6 +220,9 @@ def give_up(board: Board, this: Walk) -> None:
         ):
             job.waited_quanta = 0
             start_failed(board, job, f"the memory of its GPUs {MEMORY_HELD}")
+            job.start_at_s = max(
+                job.start_at_s, board.now_s + LONG_TURNS * board.quantum_s
+            )  # or once one is gone
             continue
         for other in half_up:
             if other.id > job.id and _has_lingered(board, other):
