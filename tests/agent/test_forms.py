@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (9, "891c961ab75c")
+FORM = (10, "80511aaac2bc")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:
