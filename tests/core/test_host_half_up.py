@@ -95,6 +95,22 @@ def test_one_of_the_hosts_own_that_waits_for_long_may_have_room_elsewhere() -> N
     assert report.phase is Phase.WAITING
 
 
+def test_who_has_given_up_is_started_as_soon_as_a_process_is_gone_and_not_as_another_gives_up() -> None:
+    sim = HostSim(1)
+    sim.job(1, memory_bytes=9 * GIB, ways=Ways(work_s=15 * 60.0))
+    sim.send()
+    sim.quanta(1)
+    for number in (2, 3):
+        sim.job(number, user="B", memory_bytes=9 * GIB)
+    sim.send()
+    sim.quanta(12)
+    waits = [sim.machine.report(JobId(number)).note for number in (2, 3)]
+    assert all(note.startswith(CANNOT_START) for note in waits), waits
+    sim.quanta(3)
+    assert sim.phases()[1] == "exited"
+    assert "running" in (sim.phases()[2], sim.phases()[3])
+
+
 # --- what a swap moves
 
 

@@ -309,6 +309,8 @@ class Board:
 
     def gone(self, job: HostedJob) -> None:
         """There is no process any more: nothing binds it."""
+        if job.alive:
+            self._look_for_memory_again()
         job.free(self.now_s)
         job.launched_s = None
         job.gpus = ()
@@ -320,9 +322,11 @@ class Board:
             self.free_bytes += job.host_bytes
         job.host_bytes = 0
         job.stuck = job.held_up = ""
-        for other in self.jobs.values():
-            if MEMORY_HELD in other.start_why:
-                other.start_why, other.start_at_s = "", self.now_s
+
+    def _look_for_memory_again(self) -> None:
+        for job in self.jobs.values():
+            if MEMORY_HELD in job.start_why:
+                job.start_why, job.start_at_s = "", self.now_s
 
     def exited(self, job: HostedJob, exit_: Exit) -> None:
         if job.kill_why and not exit_.why:

@@ -7,7 +7,7 @@ from hs_core.host.walk import Walk, fills
 from hs_core.reports import MEMORY_HELD
 
 LONG_TURNS = 9  # that one of the host's own waits for memory that nobody leaves
-PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one
+PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one, or for their memory before it gives up
 
 
 def give_up(board: Board, this: Walk) -> None:
@@ -28,9 +28,8 @@ def give_up(board: Board, this: Walk) -> None:
         ):
             job.waited_quanta = 0
             start_failed(board, job, f"the memory of its GPUs {MEMORY_HELD}")
-            job.start_at_s = max(
-                job.start_at_s, board.now_s + LONG_TURNS * board.quantum_s
-            )  # or once one is gone
+            # Or once a process is gone.
+            job.start_at_s = max(job.start_at_s, board.now_s + LONG_TURNS * board.quantum_s)
             continue
         for other in half_up:
             if other.id > job.id and _has_lingered(board, other):

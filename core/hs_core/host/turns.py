@@ -43,7 +43,7 @@ def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
         job.passed_over, job.back_at_s = False, None
-        if job.part and (job.begun_ahead or _waits_for_others(board, job)):
+        if job.part and (job.begun_ahead or _comes_up_for_long(board, job)):
             job.in_turn = False
             job.free(board.now_s)  # somebody else may have a use for its GPUs
         if not has_turn(board, job):
@@ -107,7 +107,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     park(board, this)
 
 
-def _waits_for_others(board: Board, part: HostedJob) -> bool:
+def _comes_up_for_long(board: Board, part: HostedJob) -> bool:
     """It has been on its way for a whole quantum: its other hosts have no room for theirs yet, perhaps."""
     if part.phase is not Phase.STARTING or not part.occupying or not may_start_ahead(board, part):
         return False
