@@ -62,6 +62,8 @@ class Adoption:
             key = folder.parse_key(path.name)
             if key is not None and key not in kept:  # else it is forgotten when it is lent no longer
                 await self._one(Folder(path, key), known.get(key), remembers=remembers)
+        for key in sorted(await asyncio.to_thread(self._launcher.without_folder)):
+            await self._jobs.end_without_folder(key)
         for key, report in known.items():
             if has_process(report) and not self._launcher.folder(key).path.exists():
                 self._without_trace(key)

@@ -356,6 +356,15 @@ class Jobs:
             await asyncio.sleep(CONTROL_POLL_S)
         log.error("a job that nobody remembers does not end", job=job, epoch=epoch, shim=shim.pid)
 
+    async def end_without_folder(self, key: Key) -> None:
+        """One whose folder is gone, so that nothing can be said to its shim any more."""
+        log.warning("a job whose folder is gone is ended", job=key.job, epoch=key.epoch)
+        shim = await asyncio.to_thread(self.launcher.running_shim, self.launcher.folder(key))
+        if shim is not None:
+            procs.send(shim, signal.SIGKILL)
+        if not await asyncio.to_thread(self.launcher.kill_leftovers, key):
+            log.error("a job whose folder is gone does not end", job=key.job, epoch=key.epoch)
+
     async def end_all(self, grace_s: float) -> None:
         for key, running in list(self.running.items()):
             running.with_agent = running.pidfd >= 0

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -229,24 +229,19 @@ class Launcher:
         state = folder.shim_state()
         if state is not None:
             return state.shim if procs.alive(state.shim) else None
-        script, argument = Path(shim.__file__).name.encode(), str(folder.path).encode()
-        alike: dict[int, procs.Stat] = {}
-        for found in procs.everybody():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
-                    continue  # anybody can call themselves a shim
-                words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
-                if (
-                    len(words) > 2
-                    and words[-2] == argument
-                    and Path(os.fsdecode(words[-3])).name.encode() == script
-                ):
-                    alike[found.pid] = found
+        alike = {found.pid: found for found, path in _like_shims() if path == folder.path}
         for found in alike.values():
             # What it has forked and has not become another program yet is in its session, or below it.
             if found.session == found.pid and found.ppid not in alike:
                 return procs.Identity(found.pid, found.start, procs.boot_id())
         return None
+
+    def without_folder(self) -> set[Key]:
+        """Jobs that run on where somebody has taken their folders away."""
+        names = {path.name for _, path in _like_shims() if path.parent == self.jobs}
+        keys = set(map(parse_key, names | cgroup.names(self.groups))) - {None}
+        there = {key for key in keys if key is not None and not self.folder(key).path.exists()}
+        return {key for key in there if str(key) in names or self.group(key).procs()}
 
     def group(self, key: Key) -> cgroup.JobCgroup:
         return cgroup.reopen(self.groups, str(key))
@@ -294,6 +289,18 @@ def _make_folder(path: Path, *, parents: bool = True) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     with contextlib.suppress(PermissionError):
         path.chmod(0o711)
+
+
+def _like_shims() -> Iterator[tuple[procs.Stat, Path]]:
+    """Shims of whichever agent, and what they have forked and has not become another program yet; with their jobs' folders."""
+    script = Path(shim.__file__).name.encode()
+    for found in procs.everybody():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
+                continue  # anybody can call themselves a shim
+            words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
+            if len(words) > 2 and Path(os.fsdecode(words[-3])).name.encode() == script:
+                yield found, Path(os.fsdecode(words[-2]))
 
 
 def shim_command(folder: Path) -> list[str]:

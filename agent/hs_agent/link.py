@@ -73,6 +73,9 @@ class Side(Protocol):
     @property
     def peer_address(self) -> str: ...
 
+    @property
+    def setup(self) -> str: ...
+
     def reports(self) -> tuple[JobReport, ...]: ...
 
     def last_words(self) -> tuple[JobReport, ...]: ...
@@ -291,6 +294,7 @@ class _Connection:
             warnings=self.side.warnings,
             peer=self.side.peer_address,
             memory_bytes=memory_bytes(self.config.cgroup_root),
+            setup=self.side.setup,
             said_s=boot_s(),
         )
         hello, left_bytes = [first], MAX_REPORTS_BYTES

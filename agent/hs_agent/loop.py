@@ -398,6 +398,10 @@ class Agent:
         return self.devices.description
 
     @property
+    def setup(self) -> str:
+        return self.memory.setup
+
+    @property
     def peer_address(self) -> str:
         return self.door.address
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class Memory:
     def __init__(self, state_dir: Path) -> None:
         self.path = _host_json(state_dir)
         self._place = _place(state_dir)
+        self.setup = _setup(state_dir)
         self._synced_s = 0.0
         self._last = b""
 
@@ -89,6 +91,17 @@ class Memory:
         self._last = data
         if sync:
             self._synced_s = now_s
+
+
+def _setup(state_dir: Path) -> str:
+    """Drawn with this folder. A controller that knew this server by another one learns that what lay here is gone."""
+    path = state_dir / "setup.json"
+    known = (read_json(path) or {}).get("setup")
+    if isinstance(known, str) and known:
+        return known
+    drawn = secrets.token_hex(8)
+    write_atomically(path, json.dumps({"setup": drawn}).encode())
+    return drawn
 
 
 def _host_json(state_dir: Path) -> Path:

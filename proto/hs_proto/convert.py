@@ -362,6 +362,7 @@ def to_host(hello: agent_pb2.Hello) -> model.Host:
         warnings=tuple(text[:MOST_WARNING_CHARS] for text in hello.warnings[:MOST_WARNINGS]),
         version=_label(hello.version, "version"),
         peer=_label(hello.peer, "peer"),
+        setup=_label(hello.setup, "setup"),
         memory_bytes=hello.memory_bytes if hello.memory_bytes < 1 << 63 else 0,
     )
 

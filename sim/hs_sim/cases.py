@@ -11,7 +11,7 @@ from hs_core.names import HostName, UserName
 from hs_core.policies import find
 from hs_sim.cluster import servers
 from hs_sim.elastic import declared_rates
-from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, TRADE_MOMENT, Fault, FaultPlan, Kind
+from hs_sim.machines.trouble import DEEDS, LOSSES, MISHAPS, ON_A_HOST, TRADE_MOMENT, Fault, FaultPlan, Kind
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 from hs_sim.traders import with_traders
 
@@ -402,6 +402,25 @@ def with_cuts(case: Case) -> Case:
         fence_after_s=dice.choice([5.0, 12.0, 20.0]),
         plan=FaultPlan(faults=tuple(faults)),
         moving=dice.choice([0.1, 0.3]) / (TRADERS_JOBS if case.trades else 1),
+    )
+
+
+def with_losses(case: Case) -> Case:
+    """The same trouble, and servers that come back with empty disks, and agents that have forgotten all that they knew of their jobs."""
+    dice = roll(case.experiment.seed, "losses")
+    hosts = [name for name, _ in servers(case.experiment.cluster)]
+    losses = [_loss(dice, hosts) for _ in range(dice.randint(1, 3))]
+    return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *losses)))
+
+
+def _loss(dice: Random, hosts: Sequence[HostName]) -> Fault:
+    return Fault(
+        kind=dice.choice(LOSSES),
+        at_s=dice.uniform(1.0, TROUBLE_S),
+        host=dice.choice(hosts),
+        when=dice.choice(["", "", "Launch", "Fetch", "Forget", "Suspend", "Checkpoint"]),
+        nth=dice.randint(1, 4),
+        after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 2.0, 3.0]),
     )
 
 

@@ -18,7 +18,7 @@ from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_core.host import HostConfig
 from hs_core.policy import Policy
-from hs_sim.cases import QUANTUM_S, TROUBLE_S, case_of, with_cuts, with_deeds
+from hs_sim.cases import QUANTUM_S, TROUBLE_S, case_of, with_cuts, with_deeds, with_losses
 from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
@@ -54,9 +54,11 @@ def run_seed(
     *,
     deeds: bool = False,
     cuts: bool = False,
+    losses: bool = False,
     thinks: bool = False,
 ) -> Failure | None:
-    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links.
+    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links. `losses`: disks
+    and memories are lost.
 
     `thinks`: where the seed says so the controller goes on while its policy decides.
     """
@@ -65,6 +67,8 @@ def run_seed(
         case = with_cuts(case)
     if deeds:
         case = with_deeds(case)
+    if losses:
+        case = with_losses(case)
     world = World(
         case.experiment,
         faults=case.plan,
@@ -106,9 +110,10 @@ def explore(
     enough: int | None = None,
     deeds: bool = False,
     cuts: bool = False,
+    losses: bool = False,
 ) -> list[Failure]:
     """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
-    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds, cuts=cuts)
+    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds, cuts=cuts, losses=losses)
     return list(islice((failure for failure in each if failure is not None), enough))
 
 
@@ -119,9 +124,10 @@ def each_seed(
     prepare: Callable[[World], None] | None = None,
     deeds: bool = False,
     cuts: bool = False,
+    losses: bool = False,
 ) -> Iterator[Failure | None]:
     """What each came to, one after the other, as soon as it is known."""
-    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts, thinks=True)
+    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts, losses=losses, thinks=True)
     if processes <= 1:
         yield from map(look, seeds)
         return
@@ -149,6 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="what goes wrong are links, again and again, while jobs save often into folders that all servers see; in one seed of four all else besides",
     )
+    parser.add_argument(
+        "--losses",
+        action="store_true",
+        help="servers come back with empty disks, and agents that have forgotten all that they knew of their jobs",
+    )
     options = parser.parse_args(arguments)
     limits = (("seeds", 1, 10**6), ("first", 0, 10**12), ("processes", 1, 1024))
     for name, least, most in limits:
@@ -157,7 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise RefusedError(f"--{flag}: {value}; expected {least} to {most}")
     seeds = range(options.first, options.first + options.seeds)
     broken = 0
-    each = each_seed(seeds, processes=options.processes, deeds=options.deeds, cuts=options.cuts)
+    each = each_seed(
+        seeds, processes=options.processes, deeds=options.deeds, cuts=options.cuts, losses=options.losses
+    )
     console = Console(stderr=True)
     with Progress(
         console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal

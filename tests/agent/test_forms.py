@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (10, "80511aaac2bc")
+FORM = (11, "9c5d7c25960c")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

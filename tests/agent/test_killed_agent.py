@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -274,3 +275,32 @@ def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the
     memory.write_text(json.dumps(kept))
     daemon.start()
     controller.wait_report(1, lambda r: r.checkpoint_bytes == 305, "it has been weighed")
+
+
+@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
+@pytest.mark.parametrize("shim_lives", [True, False])
+def test_jobs_whose_state_folder_was_taken_away_are_ended_and_the_controller_is_told_that_it_is_another(
+    daemon, controller, job, wait_for, shim_lives: bool
+) -> None:
+    folder = counting(daemon, controller, job)
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    daemon.kill()
+    if not shim_lives:
+        procs.send(state.shim, signal.SIGKILL)
+        wait_for(lambda: not procs.alive(state.shim), "the shim is gone")
+        assert procs.alive(state.job)
+    controller.want()
+    shutil.rmtree(daemon.place / "state")
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    if shim_lives or not daemon.config.read_text().count('cgroup = "none"'):
+        assert not procs.alive(state.shim)
+        assert not procs.alive(state.job)
+    else:
+        procs.send(state.job, signal.SIGKILL)  # nobody can tell whose it is
+    before, after = (hello.setup for hello in controller.hellos)
+    assert len({before, after, ""}) == 3
+    daemon.kill()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 3, "another agent is there")
+    assert controller.hellos[2].setup == after, "it is still the same folder"

@@ -111,10 +111,10 @@ def test_an_unknown_word_is_refused_with_the_known_ones() -> None:
 def test_a_host_is_as_its_agent_says() -> None:
     gpus = [common_pb2.Gpu(id="a", model="V100", memory_bytes=16 << 30)]
     hello = agent_pb2.Hello(
-        host="h", boot_id="b", version="1", gpus=gpus, peer="h:7444", memory_bytes=64 << 30
+        host="h", boot_id="b", version="1", gpus=gpus, peer="h:7444", memory_bytes=64 << 30, setup="s"
     )
     host = convert.to_host(hello)
-    assert (host.name, host.boot_id, host.version, host.peer) == ("h", "b", "1", "h:7444")
+    assert (host.name, host.boot_id, host.version, host.peer, host.setup) == ("h", "b", "1", "h:7444", "s")
     assert host.memory_bytes == 64 << 30
     hello.memory_bytes = (1 << 64) - 1
     assert convert.to_host(hello).memory_bytes == 0, "nonsense is as if nothing was said"
@@ -146,7 +146,7 @@ def test_gpus_that_make_no_sense_are_refused(gpus: list[dict[str, Any]], why: st
 
 def test_what_a_host_says_of_itself_has_a_bound() -> None:
     gpus = [common_pb2.Gpu(id="a", model="V100")]
-    for field in ("boot_id", "version", "peer"):
+    for field in ("boot_id", "version", "peer", "setup"):
         with pytest.raises(RefusedError, match=f"{field}: .*at most 256 printable"):
             convert.to_host(agent_pb2.Hello(host="h", gpus=gpus, **{field: "x" * 257}))
     host = convert.to_host(agent_pb2.Hello(host="h", gpus=gpus, warnings=["x" * 5000] * 100))

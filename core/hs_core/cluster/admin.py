@@ -159,24 +159,7 @@ class Admin(Hosts):
         still = f" by force, and {_which(may_run)} may still run there" if may_run else ""
         text = f"{event.by} removed {name}{still}"
         self._deed(now_s, "host-removed", text, by=event.by, user=event.by, host=name)
-        self._connected.discard(name)
-        self._absent.forget(name)
-        self._unable.of_all.forget(name)
-        self._unbar(host=name)
-        self._sent.pop(name, None)
-        self._newest_heard.pop(name, None)
-        self._told.forget(name)
-        self._asking.stale = True
-        self._confirmed(name, now_s)
-        lenders = sorted(self._book.lent.get(name, ()))
-        self._book.drop_host(name)
-        self._event.hosts.add(name)
-        for row in there:
-            self._lost_at(row, name, f"{name} was removed", now_s)
-        for job in lenders:
-            lent = self._book.live.get(job)
-            if lent is not None and lent.stored is not None and name in lent.stored.hosts:
-                self._source_removed(lent.id, name, now_s)
+        self._forget_host(name, f"{name} was removed", now_s)
 
     def _may_run(self, name: HostName) -> tuple[JobId, ...]:
         """Jobs of which there is a process on a server that is away, or may be one by now."""
@@ -197,16 +180,6 @@ class Admin(Hosts):
                 f"{self.settings.lease_s:g} s, or remove it by force (hsctl node remove --force)",
                 Kind.CONFLICT,
             )
-
-    def _source_removed(self, job: JobId, name: HostName, now_s: float) -> None:
-        row = self._book.live[job]
-        assert row.stored is not None
-        if row.cancelled_by or reports.taken_up(row):
-            # A server that wrote one part of it and took up another has both.
-            apart = row.cancelled_by or row.portions or row.stored.copies
-            self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
-        else:
-            self._give_up_source(row, f"{name} was removed", now_s)
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 

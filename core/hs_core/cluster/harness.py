@@ -57,7 +57,7 @@ RESTORED = 1000
 class World:
     """Drives a machine by lines of text and says what came of each.
 
-        user alice 100                     host n1 V100:4 [boot=b2 memory=64] [7:0=running …]   leave n1
+        user alice 100                     host n1 V100:4 [boot=b2 memory=64 setup=s2] [7:0=running …]   leave n1
         submit alice train gpus=2 count=3 after=1:ok array_limit=2 gpu_types=V100 retry_max=1 …
         cancel|pause|unpause alice 1 2     report n1 1:0=running gpu_s=8 step=40      report n1 1:0=exited code=1
         gpus n1 sick=1                     tick          why 1          jobs           restart
@@ -177,14 +177,14 @@ class World:
                 return JobsUnpaused(now_s=now_s, by=UserName(words[0]), jobs=_ids(words[1:]))
             case "host":
                 model, gpus = words[1].split(":")
-                own = ("boot=", "peer=", "memory=")
+                own = ("boot=", "peer=", "memory=", "setup=")
                 said = dict(word.split("=", 1) for word in words[2:] if word.startswith(own))
                 rest = [word for word in words[2:] if not word.startswith(own)]
                 at = rest.index("last") if "last" in rest else len(rest)
                 told, last_words = _reports(rest[:at]), _reports(rest[at + 1 :])
                 boot, memory = said.get("boot", "boot-1"), int(said.get("memory", 0))
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
-                host = replace(host, memory_bytes=memory * GiB)
+                host = replace(host, memory_bytes=memory * GiB, setup=said.get("setup", ""))
                 return HostJoined(
                     now_s=now_s, host=host, reports=told, last_words=last_words, said_s=now_s + self.ahead_s
                 )

@@ -27,10 +27,14 @@ class Hosts(Moves):
                 f"host {host.name!r}: it has {models or 'no GPU'}; GPUs of one model were expected"
             )
         old = self._book.hosts.get(host.name)
+        anew = old is not None and _is_set_up_anew(event, old)
+        if anew:
+            self._forget_host(host.name, f"{host.name} was set up anew", now_s, comes_back=True)
         if old is not None:
             # Not the agent's to say.
-            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus, datasets=old.datasets)
-        if host != old:
+            datasets = () if anew else old.datasets
+            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus, datasets=datasets)
+        if anew or host != old:
             self._book.put_host(host)
             self._event.hosts.add(host.name)
         self._connected.add(host.name)
@@ -44,6 +48,7 @@ class Hosts(Moves):
         self._asking.stale = True
         gpus, had = (f"{len(one.gpus)} {one.model}" for one in (host, old or host))
         changed = f"; it had {had}" if had != gpus else ""
+        changed += "; it was set up anew, and what lay there is gone" if anew else ""
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
         self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
@@ -280,6 +285,47 @@ class Hosts(Moves):
         self._restless.add(host.name)
         self._asking.stale = True
 
+    def _forget_host(self, name: HostName, why: str, now_s: float, *, comes_back: bool = False) -> None:
+        """Nothing is left of what was there: neither processes nor checkpoints. `comes_back`: with nothing, at once."""
+        self._connected.discard(name)
+        self._absent.forget(name)
+        self._unable.of_all.forget(name)
+        self._unbar(host=name)
+        self._sent.pop(name, None)
+        self._newest_heard.pop(name, None)
+        self._told.forget(name)
+        self._asking.stale = True
+        self._confirmed(name, now_s)
+        lenders = sorted(self._book.lent.get(name, ()))
+        there = self._book.at(name)
+        self._book.drop_host(name)
+        self._event.hosts.add(name)
+        for row in there:
+            self._lost_at(self._without_its_part(row, name) if comes_back else row, name, why, now_s)
+        for job in lenders:
+            lent = self._book.live.get(job)
+            if lent is not None and lent.stored is not None and name in lent.stored.hosts:
+                self._source_gone(lent, why, now_s)
+
+    def _without_its_part(self, row: Job, host: HostName) -> Job:
+        """A gang ends later, and its server, which is in no book now, is back by then: what is left of its newest checkpoint is known now. In a folder that its user named it need not be gone."""
+        part = row.reports.get(host)
+        if part is None or part.checkpoint_generation < 0 or row.spec.checkpoint_dir:
+            return row
+        gone = replace(part, checkpoint_generation=-1, checkpoint_step=-1, fallbacks=part.fallbacks + 1)
+        left = replace(row, reports={**row.reports, host: gone})
+        if row.portions or len(row.hosts) == 1:
+            return left
+        return replace(left, stored=self._newest(row), origin=None)
+
+    def _source_gone(self, row: Job, why: str, now_s: float) -> None:
+        if row.cancelled_by or reports.taken_up(row):
+            # A server that wrote one part of it and took up another has both.
+            apart = row.cancelled_by or row.portions or (row.stored is not None and row.stored.copies)
+            self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
+        else:
+            self._give_up_source(row, why, now_s)
+
     def _host_left(self, event: HostLeft) -> None:
         name = event.host
         if name not in self._connected:
@@ -430,6 +476,12 @@ class Hosts(Moves):
         state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
         portions = row.portions if hosts else ()
         self._put(replace(again, stored=rest, hosts=hosts, portions=portions, state=state), now_s)
+
+
+def _is_set_up_anew(event: HostJoined, old: Host) -> bool:
+    """Its agent remembers nothing, and was not made to forget: its state folder is another one. That its name is still the same says no more than that of one that was removed."""
+    remembers = event.reports or event.last_words
+    return bool(old.setup and event.host.setup not in ("", old.setup) and not remembers)
 
 
 def _as_laid(row: Job, said: Unheard) -> Unheard:

@@ -356,6 +356,8 @@ def _also(row: Job, generation: int) -> tuple[HostName, ...]:
         return ()
     if spans(row.spec):  # whose parts are alike anyway
         return ()
+    if origin.is_at(row.hosts):
+        return origin.also
     wrote = tuple(name if name in row.hosts else HostName("") for name in origin.hosts)
     return wrote if any(wrote) and wrote != row.hosts else ()
 
@@ -485,6 +487,14 @@ def went_on_from(row: Job, stored: Stored) -> bool:
         return True
     written = all(part.checkpoint_generation > stored.generation for part in parts)
     return written and any(_has_let_go(part, stored) for part in parts)
+
+
+def looks_at_home(row: Job, home: tuple[HostName, ...]) -> bool:
+    """Its server has forgotten it, and may have a newer checkpoint than is known, which no other would find: it is to start there once more."""
+    stored = row.stored
+    return bool(
+        stored is not None and stored.surpassed and stored.is_at(home) and not row.spec.checkpoint_dir
+    )
 
 
 def _has_let_go(part: JobReport, stored: Stored) -> bool:

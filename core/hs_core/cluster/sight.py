@@ -325,6 +325,7 @@ class Sight:
         grounded = started and row.id in self._grounded
         leaves = not started or (not grounded and all(map(reports.can_leave, parts)))
         free = here and row.move is None and not row.paused and not stays and leaves
+        looks = here and not started and reports.looks_at_home(row, hosts)
         return _facts(
             id=row.id,
             user=row.user,
@@ -342,11 +343,11 @@ class Sight:
             job_class=self.class_of(row),
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
-            started=started or not here,
+            started=started or looks or not here,
             held_up=here
             and all(part.phase in _WITHOUT_PROCESS for part in parts)
             and (row.id in self._unable.for_memory or any(map(reports.is_held_up, parts))),
-            movable=free and (not started or reachable),
+            movable=free and not looks and (not started or reachable),
             going=_going(row),
             restartable=free and started,
             rooted=grounded or any(map(reports.cannot_leave, parts)),

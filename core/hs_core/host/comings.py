@@ -1,5 +1,6 @@
 """Before a job may be started here, and before it leaves for another host: its rendezvous, its checkpoint."""
 
+from dataclasses import replace
 from math import inf
 
 from hs_core.events.host import CheckpointFetched, Fetch, Reserve
@@ -27,11 +28,11 @@ def prepare(board: Board, job: HostedJob) -> None:
     if job.reserves and board.now_s >= job.reserve_at_s:
         job.reserve_at_s = board.now_s + RESERVE_AGAIN_S
         board.out.append(Reserve(job=job.id, epoch=job.wanted.epoch))
-    source = job.wanted.source
+    source = job.source
     if job.needs_fetch and job.fetching != source and board.now_s >= job.fetch_at_s and not job.wanted.leave:
         assert source is not None
         job.fetching = source
-        board.out.append(Fetch(wanted=job.wanted))
+        board.out.append(Fetch(wanted=replace(job.wanted, source=source)))
         board.tell("fetching", f"fetches {source.text}", job)
 
 
@@ -99,7 +100,7 @@ def fetched(board: Board, job: HostedJob, event: CheckpointFetched) -> None:
     if job.alive or job.ended:
         return
     generation, step = event.generation, event.step
-    job.fetching, job.fetch_why, job.fetch_fails = None, "", 0
+    job.fetching, job.fetch_why, job.fetch_fails, job.looks = None, "", 0, False
     job.checkpoint_generation, job.checkpoint_step = generation, step
     job.checkpoint_bytes = event.size_bytes or job.checkpoint_bytes
     job.step = max(job.step, step)

@@ -16,7 +16,7 @@ from hs_core.reports import (
     Tier,
     report_with,
 )
-from hs_core.wanted import Source, WantedJob
+from hs_core.wanted import NOBODY, Source, WantedJob
 
 _says = maker(JobReport)
 
@@ -129,6 +129,7 @@ class HostedJob(_Named):
     tier: Tier = Tier.NONE
     checkpoint_step: int = -1
     checkpoint_generation: int = -1
+    looks: bool = False  # it ran before, and its checkpoint is here or nowhere, but this host remembers none: whether there is one in its folder is looked for
     checkpoint_bytes: int = 0  # of the newest that was weighed: what is written next is about as large
     began_step: int = -1  # where this process began; -1: that is not known yet
     fallbacks: int = 0  # a process found that one torn or gone …
@@ -164,9 +165,16 @@ class HostedJob(_Named):
         return 0 < self.wanted.last_step <= self.step
 
     @property
+    def source(self) -> Source | None:
+        """What it is to go on from, where this host does not know it to be its own."""
+        if self.wanted.source is None and self.looks:
+            return Source(peer=NOBODY, epoch=self.wanted.epoch, generation=0, step=0)
+        return self.wanted.source
+
+    @property
     def needs_fetch(self) -> bool:
         """What it goes on from lies elsewhere, and nothing as new lies here."""
-        source = self.wanted.source
+        source = self.source
         return source is not None and not self.alive and self.checkpoint_step < source.step
 
     @property
@@ -183,7 +191,7 @@ class HostedJob(_Named):
         """Why it is not started, GPUs apart."""
         if self.alive or self.ended:
             return "has done its portion, and waits for the other copies" if self.portion_done else ""
-        source = self.wanted.source
+        source = self.source
         if source is not None and self.needs_fetch:
             why = self.fetch_why
             return f"{CANNOT_FETCH} {source.text}: {why}" if why else f"waits for {source.text}"

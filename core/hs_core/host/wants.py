@@ -50,6 +50,7 @@ def take_up(board: Board, entry: WantedJob) -> HostedJob:
     source = entry.source
     if source is None and not job.part:
         job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)
+        job.looks = entry.restarts > 0 and entry.copy < 0 and job.checkpoint_generation < 0
     elif source is not None and _lies_here(entry):
         job.checkpoint_generation, job.checkpoint_step = source.generation, source.step
     board.jobs[entry.job] = job
@@ -103,6 +104,7 @@ def bury(board: Board, job: HostedJob) -> None:
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
         heir.checkpoint_bytes = job.checkpoint_bytes
+        heir.looks = job.looks
 
 
 def found(board: Board, event: ExitFound) -> None:

@@ -61,6 +61,7 @@ class Host:
     gpus: tuple[Gpu, ...]
     warnings: tuple[str, ...] = ()
     version: str = ""
+    setup: str = ""  # drawn when its agent's state folder was made: with another one than before, nothing is left of what lay there; empty: not known
     peer: str = ""  # where its agent serves other agents ("10.0.0.2:7444"); empty: nowhere, so no job spans or leaves it
     memory_bytes: int = 0  # for all its jobs together, as its agent said when it came; 0: not known
     # An administrator's words: kept by the controller, not the agent's to say.

@@ -160,6 +160,7 @@ class Hello(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     DIALECT_FIELD_NUMBER: _builtins.int
     SAID_S_FIELD_NUMBER: _builtins.int
+    SETUP_FIELD_NUMBER: _builtins.int
     LAST_WORDS_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
@@ -176,6 +177,8 @@ class Hello(_message.Message):
     """the form of messages that it knows (hs_proto.dialect)"""
     said_s: _builtins.float
     """the host's boot clock when this was said"""
+    setup: _builtins.str
+    """drawn when the agent's state folder was made: by another one than before, what lay there is gone"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -201,11 +204,12 @@ class Hello(_message.Message):
         process: _builtins.str = ...,
         dialect: _builtins.str = ...,
         said_s: _builtins.float = ...,
+        setup: _builtins.str = ...,
         last_words: _abc.Iterable[_common_pb2.JobReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "dialect", b"dialect", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "said_s", b"said_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "dialect", b"dialect", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "last_words", b"last_words", "memory_bytes", b"memory_bytes", "more", b"more", "peer", b"peer", "process", b"process", "said_s", b"said_s", "setup", b"setup", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

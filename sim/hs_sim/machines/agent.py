@@ -67,6 +67,7 @@ class Agent:
         self.memory_bytes = 0  # that it says its host has; 0: it says nothing
         self.remembers = False  # keeps what it saves, event by event: it may be killed soon
         self.boots = 1
+        self.setups = 1  # of its disk
         self.boot_s = 0.0  # when its clock was zero
         self.life = 0
         self.handled = 0  # events
@@ -92,6 +93,10 @@ class Agent:
         self._wanted: frozenset[JobId] = frozenset()
         self._lent: frozenset[tuple[JobId, int, int]] = frozenset()  # job, epoch, generation
         self._newest = (-1, -1)  # of what was wanted
+
+    @property
+    def setup(self) -> str:
+        return f"setup-{self.setups}"
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -129,7 +134,10 @@ class Agent:
                 elif part.exit is None:
                     part.gang.kill(part)
             elif key not in known:
-                part.gang.kill(part)  # nobody remembers it
+                del self.parts[key]  # nobody remembers it
+                # The others of its gang end badly by that, and that it was there nobody may have heard.
+                part.gang.job.kills += part.gang.nodes > 1
+                part.gang.end(part, Exit(signal=9), silently=True)
         for key, report in known.items():
             if not report.gpus or key in self.parts or key in ended:
                 continue
@@ -172,6 +180,14 @@ class Agent:
         self._saved, self._saved_launching = None, ()
         self.parts.clear()
         self.disk.wipe()
+        self._newest = (-1, -1)
+        self.setups += 1
+
+    def forget(self) -> None:
+        """What it has saved is damaged, and set aside. Its jobs go on, until the next agent finds them and remembers none."""
+        if self.up:
+            self.kill()
+        self._saved, self._saved_launching = None, ()
         self._newest = (-1, -1)
 
     def pause(self, seconds: float) -> None:
@@ -410,6 +426,7 @@ class Agent:
         host = Host(
             name=self.name,
             boot_id=f"boot-{self.boots}",
+            setup=self.setup,
             gpus=self.gpus,
             peer=f"{self.name}:7444",
             memory_bytes=self.memory_bytes,

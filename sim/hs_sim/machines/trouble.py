@@ -28,6 +28,10 @@ class Kind(StrEnum):
     GPU_LOST = "gpu-lost"  # and back after a while
     DISK_FULL = "disk-full"  # for checkpoints
     CLOCK_JUMP = "clock-jump"  # the time of day where the controller is, by `for_s`, forwards or backwards
+    SET_UP_ANEW = "set-up-anew"  # a server comes back with an empty disk, and under its name
+    AGENT_FORGETS = (
+        "agent-forgets"  # and is started again: what it remembers is damaged; its jobs are there still
+    )
     REPEATS = "repeats"  # messages come again, also after newer ones
     # What people ask for (`machines.deeds`).
     HOST_DRAINED = "host-drained"  # with a deadline, `deadline_s` from then, if there is one
@@ -51,7 +55,8 @@ DEEDS = (
     Kind.TICKETS_SET,
     Kind.POLICY_SET,
 )
-MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, Kind.USER_LEFT})
+LOSSES = (Kind.SET_UP_ANEW, Kind.AGENT_FORGETS)
+MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, *LOSSES, Kind.USER_LEFT})
 
 
 ON_A_HOST = frozenset(Kind) - {
@@ -234,9 +239,15 @@ class Trouble:
                 line_ = agent.line
                 self._clock.after(world.timing.keepalive_s, self._dead_line, host, line_, ways)
                 self._clock.after(fault.for_s, self._heal, host, ways)
-            case Kind.REBOOT:
-                agent.reboot()
+            case Kind.REBOOT | Kind.SET_UP_ANEW:
+                if fault.kind is Kind.REBOOT:
+                    agent.reboot()
+                else:
+                    world.lose_disk(agent)
                 self._clock.after(world.timing.reboot_s, self._agent_back, host)
+            case Kind.AGENT_FORGETS:
+                agent.forget()
+                self._clock.after(world.timing.restart_s, self._agent_back, host)
             case Kind.GPU_LOST:
                 gpu = agent.gpus[world.dice.randrange(len(agent.gpus))]
                 agent.gpu_health(gpu.id, healthy=False)

@@ -64,6 +64,8 @@ class JobTruth:
     reach: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By epoch, where one began that is not the first: the controller's life in which that was decided, and the newest step of a checkpoint that
     it could have chosen then."""
+    gone_with: set[HostName] = field(default_factory=set)
+    """Servers whose disks had something of it and are lost, which the controller does not know yet: what it takes to be safe may not be."""
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
     busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
 
@@ -183,5 +185,5 @@ class Truth:
     def acknowledge(self, steps: Mapping[JobId, int]) -> None:
         for job, step in steps.items():
             known = self.by_id.get(job)
-            if known is not None:
+            if known is not None and not known.gone_with:
                 known.acknowledged = max(known.acknowledged, step)

@@ -285,6 +285,14 @@ class World:
             parts.setdefault((saved.step, saved.epoch, generation), set()).add(rank)
         return max((step for (step, _, _), held in parts.items() if len(held) >= nodes), default=-1)
 
+    def lose_disk(self, agent: Agent) -> None:
+        """Of jobs of which something lay there nothing is safe before they have written again: what others have left of them nobody need know."""
+        jobs = [self.truth.by_id[job] for job, shelf in agent.disk.stores.items() if shelf]
+        agent.wipe()
+        for job in jobs:
+            job.acknowledged = -1
+            job.gone_with.add(agent.name)
+
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
@@ -395,6 +403,10 @@ class World:
                 steps[row.id] = report.checkpoint_step
         if steps:
             self.truth.acknowledge(steps)
+        for name, host in draft.hosts.items():
+            if host is None or host.setup == self.agents[name].setup:
+                for known in self.truth.jobs.values():
+                    known.gone_with.discard(name)
 
     # --- what came of it --------------------------------------------------------------------------------------------
 
