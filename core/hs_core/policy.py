@@ -51,7 +51,7 @@ class JobFacts:
     held_up: bool = False  # has none, and can have none there for now: its checkpoint cannot be fetched, or its server cannot start it
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
     going: Going | None = None  # it moves, or is restarted in another shape; None: it stays where it is
-    rooted: bool = False  # has a process that can never go elsewhere, or not for long; a started one that is neither this nor movable soon will be
+    rooted: bool = False  # has a process that can never go elsewhere, or not for long, or is to start where it was once more; a started one that is neither this nor movable soon will be
     single: bool = False  # it trains as one: copies of it could not be averaged
     migrate: Migrate = Migrate.AUTO
     settled_s: float = (

@@ -61,7 +61,7 @@ class Source:
     def text(self) -> str:
         """For people."""
         if self.may_be_none:
-            return "any checkpoint in the folder that its user named"
+            return "any checkpoint in its folder"
         if self.parts:
             return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
         if self.peer == NOBODY:

@@ -257,6 +257,26 @@ def test_an_exit_that_nobody_had_heard_is_told_though_what_the_agent_knew_is_los
     assert list(controller.hellos[2].last_words) == [told]
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_job_that_ran_before_goes_on_from_a_checkpoint_here_that_nobody_remembers(
+    daemon, controller, job, wait_for, *, written: bool, restarts: int
+) -> None:
+    """What the agent had kept is lost, and the controller names what is on another host, or on several."""
+    if written:
+        write(daemon.place / "state/checkpoints/1", {"rank0.pt": 300})
+    says = "import os, time; print(os.environ.get('HS_RESTORE'), flush=True); time.sleep(600)"
+    daemon.start()
+    controller.want(job(1, *python(says), epoch=2, restarts=restarts, **UNSUSPENDED))
+    from_it = written and restarts
+    told = f"{GENERATION}\n" if from_it else "None\n"
+    (folder,) = wait_for(daemon.folders, "it is launched")
+    log = folder.path / "log"
+    assert wait_for(lambda: log.exists() and log.read_text(), "it says where it begins") == told
+    report = controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    assert report.checkpoint_generation == (GENERATION if from_it else -1)
+
+
 def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the_next(
     daemon, controller, job, wait_for
 ) -> None:

@@ -402,6 +402,29 @@ def test_a_source_that_is_removed_leaves_the_average_of_the_others(cluster: Clus
     assert (cluster.row.stored.step, cluster.row.stored.hosts) == (350, (A, C))
 
 
+def test_a_source_that_is_lost_with_its_own_next_copy_leaves_the_average_of_the_others(
+    cluster: Cluster,
+) -> None:
+    """That copy has ended, but never had what it was to begin with."""
+    cluster.forked(500, 300, 100)
+    cluster.want = ((A, B, C), (3, 2, 1))
+    cluster.edge()
+    cluster.leave(a=200, b=100, c=50)
+    assert cluster.row.stored is not None
+    assert (cluster.row.stored.step, cluster.row.hosts) == (450, (A, B, C))
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.happens(HostRemoved(now_s=0.0, host=B, by=ANN, force=True))
+    row = cluster.row
+    assert row.stored is not None
+    assert (row.stored.step, row.stored.hosts, row.portions) == (350, (A, C), ())
+    cluster.want = ((A,), ())
+    cluster.edge()
+    told = cluster.told(A)
+    assert told is not None
+    assert told.source is not None
+    assert (told.source.step, [part.steps for part in told.source.parts]) == (350, [200, 50])
+
+
 def test_copies_that_never_came_up_are_one_again_where_what_they_were_to_fetch_is_lost(
     cluster: Cluster,
 ) -> None:

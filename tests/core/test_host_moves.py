@@ -280,6 +280,41 @@ def test_one_of_which_no_checkpoint_was_ever_heard_begins_afresh_once_none_was_f
     assert "no checkpoint was found" in [fact.text for fact in sim.machine.story]
 
 
+@pytest.mark.parametrize("found", [3, -1])
+def test_one_that_ran_before_and_of_which_nothing_is_remembered_is_looked_for_in_its_folder(
+    found: int,
+) -> None:
+    """What its agent knew may have been lost: of its checkpoint, which is here or nowhere, the controller says nothing then."""
+    sim = HostSim(1)
+    sim.job(1, epoch=2, ways=Ways(fetch_s=1e6))
+    sim.change(ONE, restarts=1)
+    sim.send()
+    assert sim.machine.report(ONE).note == "waits for any checkpoint in its folder"
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1"], "it is waited for"
+    sim.kill_agent()
+    sim.start_agent()
+    sim.send()
+    sim.run(1.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1"] * 2, "asked again by the next agent"
+    sim.generations[ONE] = found
+    sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=found, step=max(0, 100 * found)))
+    sim.run(5.0)
+    began = "launch 1 on 0 from generation 3" if found >= 0 else "launch 1 on 0"
+    assert sim.ordered("fetch", "launch") == ["fetch 1"] * 2 + [began]
+
+
+def test_one_whose_last_incarnation_is_remembered_here_is_not_looked_for() -> None:
+    sim = HostSim(1)
+    sim.job(1)
+    sim.send()
+    sim.run(5.0)
+    sim.change(ONE, epoch=2, restarts=1)
+    sim.send()
+    sim.run(30.0)
+    assert sim.ordered("fetch", "launch") == ["launch 1 on 0"] * 2
+
+
 ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)
 
 

@@ -29,6 +29,7 @@ from hs_sim.model import Result
 QUIET = range(200)  # of the 500 seeds in all, those in which nobody asks for anything in the middle of it
 DEEDS = range(320, 500)
 CUTS = range(120)
+LOSSES = range(80)
 AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
@@ -75,6 +76,49 @@ def test_nothing_is_broken_where_links_are_cut_again_and_again_while_jobs_save_w
 ):
     failures = explore(seeds, cuts=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@in_parts(LOSSES)
+def test_nothing_is_broken_where_servers_come_back_with_empty_disks_and_agents_forget_what_they_knew(
+    seeds: range,
+):
+    failures = explore(seeds, losses=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+def test_with_losses_jobs_start_afresh_and_go_on_from_checkpoints_that_nobody_remembered():
+    """In the first seeds, each of these."""
+    met: set[str] = set()
+    said = (
+        "was set up anew",
+        ", it starts afresh",
+        "no longer knows of it; it goes on from",
+        "or from a newer checkpoint if one is there",
+    )
+    for seed in LOSSES[:AT_ONCE]:
+        worlds: list[World] = []
+        assert run_seed(seed, worlds.append, losses=True) is None
+        stories = [worlds[0].controller.machine.story(JobId(job)) for job in range(1, 20)]
+        texts = [fact.text for story in stories for fact in story]
+        met |= {what for what in said if any(what in text for text in texts)}
+        if len(met) == len(said):
+            return
+    pytest.fail(f"only {met}")
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [
+        pytest.param(93, {}, id="what-is-in-a-folder-and-remembered-by-nobody-is-looked-for"),
+        pytest.param(732, {}, id="a-copy-that-ended-before-it-began-has-taken-nothing-up"),
+        pytest.param(
+            325, {}, id="of-a-gang-nothing-is-sought-on-a-server-that-came-back-before-all-of-it-had-ended"
+        ),
+    ],
+)
+def test_what_once_broke_where_disks_and_memories_are_lost_holds(seed: int, kinds: dict[str, bool]):
+    assert run_seed(seed, losses=True, thinks=True, **kinds) is None
 
 
 @pytest.fixture

@@ -260,10 +260,13 @@ def cannot_pause(row: Job) -> bool:
 
 
 def taken_up(row: Job) -> bool:
-    """What it goes on from is needed no more: every part has a process that has it; of copies, which go on without one another, one has."""
+    """What it goes on from is needed no more: every part has a process that has it; of copies, which go on without one another, one has, or had and has left it in a checkpoint."""
     parts = [row.reports.get(name) for name in row.hosts]
     if row.portions:
-        return any(map(has_process, parts))
+        return any(
+            part is not None and has_process(part) and (part.exit is None or part.checkpoint_generation >= 0)
+            for part in parts
+        )
     return bool(parts) and not broken(row) and all(map(has_process, parts))
 
 

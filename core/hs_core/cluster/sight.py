@@ -350,7 +350,7 @@ class Sight:
             movable=free and not looks and (not started or reachable),
             going=_going(row),
             restartable=free and started,
-            rooted=grounded or any(map(reports.cannot_leave, parts)),
+            rooted=grounded or looks or any(map(reports.cannot_leave, parts)),
             single=report is not None and report.single,
             migrate=row.spec.migrate,
             settled_s=inf if reports.is_fetching(row) else row.settled_s,

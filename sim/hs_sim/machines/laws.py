@@ -134,6 +134,8 @@ class Laws:
         """It waits, and nothing is in the way: nor that it has just come to where it is."""
         if row.paused or row.state not in (JobState.QUEUED, JobState.SUSPENDED) or row.move is not None:
             return False
+        if row.stored is not None and row.stored.surpassed:  # it is to start where a newer one may be
+            return False
         if row.forked or row.spec.elastic is not None:  # the GPUs that they have are as many as were decided
             return False
         stay_s = Limits().cool_down_quanta * self._world.experiment.quantum_s
