@@ -1,6 +1,7 @@
 """A server that does not come back, and jobs whose checkpoints are in a folder that other servers see as well."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -73,3 +74,36 @@ def test_an_agent_that_has_lost_its_memory_has_its_jobs_go_on_from_what_they_wro
     before, after = incarnations(learned(tmp_path / "out"))
     assert 1 < after[0].step <= before[-1].step + 1, story
     assert f"it goes on from step {after[0].step - 1} on a" in story
+
+
+def test_a_server_that_comes_back_with_an_empty_disk_has_its_jobs_start_afresh_and_none_trains_twice(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "checkpoint: {mode: interval, interval: 1s}\n"
+        "sweep: {n: [1, 2]}\n"
+        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
+    )
+    jobs = list(map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split()))
+
+    def apart() -> dict[str, int] | None:
+        views = {view.host: job for job in jobs if (view := cluster.view(job)).checkpoint_step > 0}
+        return views if views.keys() == {"a", "b"} else None
+
+    there = until(apart, "each has a server, and has written a checkpoint there")
+    cluster.kill("agent-a")
+    (memory,) = cluster.state.glob("*a/host.json")
+    shutil.rmtree(memory.parent)
+    cluster.up()
+    first = cluster.until_state(there["a"], "succeeded", "failed")
+    story = cluster.hsctl("show", str(there["a"])).stdout
+    assert first.state == "succeeded", story
+    assert "it was lost: a was set up anew; no checkpoint of it is left to be had, it starts afresh" in story
+    assert "a was set up anew, and what lay there is gone" in cluster.hsctl("events", "--json").stdout
+    out = tmp_path / f"out-{1 + jobs.index(there['a'])}"
+    before, after = incarnations(learned(out))
+    assert (after[0].step, after[-1].step) == (1, TOTAL)
+    assert before[-1].step > 1
+    assert cluster.until_state(there["b"], "succeeded").lost_gpu_s == 0
