@@ -101,7 +101,7 @@ def test_a_server_that_comes_back_with_an_empty_disk_has_its_jobs_start_afresh_a
     story = cluster.hsctl("show", str(there["a"])).stdout
     assert first.state == "succeeded", story
     assert "it was lost: a was set up anew; no checkpoint of it is left to be had, it starts afresh" in story
-    assert "a was set up anew, and what lay there is gone" in cluster.hsctl("events", "--json").stdout
+    assert "it was set up anew, and what lay there is gone" in cluster.hsctl("events", "--json").stdout
     out = tmp_path / f"out-{1 + jobs.index(there['a'])}"
     before, after = incarnations(learned(out))
     assert (after[0].step, after[-1].step) == (1, TOTAL)
