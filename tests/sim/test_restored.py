@@ -8,7 +8,7 @@ import pytest
 
 from hs_core.names import JobId
 from hs_sim import faults
-from hs_sim.cases import case_of
+from hs_sim.cases import case_of, with_losses
 from hs_sim.faults import run_seed
 from hs_sim.machines.journal import Journal
 from hs_sim.machines.laws import Laws
@@ -88,3 +88,13 @@ def test_no_job_that_ended_well_since_the_backup_is_launched_again() -> None:
         assert again == lost.ended, seed
         ended += len(again)
     assert ended > 5
+
+
+@pytest.mark.usefixtures("since_the_backup")
+@pytest.mark.parametrize("seed", [101, 209])
+def test_nothing_is_sought_where_the_backup_knows_of_a_disk_that_was_lost_since(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    plain = faults.case_of
+    monkeypatch.setattr(faults, "case_of", lambda seed: with_losses(plain(seed)))
+    assert run_seed(seed, Lost(seed, late=True), thinks=True) is None

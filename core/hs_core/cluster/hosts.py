@@ -27,7 +27,7 @@ class Hosts(Moves):
                 f"host {host.name!r}: it has {models or 'no GPU'}; GPUs of one model were expected"
             )
         old = self._book.hosts.get(host.name)
-        anew = old is not None and _is_set_up_anew(event, old)
+        anew = old is not None and self._is_set_up_anew(event, old)
         if anew:
             self._forget_host(host.name, f"{host.name} was set up anew", now_s, comes_back=True)
         if old is not None:
@@ -55,6 +55,11 @@ class Hosts(Moves):
             self._over_by_then(host.name, report, now_s)
             self._written_since(host.name, report, now_s, event.said_s)
         self._check_gpus(host.name, now_s)
+
+    def _is_set_up_anew(self, event: HostJoined, old: Host) -> bool:
+        """Its state folder is another one. An agent that remembers jobs has them from a controller that knew of that: this one does, unless a backup was put back, and the folder's name was removed."""
+        knew = (event.reports or event.last_words) and not self._backup.awaits
+        return bool(old.setup and event.host.setup not in ("", old.setup) and not knew)
 
     def _reconcile(self, event: HostJoined, was: Host) -> None:
         """What the host has against what it should have; the rest follows from the Wanted that it is sent."""
@@ -476,12 +481,6 @@ class Hosts(Moves):
         state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
         portions = row.portions if hosts else ()
         self._put(replace(again, stored=rest, hosts=hosts, portions=portions, state=state), now_s)
-
-
-def _is_set_up_anew(event: HostJoined, old: Host) -> bool:
-    """Its agent remembers nothing, and was not made to forget: its state folder is another one. That its name is still the same says no more than that of one that was removed."""
-    remembers = event.reports or event.last_words
-    return bool(old.setup and event.host.setup not in ("", old.setup) and not remembers)
 
 
 def _as_laid(row: Job, said: Unheard) -> Unheard:
