@@ -37,11 +37,13 @@ class Disk:
         return shelf.get((generation, rank))
 
     def prune(self, job: JobId, newest: int) -> None:
-        """Who writes a generation keeps so many, as `hs_job` does."""
+        """Who writes a generation keeps so many, as `hs_job` does; not of what copies wrote, which have folders of their own."""
         there = self.shelf(job)
-        before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
-        for key in [key for key in there if key[0] in before]:
-            del there[key]
+        own = [key for key, saved in there.items() if saved.copy < 0]
+        before = sorted({number for number, _ in own if number <= newest})[:-KEPT]
+        for key in own:
+            if key[0] in before:
+                del there[key]
 
     def forget_copies(self, job: JobId, epoch: int) -> None:
         """What copies of that incarnation wrote, or fetched to begin with: they have folders of their own (`hs_agent.launch`)."""

@@ -432,7 +432,7 @@ class Gang:
             part.agent.disk.store(
                 self.key[0], self.generation, Saved(self.key[1], self.step, part.rank, self.copy)
             )
-            # Copies have folders of their own. Where a part cannot be reached nothing would be written, so nothing is lost by it here.
+            # Where a part cannot be reached nothing would be written, so nothing is lost by it here.
             if self.copy < 0 and self.linked:
                 part.agent.disk.prune(self.key[0], self.generation)
 
