@@ -94,13 +94,17 @@ class Memory:
 
 
 def _setup(state_dir: Path) -> str:
-    """Drawn with this folder. A controller that knew this server by another one learns that what lay here is gone."""
+    """Drawn with this folder. A controller that knew this server by another one learns that what lay here is gone. Empty: it could not be kept, and nothing is to be made of it."""
     path = state_dir / "setup.json"
     known = (read_json(path) or {}).get("setup")
     if isinstance(known, str) and known:
         return known
     drawn = secrets.token_hex(8)
-    write_atomically(path, json.dumps({"setup": drawn}).encode())
+    try:
+        write_atomically(path, json.dumps({"setup": drawn}).encode())
+    except OSError as error:
+        log.warning("setup.json cannot be written", file=str(path), why=str(error))
+        return ""
     return drawn
 
 

@@ -1,6 +1,8 @@
 """What a job is started with: account, command, environment; and how its processes are found again."""
 
 import contextlib
+import errno
+import json
 import os
 import pwd
 import resource
@@ -301,6 +303,26 @@ def test_what_another_machine_kept_is_known_to_be_however_it_came_here(place, mo
     assert not memory.Memory(place).load().elsewhere, "rebooted"
     monkeypatch.setattr(procs, "machine_id", lambda: "another")
     assert memory.Memory(place).load().elsewhere
+
+
+def test_a_state_folder_has_a_name_of_its_own_that_every_agent_finds_there(
+    place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = memory.Memory(place).setup
+    assert (drawn, memory.Memory(place).setup) == (
+        json.loads((place / "setup.json").read_text())["setup"],
+        drawn,
+    )
+    assert memory.Memory(tmp_path).setup != drawn
+    (place / "setup.json").write_text("{}")
+    assert memory.Memory(place).setup not in ("", drawn)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(memory, "write_atomically", full)
+    (place / "setup.json").unlink()
+    assert memory.Memory(place).setup == "", "nothing is said that another agent could not say again"
 
 
 def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
