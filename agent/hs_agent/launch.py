@@ -299,7 +299,7 @@ def _like_shims() -> Iterator[tuple[procs.Stat, Path]]:
             if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
                 continue  # anybody can call themselves a shim
             words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
-            if len(words) > 2 and Path(os.fsdecode(words[-3])).name.encode() == script:
+            if len(words) > 2 and os.fsencode(Path(os.fsdecode(words[-3])).name) == script:
                 yield found, Path(os.fsdecode(words[-2]))
 
 
