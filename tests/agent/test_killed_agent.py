@@ -297,30 +297,45 @@ def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the
     controller.wait_report(1, lambda r: r.checkpoint_bytes == 305, "it has been weighed")
 
 
-@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
-@pytest.mark.parametrize("shim_lives", [True, False])
-def test_jobs_whose_state_folder_was_taken_away_are_ended_and_the_controller_is_told_that_it_is_another(
-    daemon, controller, job, wait_for, shim_lives: bool
-) -> None:
-    folder = counting(daemon, controller, job)
-    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
-    daemon.kill()
-    if not shim_lives:
-        procs.send(state.shim, signal.SIGKILL)
-        wait_for(lambda: not procs.alive(state.shim), "the shim is gone")
-        assert procs.alive(state.job)
+def without_state(daemon, controller, wait_for) -> None:
+    """Somebody has taken the agent's state folder away while it was not there; the next one is."""
     controller.want()
     shutil.rmtree(daemon.place / "state")
     daemon.start()
     wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
-    if shim_lives or not daemon.config.read_text().count('cgroup = "none"'):
-        assert not procs.alive(state.shim)
-        assert not procs.alive(state.job)
-    else:
-        procs.send(state.job, signal.SIGKILL)  # nobody can tell whose it is
+
+
+@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
+def test_jobs_whose_state_folder_was_taken_away_are_ended_and_the_controller_is_told_that_it_is_another(
+    daemon, controller, job, wait_for
+) -> None:
+    folder = counting(daemon, controller, job)
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    daemon.kill()
+    without_state(daemon, controller, wait_for)
+    assert not procs.alive(state.shim)
+    assert not procs.alive(state.job)
     before, after = (hello.setup for hello in controller.hellos)
     assert len({before, after, ""}) == 3
     daemon.kill()
     daemon.start()
     wait_for(lambda: len(controller.hellos) == 3, "another agent is there")
     assert controller.hellos[2].setup == after, "it is still the same folder"
+
+
+def test_what_a_job_without_a_shim_had_left_is_ended_by_its_group_where_its_folder_was_taken_away(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
+    controller.want(job(1, *python(code), **UNSUSPENDED))
+    wait_for(lambda: lines(daemon, 1) == 2, "both are up")
+    (folder,) = daemon.folders()
+    pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
+    if folder.launch()["cgroup"]["procs"] == []:
+        pytest.skip("no control groups that can be used here")
+    daemon.kill()
+    procs.send(folder.shim_state().shim, signal.SIGKILL)
+    wait_for(lambda: sum(map(procs.alive, pids)) == 1, "its child alone is left")
+    without_state(daemon, controller, wait_for)
+    assert not any(map(procs.alive, pids))

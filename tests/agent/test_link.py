@@ -183,6 +183,7 @@ def connection_of(reports: list[JobReport], last_words: tuple[JobReport, ...] = 
         readings=(),
         gpus=(),
         warnings=(),
+        setup="s",
         peer_address="",
     )
     config = SimpleNamespace(report_interval_s=1.0, name="host-a", cgroup_root="")
