@@ -317,7 +317,8 @@ class Hosts(Moves):
         part = row.reports.get(host)
         if part is None or part.checkpoint_generation < 0 or row.spec.checkpoint_dir:
             return row
-        gone = replace(part, checkpoint_generation=-1, checkpoint_step=-1, fallbacks=part.fallbacks + 1)
+        step, fallbacks = max(part.step, part.checkpoint_step), part.fallbacks + 1
+        gone = replace(part, step=step, checkpoint_generation=-1, checkpoint_step=-1, fallbacks=fallbacks)
         left = replace(row, reports={**row.reports, host: gone})
         if row.portions or len(row.hosts) == 1:
             return left

@@ -60,9 +60,9 @@ class Fetches:
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
 
     def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
-        """In the folder that its user named, which servers see whether those that wrote there are up or not. Those before it write there no more."""
+        """In its folder, which servers see whether those that wrote there are up or not where its user named it. Those before it write there no more. Copies have others."""
         self._world.claim(wanted.job, wanted.epoch)
-        shelf = agent.disk.shelf(wanted.job)
+        shelf = {at: saved for at, saved in agent.disk.shelf(wanted.job).items() if saved.copy < 0}
         newest = max(
             (
                 number
