@@ -249,6 +249,26 @@ def test_one_that_another_policy_left_waiting_goes_to_free_gpus_elsewhere_before
     assert guests(stays) == {2: {1: 1}}, "where no move is left it shares"
 
 
+@pytest.mark.parametrize("policy", [BSBF, FFS], ids=lambda policy: policy.name)
+def test_nobody_shares_again_with_one_that_leaves_its_server(policy: Policy) -> None:
+    """On whose GPUs it stands there, and which are about to be free."""
+    leaves, stands = runs(1, gpus=((0,),)), runs(2, running=False, movable=False, gpus=((0,),))
+    hosts = (host("h", 1, accepts=False), host("j", 1))
+    asked = replace(world(leaves, stands), hosts=hosts, migrations_left=9)
+    verdict = policy.decide(asked, {})
+    check(asked, verdict.plan, policy.needs)
+    assert verdict.plan.homes == {JobId(1): (HostName("j"),), JobId(2): (H,)}
+    assert guests(verdict) == {}
+    over = runs(3, 2, running=False, movable=False, nodes=2, hosts=("h", "i"), gpus=((0,), (0,)))
+    other = runs(4, gpus=((0,),), hosts=("i",))
+    hosts = (host("h", 1, accepts=False), host("i", 1), host("j", 1))
+    asked = replace(world(leaves, other, over), hosts=hosts, migrations_left=9)
+    verdict = policy.decide(asked, {})
+    check(asked, verdict.plan, policy.needs)
+    assert verdict.plan.homes[JobId(1)] == (HostName("j"),)
+    assert guests(verdict) == {}
+
+
 def test_a_gang_over_two_servers_shares_again_on_both() -> None:
     over = {"nodes": 2, "hosts": ("h", "i")}
     pair = runs(1, 2, gpus=((0,), (1,)), **over), runs(2, 2, running=False, gpus=((0,), (1,)), **over)

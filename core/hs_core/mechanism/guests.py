@@ -87,8 +87,7 @@ class Round:
         )
         for job in waiting:
             if self._start(job):
-                if not self._slots.moves(job):
-                    self._opens(job)
+                self._opens(job)
             elif self._has_gpus(job):
                 self._share_again(job, choose)
             else:
@@ -223,9 +222,9 @@ class Round:
         return True
 
     def _opens(self, job: JobFacts) -> None:
-        """To guests, if it runs on one model, has its GPUs for itself, and its memory is known."""
+        """To guests, if it runs on one model, has its GPUs for itself, stays there, and its memory is known."""
         slots = self._slots
-        if not job.started or not job.memory_bytes or not slots.has_turn(job):
+        if not job.started or not job.memory_bytes or not slots.has_turn(job) or slots.moves(job):
             return
         home = [self._hosts[name] for name in slots.home(job)]
         alone = all(takes_new(host) and slots.lends(job, host.name) == job.per_node for host in home)
