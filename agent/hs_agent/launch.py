@@ -238,10 +238,10 @@ class Launcher:
 
     def without_folder(self) -> set[Key]:
         """Jobs that run on where somebody has taken their folders away."""
-        names = {path.name for _, path in _like_shims() if path.parent == self.jobs}
-        keys = set(map(parse_key, names | cgroup.names(self.groups))) - {None}
-        there = {key for key in keys if key is not None and not self.folder(key).path.exists()}
-        return {key for key in there if str(key) in names or self.group(key).procs()}
+        shims = {path.name for _, path in _like_shims() if path.parent == self.jobs}
+        keys = [key for name in shims | cgroup.names(self.groups) if (key := parse_key(name)) is not None]
+        gone = [key for key in keys if not self.folder(key).path.exists()]
+        return {key for key in gone if str(key) in shims or self.group(key).procs()}
 
     def group(self, key: Key) -> cgroup.JobCgroup:
         return cgroup.reopen(self.groups, str(key))

@@ -122,13 +122,19 @@ def test_a_job_that_was_frozen_when_the_agent_was_killed_stays_so_until_the_next
     assert 2 <= passed_on <= sum(controller.reports[n].suspends for n in (1, 2)) + 2, "both train on one GPU"
 
 
-def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
+def with_a_child(daemon, controller, job, wait_for):
+    """The folder of a job with a child in a session of its own, and both processes."""
     daemon.start()
     code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
     controller.want(job(1, *python(code), **UNSUSPENDED))
     wait_for(lambda: lines(daemon, 1) == 2, "both are up")
     (folder,) = daemon.folders()
     pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
+    return folder, pids
+
+
+def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
+    folder, pids = with_a_child(daemon, controller, job, wait_for)
     procs.send(folder.shim_state().shim, signal.SIGKILL)
     report = controller.wait_report(1, lambda r: r.exit, "an exit")
     assert "shim was killed" in report.exit.why
@@ -314,8 +320,7 @@ def test_jobs_whose_state_folder_was_taken_away_are_ended_and_the_controller_is_
     state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
     daemon.kill()
     without_state(daemon, controller, wait_for)
-    assert not procs.alive(state.shim)
-    assert not procs.alive(state.job)
+    wait_for(lambda: not procs.alive(state.shim) and not procs.alive(state.job), "it is ended")
     before, after = (hello.setup for hello in controller.hellos)
     assert len({before, after, ""}) == 3
     daemon.kill()
@@ -327,12 +332,7 @@ def test_jobs_whose_state_folder_was_taken_away_are_ended_and_the_controller_is_
 def test_what_a_job_without_a_shim_had_left_is_ended_by_its_group_where_its_folder_was_taken_away(
     daemon, controller, job, wait_for
 ) -> None:
-    daemon.start()
-    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
-    controller.want(job(1, *python(code), **UNSUSPENDED))
-    wait_for(lambda: lines(daemon, 1) == 2, "both are up")
-    (folder,) = daemon.folders()
-    pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
+    folder, pids = with_a_child(daemon, controller, job, wait_for)
     if folder.launch()["cgroup"]["procs"] == []:
         pytest.skip("no control groups that can be used here")
     daemon.kill()

@@ -14,25 +14,33 @@ NewCluster = Callable[..., Cluster]
 TOTAL = 400
 
 
+def on_a_server_each(
+    cluster: Cluster, scripts: Path, tmp_path: Path, checkpoint: str = ""
+) -> dict[int, JobView]:
+    """Two jobs that train, each with its server, once both have written a checkpoint."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "name: sweep\n"
+        f"checkpoint: {{mode: interval, interval: 1s{checkpoint}}}\n"
+        "sweep: {n: [1, 2]}\n"
+        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
+    )
+    jobs = list(map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split()))
+
+    def apart() -> dict[int, JobView] | None:
+        views = {job: cluster.view(job) for job in jobs}
+        saved = all(view.checkpoint_step > 0 and view.state == "running" for view in views.values())
+        return views if saved and {view.host for view in views.values()} == {"a", "b"} else None
+
+    return until(apart, "each has a server, and has written a checkpoint there")
+
+
 def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_no_other_job_writes_there(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:
     cluster = new_cluster("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1")
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "name: sweep\n"
-        f"checkpoint: {{mode: interval, interval: 1s, dir: {tmp_path / 'shared'}}}\n"
-        "sweep: {n: [1, 2]}\n"
-        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
-    )
-    first, second = map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split())
-
-    def apart() -> dict[int, JobView] | None:
-        views = {job: cluster.view(job) for job in (first, second)}
-        saved = all(view.checkpoint_step > 0 and view.state == "running" for view in views.values())
-        return views if saved and {view.host for view in views.values()} == {"a", "b"} else None
-
-    there = until(apart, "each has a server, and has written a checkpoint there")
+    there = on_a_server_each(cluster, scripts, tmp_path, f", dir: {tmp_path / 'shared'}")
+    first, second = there
     gone = there[first].host
     cluster.kill(f"agent-{gone}")
     os.kill(learned(tmp_path / "out-1")[-1].process, signal.SIGKILL)
@@ -80,30 +88,19 @@ def test_a_server_that_comes_back_with_an_empty_disk_has_its_jobs_start_afresh_a
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:
     cluster = new_cluster("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1")
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "checkpoint: {mode: interval, interval: 1s}\n"
-        "sweep: {n: [1, 2]}\n"
-        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
-    )
-    jobs = list(map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split()))
-
-    def apart() -> dict[str, int] | None:
-        views = {view.host: job for job in jobs if (view := cluster.view(job)).checkpoint_step > 0}
-        return views if views.keys() == {"a", "b"} else None
-
-    there = until(apart, "each has a server, and has written a checkpoint there")
+    there = on_a_server_each(cluster, scripts, tmp_path)
+    first, second = sorted(there, key=lambda job: there[job].host)
+    out = tmp_path / f"out-{1 + list(there).index(first)}"
     cluster.kill("agent-a")
     (memory,) = cluster.state.glob("*a/host.json")
     shutil.rmtree(memory.parent)
     cluster.up()
-    first = cluster.until_state(there["a"], "succeeded", "failed")
-    story = cluster.hsctl("show", str(there["a"])).stdout
-    assert first.state == "succeeded", story
+    ended = cluster.until_state(first, "succeeded", "failed")
+    story = cluster.hsctl("show", str(first)).stdout
+    assert ended.state == "succeeded", story
     assert "it was lost: a was set up anew; no checkpoint of it is left to be had, it starts afresh" in story
     assert "it was set up anew, and what lay there is gone" in cluster.hsctl("events", "--json").stdout
-    out = tmp_path / f"out-{1 + jobs.index(there['a'])}"
     before, after = incarnations(learned(out))
     assert (after[0].step, after[-1].step) == (1, TOTAL)
     assert before[-1].step > 1
-    assert cluster.until_state(there["b"], "succeeded").lost_gpu_s == 0
+    assert cluster.until_state(second, "succeeded").lost_gpu_s == 0

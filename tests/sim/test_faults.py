@@ -108,17 +108,17 @@ def test_with_losses_jobs_start_afresh_and_go_on_from_checkpoints_that_nobody_re
 
 
 @pytest.mark.parametrize(
-    ("seed", "kinds"),
+    "seed",
     [
-        pytest.param(93, {}, id="what-is-in-a-folder-and-remembered-by-nobody-is-looked-for"),
-        pytest.param(732, {}, id="a-copy-that-ended-before-it-began-has-taken-nothing-up"),
+        pytest.param(93, id="what-is-in-a-folder-and-remembered-by-nobody-is-looked-for"),
+        pytest.param(732, id="a-copy-that-ended-before-it-began-has-taken-nothing-up"),
         pytest.param(
-            325, {}, id="of-a-gang-nothing-is-sought-on-a-server-that-came-back-before-all-of-it-had-ended"
+            325, id="of-a-gang-nothing-is-sought-on-a-server-that-came-back-before-all-of-it-had-ended"
         ),
     ],
 )
-def test_what_once_broke_where_disks_and_memories_are_lost_holds(seed: int, kinds: dict[str, bool]):
-    assert run_seed(seed, losses=True, thinks=True, **kinds) is None
+def test_what_once_broke_where_disks_and_memories_are_lost_holds(seed: int):
+    assert run_seed(seed, losses=True, thinks=True) is None
 
 
 @pytest.fixture

@@ -214,8 +214,8 @@ class Lives(Ends):
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
             return replace(row, stored=None if stored.is_unknown else fetched)
-        elsewhere = not stored.is_at(row.hosts) or stored.also
-        known = elsewhere and not (stored.in_folder or stored.surpassed)
+        apart = not stored.is_at(row.hosts) or stored.also  # a part of it is not only where its node lives
+        known = apart and not (stored.in_folder or stored.surpassed)
         return replace(row, stored=None, origin=stored if known else None)
 
     def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:

@@ -30,7 +30,7 @@ class Kind(StrEnum):
     CLOCK_JUMP = "clock-jump"  # the time of day where the controller is, by `for_s`, forwards or backwards
     SET_UP_ANEW = "set-up-anew"  # a server comes back with an empty disk, and under its name
     AGENT_FORGETS = (
-        "agent-forgets"  # and is started again: what it remembers is damaged; its jobs are there still
+        "agent-forgets"  # it is killed, and the next one finds what it kept damaged; its jobs are there still
     )
     REPEATS = "repeats"  # messages come again, also after newer ones
     # What people ask for (`machines.deeds`).
