@@ -167,6 +167,33 @@ def _crowding(case: Case) -> Case:
     )
 
 
+def with_untold(case: Case) -> Case:
+    """The same trouble where users don't say what their jobs hold of GPUs, each size of a class of its own: servers know it once one has trained there."""
+    policy = find(case.experiment.policy)
+    if policy.needs.sharing or policy.needs.copies or policy.needs.by_gpu or policy.needs.mixed:
+        return case
+    if case.spare_processes is not None or any(spec.elastic for spec in case.specs.values()):
+        return case
+    if not any(spec.gpu_memory_bytes for spec in case.specs.values()):
+        case = _crowding(case)
+    workload = case.experiment.workload
+    classes = {job.id: f"{job.job_class}, {job.gpu_memory_bytes >> 30} GiB" for job in workload.jobs}
+    rates = {
+        (classes[job.id], model): rate
+        for job in workload.jobs
+        for (job_class, model), rate in workload.rates.items()
+        if job_class == job.job_class
+    }
+    jobs = tuple(replace(job, job_class=classes[job.id]) for job in workload.jobs)
+    return replace(
+        case,
+        experiment=replace(case.experiment, workload=replace(workload, jobs=jobs, rates=rates)),
+        specs={
+            job: replace(spec, gpu_memory_bytes=0, job_class=classes[job]) for job, spec in case.specs.items()
+        },
+    )
+
+
 def _uneven(case: Case) -> Case:
     """The same trouble while jobs go after faster GPUs of their servers."""
     experiment = case.experiment

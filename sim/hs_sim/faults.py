@@ -18,7 +18,7 @@ from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_core.host import HostConfig
 from hs_core.policy import Policy
-from hs_sim.cases import QUANTUM_S, TROUBLE_S, case_of, with_cuts, with_deeds, with_losses
+from hs_sim.cases import QUANTUM_S, TROUBLE_S, Case, case_of, with_cuts, with_deeds, with_losses, with_untold
 from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
@@ -31,6 +31,25 @@ UNTIL_S = 3_000.0
 TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 THINKS_S = (0.0, 0.0, 0.02, 0.7, 4.0, 14.0)  # how long decisions take; 0: the controller waits for them
 LEASE_S = 3.0
+# What may be asked for besides, by its flag, in the order in which it is done.
+BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
+    "untold": (
+        with_untold,
+        "users don't say what their jobs hold of GPUs, of which not all fit beside one another",
+    ),
+    "cuts": (
+        with_cuts,
+        "what goes wrong are links, again and again, while jobs save often into folders that all servers see; in one seed of four all else besides",
+    ),
+    "deeds": (
+        with_deeds,
+        "people drain, pause, cancel and change tickets and the policy in the middle of it",
+    ),
+    "losses": (
+        with_losses,
+        "servers come back with empty disks, and agents that have forgotten all that they knew of their jobs",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +71,18 @@ def run_seed(
     seed: int,
     prepare: Callable[[World], None] | None = None,
     *,
-    deeds: bool = False,
-    cuts: bool = False,
-    losses: bool = False,
     thinks: bool = False,
+    **besides: bool,
 ) -> Failure | None:
-    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it. `cuts`: what goes wrong are links. `losses`: disks
-    and memories are lost.
+    """`prepare` may put something broken into the world before it starts. `besides`: as `BESIDES` has it.
 
     `thinks`: where the seed says so the controller goes on while its policy decides.
     """
     case = case_of(seed)
-    if cuts:
-        case = with_cuts(case)
-    if deeds:
-        case = with_deeds(case)
-    if losses:
-        case = with_losses(case)
+    assert besides.keys() <= BESIDES.keys(), besides
+    for name, (change, _) in BESIDES.items():
+        if besides.get(name):
+            case = change(case)
     world = World(
         case.experiment,
         faults=case.plan,
@@ -108,12 +122,10 @@ def explore(
     processes: int = 1,
     prepare: Callable[[World], None] | None = None,
     enough: int | None = None,
-    deeds: bool = False,
-    cuts: bool = False,
-    losses: bool = False,
+    **besides: bool,
 ) -> list[Failure]:
     """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
-    each = each_seed(seeds, processes=processes, prepare=prepare, deeds=deeds, cuts=cuts, losses=losses)
+    each = each_seed(seeds, processes=processes, prepare=prepare, **besides)
     return list(islice((failure for failure in each if failure is not None), enough))
 
 
@@ -122,12 +134,10 @@ def each_seed(
     *,
     processes: int = 1,
     prepare: Callable[[World], None] | None = None,
-    deeds: bool = False,
-    cuts: bool = False,
-    losses: bool = False,
+    **besides: bool,
 ) -> Iterator[Failure | None]:
     """What each came to, one after the other, as soon as it is known."""
-    look = partial(run_seed, prepare=prepare, deeds=deeds, cuts=cuts, losses=losses, thinks=True)
+    look = partial(run_seed, prepare=prepare, thinks=True, **besides)
     if processes <= 1:
         yield from map(look, seeds)
         return
@@ -145,21 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many (500)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first one (0)")
     parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
-    parser.add_argument(
-        "--deeds",
-        action="store_true",
-        help="people drain, pause, cancel and change tickets and the policy in the middle of it",
-    )
-    parser.add_argument(
-        "--cuts",
-        action="store_true",
-        help="what goes wrong are links, again and again, while jobs save often into folders that all servers see; in one seed of four all else besides",
-    )
-    parser.add_argument(
-        "--losses",
-        action="store_true",
-        help="servers come back with empty disks, and agents that have forgotten all that they knew of their jobs",
-    )
+    for name, (_, help_) in BESIDES.items():
+        parser.add_argument(f"--{name}", action="store_true", help=help_)
     options = parser.parse_args(arguments)
     limits = (("seeds", 1, 10**6), ("first", 0, 10**12), ("processes", 1, 1024))
     for name, least, most in limits:
@@ -168,9 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise RefusedError(f"--{flag}: {value}; expected {least} to {most}")
     seeds = range(options.first, options.first + options.seeds)
     broken = 0
-    each = each_seed(
-        seeds, processes=options.processes, deeds=options.deeds, cuts=options.cuts, losses=options.losses
-    )
+    besides = {name: getattr(options, name) for name in BESIDES}
+    each = each_seed(seeds, processes=options.processes, **besides)
     console = Console(stderr=True)
     with Progress(
         console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal

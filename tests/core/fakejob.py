@@ -116,6 +116,14 @@ class Process:
         return ways.context_bytes + (0 if self.state == "swapped" else ways.memory_bytes)
 
     @property
+    def needed_bytes(self) -> int:
+        """What is really needed of each of its GPUs now: half while its script builds its model, all from its first step on."""
+        if self.state == "swapped":
+            return 0
+        grown = self.launch.wanted.spec.gpu_memory_bytes or self.done_s or self.trains
+        return self.ways.memory_bytes // (1 if grown else 2)
+
+    @property
     def step(self) -> int:
         running_s = self.place.now_s - self.since_s if self.since_s is not None else 0.0
         return int((self.done_s + running_s) / self.ways.step_s)

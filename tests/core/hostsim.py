@@ -79,6 +79,9 @@ class HostSim:
         self.clock: tuple[int, float] | None = None  # the cluster's: a quantum and when it began
         self.pattern: tuple[Turn, ...] = ()  # turns by quantum
         self.pairs: set[frozenset[JobId]] = set()  # that were ever told to share GPUs
+        self.overfull: dict[
+            GpuId, frozenset[JobId]
+        ] = {}  # GPUs that were to hold more than they do, and whose
         self.late_s = 0.0  # of what the controller says of a quantum
         self.away = False  # the controller
         self.seq = 0
@@ -99,8 +102,11 @@ class HostSim:
     # --- what a test orders
 
     def job(self, number: int, gpus: int = 1, *, user: str = "A", tickets: float = 1.0, epoch: int = 1, mode: SuspendMode = SuspendMode.AUTO,
-            memory_bytes: int = 0, ways: Ways | None = None, **more: Any) -> JobId:  # fmt: skip
-        id_ = JobId(number)
+            memory_bytes: int | None = None, ways: Ways | None = None, **more: Any) -> JobId:  # fmt: skip
+        """`memory_bytes`: 0 if nobody knows; where nothing is said of it here, it needs next to nothing, and says so."""
+        id_, ways = JobId(number), ways or Ways()
+        if memory_bytes is None:
+            memory_bytes = 0 if ways.memory_bytes or ways.context_bytes else 1
         entry = {k: more.pop(k) for k in ENTRY if k in more}
         spec = JobSpec(
             name=f"j{number}",
@@ -120,7 +126,7 @@ class HostSim:
             tickets=tickets,
             **entry,
         )
-        self.ways[id_] = ways or Ways()
+        self.ways[id_] = ways
         return id_
 
     def change(self, id_: JobId, **fields: Any) -> None:
@@ -398,6 +404,7 @@ class HostSim:
         """Nobody trains on another's GPU; memory holds what lies in it."""
         trains: dict[GpuId, list[JobId]] = defaultdict(list)
         memory: dict[GpuId, int] = defaultdict(int)
+        needed: dict[GpuId, int] = defaultdict(int)
         for process in self.processes.values():
             declared = process.launch.wanted.spec.gpu_memory_bytes
             for gpu in process.launch.gpus:
@@ -407,8 +414,12 @@ class HostSim:
                     trains[gpu].append(process.launch.wanted.job)
                 if process.state != "swapped":
                     memory[gpu] += declared
+                needed[gpu] += process.needed_bytes
         for gpu, jobs in trains.items():
             alone = len(jobs) <= 1 or (len(jobs) == 2 and frozenset(jobs) in self.pairs)
             assert alone, f"at {self.now_s}: {jobs} train on {gpu} at once"
         for gpu in self.gpus:
             assert memory[gpu.id] <= gpu.memory_bytes, f"at {self.now_s}: {memory[gpu.id]} bytes on {gpu.id}"
+            if needed[gpu.id] > gpu.memory_bytes:
+                there = [p.job for p in self.processes.values() if gpu.id in p.launch.gpus and p.needed_bytes]
+                self.overfull[gpu.id] = frozenset(there)

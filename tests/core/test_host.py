@@ -56,12 +56,27 @@ def test_jobs_are_started_ahead_of_their_turn_uncharged_and_a_few_at_a_time():
     for n in range(1, 6):
         sim.job(n)
     sim.send()
-    sim.run(50)
-    assert sim.phases() == {1: "running", 2: "held", 3: "held", 4: "waiting", 5: "waiting"}
+    sim.run(1)
+    assert sim.phases() == {1: "starting", 2: "starting", 3: "starting", 4: "waiting", 5: "waiting"}
+    sim.run(49)
+    assert sim.phases() == {1: "running", 2: "held", 3: "held", 4: "held", 5: "held"}
     assert sim.gpu_s(JobId(2)) == 0.0
     sim.run(15)
     assert sim.phases()[2] == "running"
-    assert "launch 4 on 0" in orders(sim, "launch")
+
+
+def test_of_those_that_nobody_knows_anything_of_few_are_started_ahead_of_their_turn():
+    """Each of another class, and on each GPU none beside one that may take all of it."""
+    sim = HostSim(4, config=HostConfig(preload=2))
+    for n in range(1, 13):
+        sim.job(n, user=f"user {n}", memory_bytes=0)
+    sim.send()
+    sim.run(1)
+    assert len(sim.processes) == 4
+    sim.run(49)
+    assert sorted(sim.phases().values()) == ["held"] * 2 + ["running"] * 4 + ["waiting"] * 6
+    sim.run(20)
+    assert len(sim.processes) == 8, "those two have their first turn, and two more come"
 
 
 def test_the_newest_wanted_wins():

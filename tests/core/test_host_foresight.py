@@ -12,7 +12,7 @@ QUICK = {"hook_s": 0.1, "hold_s": 0.1, "can_checkpoint": True}
 A, B, C, D = map(JobId, range(1, 5))
 
 
-def part(sim: HostSim, job: int, gpus: int, *, ready_s: float = 20.0, memory_bytes: int = 0) -> None:
+def part(sim: HostSim, job: int, gpus: int, *, ready_s: float = 20.0, memory_bytes: int = 1) -> None:
     ways = Ways(**QUICK, ready_s=ready_s)
     sim.job(job, gpus, nodes=2, rendezvous=f"a:{job}", memory_bytes=memory_bytes, ways=ways)
 
@@ -69,7 +69,7 @@ def test_a_gang_leaves_gpus_to_one_that_shares_out_what_it_leaves() -> None:
     assert stopped_to_move(sim) == moves
 
 
-def clash(*, ready_s: float = 20.0, memory_bytes: int = 0) -> HostSim:
+def clash(*, ready_s: float = 20.0, memory_bytes: int = 1) -> HostSim:
     """Both were started on a server on which only two GPUs were well. Nobody has run yet."""
     sim = HostSim(4)
     sim.see_gpus(sick=(2, 3))

@@ -42,7 +42,7 @@ def note(sim: HostSim, job: JobId) -> str:
 
 def test_more_jobs_than_memory_holds_get_equal_shares_and_the_gpu_is_never_idle_for_long() -> None:
     sim = host()
-    jobs = [sim.job(number, ways=ways(4)) for number in range(1, 11)]
+    jobs = [sim.job(number, memory_bytes=0, ways=ways(4)) for number in range(1, 11)]
     sim.send()
     sim.quanta(40)
     before = [sim.trained(job) for job in jobs]
@@ -193,7 +193,7 @@ def test_jobs_without_a_hook_wait_for_memory_like_others() -> None:
 
 def test_what_is_known_of_memory_survives_the_agent() -> None:
     sim = host()
-    jobs = [sim.job(number, ways=ways(4)) for number in range(1, 7)]
+    jobs = [sim.job(number, memory_bytes=0, ways=ways(4)) for number in range(1, 7)]
     sim.send()
     sim.quanta(20)
     sim.kill_agent()

@@ -30,6 +30,7 @@ QUIET = range(200)  # of the 500 seeds in all, those in which nobody asks for an
 DEEDS = range(320, 500)
 CUTS = range(120)
 LOSSES = range(80)
+UNTOLD = range(80)
 AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
@@ -119,6 +120,31 @@ def test_with_losses_jobs_start_afresh_and_go_on_from_checkpoints_that_nobody_re
 )
 def test_what_once_broke_where_disks_and_memories_are_lost_holds(seed: int):
     assert run_seed(seed, losses=True, thinks=True) is None
+
+
+@pytest.mark.slow
+@in_parts(UNTOLD)
+def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range):
+    failures = explore(seeds, untold=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.parametrize(
+    ("seed", "besides"),
+    [
+        pytest.param(4, "", id="one-is-started-ahead-beside-one-that-may-take-all-of-its-gpu"),
+        pytest.param(274, "", id="what-its-class-holds-became-known-while-it-came-up"),
+        pytest.param(365, "", id="one-that-was-stopped-before-its-first-step-is-not-known"),
+        pytest.param(
+            799, "deeds", id="a-swapped-job-is-named-again-and-again-and-its-place-is-taken-for-good"
+        ),
+        pytest.param(1049, "cuts", id="parts-of-gangs-do-not-wait-for-one-another-to-come-up"),
+        pytest.param(1126, "cuts", id="what-was-written-again-at-the-same-step"),
+        pytest.param(1165, "deeds", id="one-that-was-let-go-and-made-no-step-may-hold-all-of-its-gpu"),
+    ],
+)
+def test_what_once_broke_where_nobody_says_what_jobs_hold_of_gpus_holds(seed: int, besides: str):
+    assert run_seed(seed, untold=True, thinks=True, **{besides: True} if besides else {}) is None
 
 
 @pytest.fixture

@@ -30,6 +30,12 @@ def _has_grown(board: Board, job: HostedJob) -> bool:
     return job.run_s - job.launched_run_s + job.seconds_in_turn(board.now_s) >= GROWS_S
 
 
+def told(board: Board, job: HostedJob, held_bytes: int) -> None:
+    """By its hook, after a step. None at all is news as well: others of its class are nobody to be afraid of."""
+    if not measured(board, job, held_bytes) and job.wanted.job_class not in board.class_device_bytes:
+        remember_most(board.class_device_bytes, job.wanted.job_class, 0)
+
+
 def measured(board: Board, job: HostedJob, held_bytes: int) -> bool:
     """So much on each of its GPUs. False: it was seen to hold as much before."""
     if held_bytes <= job.device_memory_bytes:

@@ -232,8 +232,9 @@ class HostedJob(_Named):
 
     @property
     def untried(self) -> bool:
-        """Nobody can know yet what it will hold: it says nothing, and has had no turn."""
-        return not self.memory_bytes and not self.run_s and not self.steps_per_s
+        """Nobody can know yet what it will hold: it says nothing, and has made no step; of one without steps to hear of: it has had no turn."""
+        stepless = self.hooked is False or self.overdue
+        return not (self.memory_bytes or self.steps_per_s or (stepless and self.run_s))
 
     @property
     def alive(self) -> bool:

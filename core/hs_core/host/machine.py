@@ -175,11 +175,17 @@ class HostMachine:
                 if job is None or job.wanted.epoch != event.epoch:
                     touched = ()
                 else:
-                    stood = job.standing
+                    quiet = isinstance(event, _QUIET)
+                    stood, untried = job.standing, quiet and job.untried
                     said.hear(board, job, event)
                     if job.id not in board.jobs:
                         self._left_behind()
-                    if isinstance(event, _QUIET) and job.standing == stood and not board.out:
+                    if (
+                        quiet
+                        and not board.out
+                        and job.standing == stood
+                        and job.untried == untried  # else others may come beside it now
+                    ):
                         touched = (job,)
                         went_on = isinstance(event, JobProgressed) and job.charged_from_s is not None
         if touched is None or board.now_s >= self._due_s:

@@ -1,9 +1,9 @@
 """Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known.
 
 What a job holds is what its user says, its hook has measured, or the driver says of its processes, the largest. A swapped one still holds its device's context.
-Of one that nobody has measured what others of its class held counts; of the
-first of its class that it may take all that a GPU has: in its first turn it is alone there, as far as others can leave. Started ahead of that turn, which is
-when scripts build their models, it may take half.
+Of one that nobody has measured what others of its class held counts; of the first of its class that it may take all that a GPU has, from its first step
+on: in its first turn it is alone there, as far as others can leave. Before that, which is when scripts build their models, it may take half: where others
+that can't leave hold more it is not started, and ahead of its turn on no GPU of which others hold more, or may take all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,29 +30,55 @@ def size_bytes(board: Board, job: HostedJob) -> int:
     return board.class_device_bytes.get(job.wanted.job_class, 0) if job.untried else job.memory_bytes
 
 
-def _lying_bytes(board: Board, job: HostedJob) -> int:
-    """What of it lies there now."""
-    return job.residue_bytes if job.phase is Phase.SWAPPED else size_bytes(board, job)
+def _lying_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
+    """What of it may lie there now."""
+    if job.phase is Phase.SWAPPED:
+        return job.residue_bytes
+    if is_unknown(board, job) and not (job.in_turn or job.resumed):
+        return capacity_bytes(board, gpu) // 2
+    return _most_bytes(board, job, gpu)
+
+
+def _most_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
+    """What it holds, or will once it trains: all there is, if nobody knows anything of it."""
+    return capacity_bytes(board, gpu) if is_unknown(board, job) else size_bytes(board, job)
 
 
 def is_unknown(board: Board, job: HostedJob) -> bool:
-    return job.untried and not size_bytes(board, job)
+    return job.untried and job.wanted.job_class not in board.class_device_bytes
 
 
 def _lacking_bytes(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> int:
     """What should leave a GPU for it. One that nobody knows anything of may need all there is."""
-    lying_bytes = [_lying_bytes(board, other) for other in staying]
+    lying_bytes = [_lying_bytes(board, other, gpu) for other in staying]
     if is_unknown(board, job) and capacity_bytes(board, gpu):
         return sum(lying_bytes)
     return excess_bytes(board, job, gpu, lying_bytes)
 
 
 def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> bool:
-    """It is known not to fit beside these. Not for what swapped ones leave behind: they stay, and it would wait for as long as they live."""
-    if job.resident or is_unknown(board, job) or not size_bytes(board, job):
+    """It is known not to fit beside these, or they leave too little to start it there. Not for what swapped ones leave behind: they stay, and it would wait
+    for as long as they live.
+    """
+    capacity = capacity_bytes(board, gpu)
+    least_bytes = _least_bytes(board, job, gpu)
+    if job.resident or not least_bytes or not capacity:
         return False
-    whole_bytes = [size_bytes(board, other) for other in staying if other.resident]
-    return excess_bytes(board, job, gpu, whole_bytes) > 0
+    unknown = is_unknown(board, job)
+    whole_bytes = 0
+    for other in staying:
+        if not other.resident or (unknown and are_mates(board.turn, job.id, other.id)):
+            continue
+        if unknown and other.part and other.phase is Phase.STARTING and not job.part:
+            return True  # until its other hosts have started theirs it cannot leave
+        whole_bytes += _least_bytes(board, other, gpu)
+    return least_bytes + whole_bytes > capacity
+
+
+def _least_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
+    """What it needs there, as far as is known; to be started, half if nobody knows anything of it."""
+    starts = not job.alive or job.phase is Phase.STARTING
+    return capacity_bytes(board, gpu) // 2 if starts and is_unknown(board, job) else size_bytes(board, job)
 
 
 def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
@@ -67,7 +93,7 @@ def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
 
 def fits_now(board: Board, job: HostedJob) -> bool:
     """Who has to leave its GPUs for it has left. Of unknown size, or short of what swapped ones leave behind, it waits only for those that can."""
-    if job.resident and not is_unknown(board, job):
+    if job.resident and not job.untried:
         return True
     there = residents(board)
     on = {gpu: [other for other in there.get(gpu, ()) if other is not job] for gpu in job.gpus}
@@ -76,10 +102,19 @@ def fits_now(board: Board, job: HostedJob) -> bool:
     if any(_is_refused(board, job, gpu, others) for gpu, others in on.items()):
         return False
     others = [other for some in on.values() for other in some]
-    if any(other.leaving_memory and size_bytes(board, other) for other in others):
+    if any(
+        other.leaving_memory and (size_bytes(board, other) or is_unknown(board, other)) for other in others
+    ):
         return False
+    if is_unknown(board, job) and any(_comes_up(board, other, beside=job) for other in others):
+        return False  # as soon as they stand they can leave
     fixed = [other.id for other in others if other.in_turn]
     return not make_room(board, job, job.gpus, there=there, parked={}, rank={}, fixed=fixed)
+
+
+def _comes_up(board: Board, job: HostedJob, *, beside: HostedJob) -> bool:
+    """Soon, as that is its own host's affair alone; and it is not to run beside that one."""
+    return job.phase is Phase.STARTING and not job.part and not are_mates(board.turn, job.id, beside.id)
 
 
 def parked_bytes(board: Board) -> int:
@@ -249,5 +284,5 @@ def spare_for_preload(
     others = [o for o in holders if o is not job and gpu in o.gpus]
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
     if is_unknown(board, job) and (capacity := capacity_bytes(board, gpu)):
-        return sum(size_bytes(board, other) for other in bound) <= capacity // 2
-    return excess_bytes(board, job, gpu, [size_bytes(board, other) for other in bound]) <= 0
+        return sum(_most_bytes(board, other, gpu) for other in bound) <= capacity // 2
+    return excess_bytes(board, job, gpu, [_most_bytes(board, other, gpu) for other in bound]) <= 0

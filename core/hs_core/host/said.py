@@ -198,7 +198,7 @@ def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
     job.steps_per_s = event.steps_per_s
     if event.noise_samples:
         job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
-    device_memory.measured(board, job, event.device_memory_bytes)
+    device_memory.told(board, job, event.device_memory_bytes)
 
 
 def _trespassed(board: Board, job: HostedJob, gpu: GpuId) -> None:

@@ -1,6 +1,6 @@
 """Whose turn it is: the quantum's edge, idle GPUs in between, and losers leaving before winners arrive."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 
 from hs_core.host import moving, waking
@@ -185,18 +185,30 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     refused = [job for job in there if job.id in board.refused and job.refused_quanta > 1]
     refused += [job for job in there if job in this.lacking]
     missing += [job for job in refused if not job.alive and job not in this.picks]
+    missing += [job for job in there if job in this.crowded_out and job not in missing]
     kept = sum(job.gang for job in coming)
     uncounted = [
         gpu for gpu, owner in this.claimed.items() if owner in board.turn.gangs and not board.usable(gpu)
     ]
     wide = len(uncounted) + sum(job.gang for job in missing if job not in coming)
-    wide = min(wide, len(this.free) - kept)
-    for id_ in this.order if wide > 0 else ():
-        job = board.jobs[id_]
-        if job in missing or job in leaving or not job.alive or job.gang > wide:
-            continue
-        if local(board, job) and this.pick(job):
-            wide -= job.gang
+    free = len(this.free) - kept
+    if wide <= 0:
+        return
+    away = {job.id for job in (*missing, *leaving, *this.picks)}
+    others = [
+        job for id_ in this.order if id_ not in away and (job := board.jobs[id_]).alive and local(board, job)
+    ]
+    if not _take(this, others, min(wide, free)):
+        _take(this, others, free)  # only wider ones stand there: they have what idles besides
+
+
+def _take(this: Walk, jobs: Iterable[HostedJob], gpus: int) -> bool:
+    """One after the other, while there are so many. False: nobody does."""
+    left = gpus
+    for job in jobs:
+        if job.gang <= left and this.pick(job):
+            left -= job.gang
+    return left < gpus
 
 
 def gives_way(board: Board, part: HostedJob) -> bool:

@@ -1,10 +1,15 @@
-"""What lies in the memory of each GPU: of every process from its launch on, but while it is parked in the host's. As much as jobs say they need."""
+"""What lies in the memory of each GPU: of every process from its launch on, but while it is parked in the host's. As much as jobs say they need.
+
+Of one whose user says nothing it is half from its launch on, which is when scripts build their models, and all from its first step on.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from hs_core.model import Gpu
 from hs_core.names import GpuId
+from hs_core.reports import Phase
+from hs_sim.machines.part import Way
 from hs_sim.machines.truth import LawBrokenError
 
 if TYPE_CHECKING:
@@ -16,19 +21,25 @@ class DeviceMemory:
         self._there: dict[GpuId, dict[Part, int]] = {gpu.id: {} for gpu in gpus}
         self._capacity = {gpu.id: gpu.memory_bytes for gpu in gpus}
 
-    def takes(self, part: "Part", now_s: float) -> None:
-        """Raises LawBrokenError where others leave it no room: a real one would die of it."""
-        needed = part.gang.memory_bytes
-        if not needed:
-            return
-        for gpu in part.gpus:
+    def takes(self, part: "Part", now_s: float) -> bool:
+        """False: others leave it no room, and it dies of it. Raises LawBrokenError where that need not be: what it needs was said, or these could leave."""
+        needed = part.gang.held_bytes
+        short = False
+        for gpu in part.gpus if needed else ():
             there = self._there[gpu]
             there[part] = needed
-            if sum(there.values()) > self._capacity[gpu]:
+            if sum(there.values()) <= self._capacity[gpu]:
+                continue
+            short = True
+            if not part.gang.job.untold or all(map(_could_leave, there.keys() - {part})):
                 jobs = ", ".join(f"{one.key[0]}:{one.key[1]} {size}" for one, size in there.items())
                 raise LawBrokenError(
                     f"at {now_s:.3f}: more lies on {gpu} than it has, {self._capacity[gpu]} bytes: {jobs}"
                 )
+        return not short
+
+    def capacity_bytes(self, gpu: GpuId) -> int:
+        return self._capacity[gpu]
 
     def free_bytes(self, gpu: GpuId, stays: Callable[["Part"], bool]) -> int:
         """Were only these left there."""
@@ -38,3 +49,13 @@ class DeviceMemory:
         if part.gang.memory_bytes:
             for gpu in part.gpus:
                 self._there[gpu].pop(part, None)
+
+
+def _could_leave(part: "Part") -> bool:
+    """Its host, as far as that knows, could have it write a checkpoint now, and end."""
+    machine = part.agent.machine
+    report = machine.report(part.key[0]) if machine is not None else None
+    if report is None or report.phase is Phase.STARTING or report.checkpoint_fails:
+        return False
+    stands = part.way not in (Way.COMING, Way.UP) and not part.frozen
+    return stands and part.gang.world.can_checkpoint(part.gang.job)

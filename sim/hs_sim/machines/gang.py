@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
 CHECKPOINTED = Exit(code=75)
+NO_MEMORY = Exit(code=1)
 HOOK_PART = 0.3  # of the start, until the runtime is loaded
 DIE_S = 0.2
 LEAVE_S = 0.02  # from being told to
@@ -45,7 +46,11 @@ class Gang:
         self.job = job
         self.rate = rate
         self.shape = wanted.form
-        self.memory_bytes = _memory_bytes(wanted)  # on each of its GPUs
+        self.memory_bytes = (
+            job.sim.gpu_memory_bytes if job.untold else _memory_bytes(wanted)
+        )  # on each of its GPUs
+        self.grown = not job.untold  # it holds all of that
+        self.starved = False  # there was no room for it, and it ends
         self.parked = False  # what it holds of them lies in its hosts' memory
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
@@ -66,8 +71,9 @@ class Gang:
 
     def launch(self, part: Part, generation: int, start_s: float) -> None:
         self.parts[part.rank] = part
-        self.world.device_memory.takes(part, self.world.clock.now_s)
         clock = self.world.clock
+        if not self.world.device_memory.takes(part, clock.now_s):
+            clock.after(start_s * HOOK_PART, self._starve, part)
         part.asked = generation
         if self.whole and not self._broken:
             # Else it waits for the others: one that is gone never comes to agree with it, and its node may keep nothing of the job by now.
@@ -135,6 +141,28 @@ class Gang:
         part.agent.say(part, JobReady, step=self.step, can_swap=self.memory_bytes > 0, can_checkpoint=can)
 
     @property
+    def held_bytes(self) -> int:
+        """Of each of its GPUs, but while it is parked."""
+        return self.memory_bytes if self.grown else self.memory_bytes // 2
+
+    def _grow(self) -> bool:
+        """With its first step. False: it has no room for that."""
+        self.grown = True
+        device_memory, now_s = self.world.device_memory, self.world.clock.now_s
+        short = [part for part in self._in_order() if not device_memory.takes(part, now_s)]
+        for part in short:
+            self._starve(part)
+        return not short
+
+    def _starve(self, part: Part) -> None:
+        """Out of memory, says its script, and ends: a failure of its own."""
+        if part.way is Way.GONE:
+            return
+        self.job.kills += not self.starved
+        self.starved = True
+        self.end(part, NO_MEMORY)
+
+    @property
     def whole(self) -> bool:
         return len(self.parts) == self.nodes
 
@@ -169,6 +197,8 @@ class Gang:
         if self.since_s is not None or not all(
             p.way is Way.GOING and not p.frozen for p in self.parts.values()
         ):
+            return
+        if not self.grown and not self._grow():
             return
         clock = self.world.clock
         self.since_s = clock.now_s
@@ -215,7 +245,7 @@ class Gang:
                 JobProgressed,
                 step=step,
                 steps_per_s=rate,
-                device_memory_bytes=0,
+                device_memory_bytes=self.memory_bytes if self.job.untold else 0,
                 noise_scale=noise_scale,
                 noise_samples=noise_samples,
             )
@@ -310,7 +340,8 @@ class Gang:
         if self.parked:
             self.parked = False
             for part in self._in_order():
-                self.world.device_memory.takes(part, self.world.clock.now_s)
+                if not self.world.device_memory.takes(part, self.world.clock.now_s):
+                    self._starve(part)
 
     def _park(self) -> None:
         if not self.parked and self.world.can_swap(self.job):

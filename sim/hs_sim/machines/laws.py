@@ -91,9 +91,7 @@ class Laws:
             row = self._row_of(job)
             if row is None or not self._could_move(row, there.get(job.sim.id, ())):
                 continue
-            idle = {
-                agent.name: self._with_memory(agent, row.spec.gpu_memory_bytes, row.id) for agent in agents
-            }
+            idle = {agent.name: self._with_memory(agent, job, row.id) for agent in agents}
             room = Counter(
                 agent.model
                 for agent in agents
@@ -113,14 +111,15 @@ class Laws:
 
     def _waiting(self, agent: Agent, idle: int) -> Iterator[Part]:
         for part in _waiting(agent, idle):
-            if len(part.gpus) <= self._with_memory(agent, part.gang.memory_bytes, part.key[0]):
+            if len(part.gpus) <= self._with_memory(agent, part.gang.job, part.key[0]):
                 yield part
 
-    def _with_memory(self, agent: Agent, needed_bytes: int, job: JobId) -> int:
+    def _with_memory(self, agent: Agent, job: JobTruth, id_: JobId) -> int:
         """Idle GPUs there on which it has room beside the state of those that cannot be moved out."""
-        free_bytes = self._world.device_memory.free_bytes
+        memory = self._world.device_memory
         return sum(
-            free_bytes(gpu, lambda part: part.key[0] != job and not _movable(part)) >= needed_bytes
+            memory.free_bytes(gpu, lambda part: part.key[0] != id_ and not _movable(part))
+            >= job.room_bytes(memory.capacity_bytes(gpu))
             for gpu in _idle_gpus(agent)
         )
 
@@ -187,7 +186,7 @@ class Laws:
         costs = self._world.costs
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
         start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
-        if job.sim.nodes > 1 and job.spec.gpu_memory_bytes:
+        if job.sim.nodes > 1 and job.sim.gpu_memory_bytes:
             start_s += 2 * self._world.experiment.quantum_s  # a part of it waits for memory
         return job.launches * (SLACK_S + start_s)
 

@@ -74,6 +74,17 @@ class JobTruth:
         of[copy] = of.get(copy, 0) + 1
 
     @property
+    def untold(self) -> bool:
+        """Its user does not say what it holds of each of its GPUs, which is something."""
+        return self.sim.gpu_memory_bytes > 0 and not self.spec.gpu_memory_bytes
+
+    def room_bytes(self, capacity_bytes: int) -> int:
+        """What has to be free of a GPU before it is given to it; where nobody knows what it will hold, half at least."""
+        return (
+            max(self.sim.gpu_memory_bytes, capacity_bytes // 2) if self.untold else self.spec.gpu_memory_bytes
+        )
+
+    @property
     def suspends(self) -> int:
         """As the controller counts them: of copies the most."""
         return sum(max(of.values()) for of in self.stops.values())

@@ -273,13 +273,23 @@ class World:
         alike = found is not None and spans(found.spec)
         parts: dict[tuple[int, int, int], set[int | HostName]] = {}  # by step, who wrote it, generation
         servers: dict[tuple[int, int, int], set[HostName]] = {}
-        safe = found.acknowledged if found is not None else -1
+        step = found.acknowledged if found is not None else -1
+        stores = [agent.disk.stores.get(job, {}) for agent in self.agents.values()]
+        # Who was stopped before its first step wrote the same step once more.
+        written = (
+            generation for store in stores for (generation, _), saved in store.items() if saved.step == step
+        )
+        safe = (step, max(written, default=-1))
         for name in connected:
             for (generation, _), saved in self.agents[name].disk.stores.get(job, {}).items():
                 whole = (saved.step, saved.epoch, generation)
                 parts.setdefault(whole, set()).add(name if alike else saved.rank)
                 servers.setdefault(whole, set()).add(name)
-        older = {whole for whole, names in servers.items() if whole[0] < safe and len(names) < nodes}
+        older = {
+            (step, epoch, generation)
+            for (step, epoch, generation), names in servers.items()
+            if (step, generation) < safe and len(names) < nodes
+        }
         parts = {whole: held for whole, held in parts.items() if whole not in older}
         for (generation, rank), saved in self.folders.get(job, {}).items():
             parts.setdefault((saved.step, saved.epoch, generation), set()).add(rank)
