@@ -129,6 +129,39 @@ def test_where_the_servers_of_all_copies_were_cut_off_a_job_goes_on_from_those_t
     assert (stored.step, stored.hosts, [part.steps for part in stored.copies]) == (310, (A, C), [150, 60])
 
 
+def test_where_nobody_heard_of_its_copies_a_job_goes_on_from_what_they_began_with(fencing: Cluster) -> None:
+    fencing.alone()
+    fencing.want = ((A, B), (500, 400))
+    fencing.edge()
+    fencing.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+    assert len(fencing.row.portions) == 2
+    fencing.cut_off(A, B)
+    assert (fencing.row.hosts, fencing.row.stored) == ((), None)
+    fencing.want = ((), ())
+    copy = JobReport(job=JOB, epoch=1, phase=Phase.RUNNING, can_checkpoint=True)
+    fencing.joins(A, "V100", _ended(copy, 160, 5, 100))
+    stored = Stored(
+        hosts=(A,), epoch=1, generation=6, step=100, copies=(Copied(copy=0, generation=5, steps=0),)
+    )
+    assert fencing.row.stored == stored
+
+
+def test_what_a_copy_has_let_go_of_is_not_gone_on_from(fencing: Cluster) -> None:
+    """Its server is back, and remembers it; what it wrote there is gone by now, for what came after it."""
+    fencing.forked(500, 400)
+    cut_off = fencing.says(B, Phase.RUNNING, 150, 6, 120)
+    fencing.happens(HostLeft(now_s=0.0, host=B))
+    fencing.want = ((A,), ())
+    fencing.edge()
+    fencing.leave(a=200)
+    fencing.says(A, Phase.RUNNING, 400, 10, 380)
+    fencing.cut_off(A)
+    fencing.want = ((), ())
+    before = fencing.row.stored
+    fencing.joins(B, "K80", _ended(cut_off, 240, -1, -1))
+    assert fencing.row.stored == before
+
+
 def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_after_it(
     fencing: Cluster,
 ) -> None:

@@ -122,6 +122,10 @@ def test_what_once_broke_where_disks_and_memories_are_lost_holds(seed: int):
     assert run_seed(seed, losses=True, thinks=True) is None
 
 
+def test_what_a_part_that_had_ended_has_left_is_gone_where_its_server_comes_back_with_an_empty_disk():
+    assert run_seed(3342, deeds=True, losses=True, thinks=True) is None
+
+
 @pytest.mark.slow
 @in_parts(UNTOLD)
 def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range):
@@ -145,6 +149,17 @@ def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range
 )
 def test_what_once_broke_where_nobody_says_what_jobs_hold_of_gpus_holds(seed: int, besides: str):
     assert run_seed(seed, untold=True, thinks=True, **{besides: True} if besides else {}) is None
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1526, id="who-is-frozen-as-it-stops-stands-first"),
+        pytest.param(2522, id="what-a-copy-has-let-go-of-is-not-gone-on-from"),
+    ],
+)
+def test_what_once_broke_where_links_are_cut_while_decisions_take_time_holds(seed: int):
+    assert run_seed(seed, cuts=True, thinks=True) is None
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def kept(row: Job, usable: Callable[[HostName], bool]) -> Stored | None:
         if part.checkpoint_step >= row.base_step
     ]
     # Who has merely fetched the parts of an average has not made it yet: that is no checkpoint to be lent.
-    idle = found[:1] if row.stored is None else []
+    idle = found[:1] if row.stored is None or not row.stored.copies else []
     return _stored([pair for pair in found if pair[1].steps] or idle, row.base_step, row.epoch)
 
 

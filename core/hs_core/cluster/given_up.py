@@ -102,7 +102,9 @@ def heard(
         was = _there(rounds, host, report.epoch)
         if was is not None and was.portions:
             now = _with(was, host, report, gpus)
-            said = Unheard(was, now, _of_copies(row, now, host, lacks=lacks), begun_since=begun_since)
+            # One that says it has none has let go of what was known, for what came after it.
+            newer = _of_copies(row, now, host, lacks=lacks) if report.checkpoint_generation >= 0 else None
+            said = Unheard(was, now, newer, begun_since=begun_since)
             return None if said.newer is None and said.ended_well is None else said
     was = _there(row.given_up, host, report.epoch)
     remembers = any(one.epoch <= last for one in row.given_up)

@@ -31,7 +31,9 @@ class DeviceMemory:
             if sum(there.values()) <= self._capacity[gpu]:
                 continue
             short = True
-            if not part.gang.job.untold or all(map(_could_leave, there.keys() - {part})):
+            # Nobody waits for the other parts of a gang that comes up, and then again for others to leave.
+            at_s = min(now_s, part.gang.let_go_s) if part.gang.nodes == 1 else part.launched_s
+            if not part.gang.job.untold or all(_could_leave(o, at_s) for o in there if o is not part):
                 jobs = ", ".join(f"{one.key[0]}:{one.key[1]} {size}" for one, size in there.items())
                 raise LawBrokenError(
                     f"at {now_s:.3f}: more lies on {gpu} than it has, {self._capacity[gpu]} bytes: {jobs}"
@@ -51,11 +53,11 @@ class DeviceMemory:
                 self._there[gpu].pop(part, None)
 
 
-def _could_leave(part: "Part") -> bool:
-    """Its host, as far as that knows, could have it write a checkpoint now, and end."""
+def _could_leave(part: "Part", at_s: float) -> bool:
+    """Its host, as far as that knew then, could have had it write a checkpoint, and end."""
     machine = part.agent.machine
     report = machine.report(part.key[0]) if machine is not None else None
     if report is None or report.phase is Phase.STARTING or report.checkpoint_fails:
         return False
     stands = part.way not in (Way.COMING, Way.UP) and not part.frozen
-    return stands and part.gang.world.can_checkpoint(part.gang.job)
+    return stands and part.up_s < at_s and part.gang.world.can_checkpoint(part.gang.job)

@@ -4,6 +4,7 @@ Steps are counted by time at a constant rate. A stop is told apart from training
 keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
 """
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from hs_core.events.host import (
@@ -51,6 +52,7 @@ class Gang:
         )  # on each of its GPUs
         self.grown = not job.untold  # it holds all of that
         self.starved = False  # there was no room for it, and it ends
+        self.let_go_s = inf  # last
         self.parked = False  # what it holds of them lies in its hosts' memory
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
@@ -72,6 +74,7 @@ class Gang:
     def launch(self, part: Part, generation: int, start_s: float) -> None:
         self.parts[part.rank] = part
         clock = self.world.clock
+        part.launched_s = clock.now_s
         if not self.world.device_memory.takes(part, clock.now_s):
             clock.after(start_s * HOOK_PART, self._starve, part)
         part.asked = generation
@@ -131,7 +134,7 @@ class Gang:
             self._read()
             self.world.claim(*self.key)
             for other in self._in_order():
-                other.way = Way.STANDING
+                other.way, other.up_s = Way.STANDING, self.world.clock.now_s
                 if self.generation >= 0:
                     other.agent.say(other, JobRestored, step=self.step, generation=self.generation)
                 self.say_ready(other)
@@ -329,6 +332,7 @@ class Gang:
             part.way = Way.GOING
             self._occupy(part)
             if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
+                self.let_go_s = self.world.clock.now_s
                 self._use()
                 self.tier = None
                 self._turn += 1
@@ -360,6 +364,10 @@ class Gang:
         if self.since_s is not None:
             self.job.stopped(*self.id[1:])
         if tier is Tier.FREEZE:
+            if self.tier is not None:  # all of it is about to stop: before one part is frozen
+                self._stopped(self._turn, True)
+                if part.gone:
+                    return
             self._stand()
             part.frozen = True
             self._free(part)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hs_core.events.host import HostEvent, JobExited
@@ -38,12 +39,14 @@ class Part:
         "heard",
         "hooked",
         "in_touch",
+        "launched_s",
         "newest",
         "occupied_s",
         "parked_bytes",
         "rank",
         "share",
         "unsaid",
+        "up_s",
         "way",
     )
 
@@ -61,12 +64,18 @@ class Part:
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.share = float(len(gpus))  # and it is charged for so many of them
+        self.launched_s = inf
+        self.up_s = inf  # stands since then, or did once
         self.parked_bytes = 0  # of its GPUs' memory that it has moved: that much of its host's stays its own
         self.exit: Exit | None = None
         self.in_touch = False  # with the agents of the other parts, when it ended
         self.unsaid: list[
             tuple[Callable[..., HostEvent], dict[str, Any]]
         ] = []  # for want of a link to node 0
+
+    @property
+    def gone(self) -> bool:
+        return self.way is Way.GONE
 
     @property
     def key(self) -> tuple[JobId, int]:
