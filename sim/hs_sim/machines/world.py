@@ -498,6 +498,8 @@ def _config(pool: Pool) -> HostConfig:
 
 
 def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]]]:
+    # Where nothing is known of what any job holds there is room for all, as if agents could not tell how much GPUs have.
+    limited = any(job.gpu_memory_bytes for job in experiment.workload.jobs)
     return [
         (
             name,
@@ -507,7 +509,7 @@ def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]
                     id=GpuId(f"GPU-{name}-{index}"),
                     index=index,
                     model=pool.model,
-                    memory_bytes=pool.gpu_memory_bytes,
+                    memory_bytes=pool.gpu_memory_bytes if limited else 0,
                     slowdowns=tuple(
                         Slowdown(job_class=job_class, times=times[index])
                         for job_class, times in slowdowns.items()
