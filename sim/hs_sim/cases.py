@@ -440,6 +440,28 @@ def with_losses(case: Case) -> Case:
     return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *losses)))
 
 
+def with_tears(case: Case) -> Case:
+    """The same trouble, and bits that flip in what lies on disks. Jobs save often, and fail of it as they would without being told to be tried again."""
+    dice = roll(case.experiment.seed, "tears")
+    hosts = [name for name, _ in servers(case.experiment.cluster)]
+    tears = [
+        Fault(
+            kind=Kind.TORN,
+            at_s=dice.uniform(1.0, TROUBLE_S),
+            host=dice.choice(hosts),
+            when=dice.choice(["", "", "Launch", "Fetch", "Suspend", "Checkpoint"]),
+            nth=dice.randint(1, 6),
+            after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 2.0, 3.0]),
+        )
+        for _ in range(dice.randint(1, 4))
+    ]
+    specs = {
+        job: replace(spec, checkpoint_interval_s=dice.choice([3.0, 7.0, 20.0]))
+        for job, spec in case.specs.items()
+    }
+    return replace(case, specs=specs, plan=FaultPlan(faults=(*case.plan.faults, *tears)))
+
+
 def _loss(dice: Random, hosts: Sequence[HostName]) -> Fault:
     return Fault(
         kind=dice.choice(LOSSES),

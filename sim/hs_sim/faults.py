@@ -18,7 +18,17 @@ from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_core.host import HostConfig
 from hs_core.policy import Policy
-from hs_sim.cases import QUANTUM_S, TROUBLE_S, Case, case_of, with_cuts, with_deeds, with_losses, with_untold
+from hs_sim.cases import (
+    QUANTUM_S,
+    TROUBLE_S,
+    Case,
+    case_of,
+    with_cuts,
+    with_deeds,
+    with_losses,
+    with_tears,
+    with_untold,
+)
 from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
@@ -45,6 +55,7 @@ BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
         with_deeds,
         "people drain, pause, cancel and change tickets and the policy in the middle of it",
     ),
+    "tears": (with_tears, "bits flip in checkpoints on servers' disks"),
     "losses": (
         with_losses,
         "servers come back with empty disks, and agents that have forgotten all that they knew of their jobs",

@@ -31,6 +31,7 @@ DEEDS = range(320, 500)
 CUTS = range(120)
 LOSSES = range(80)
 UNTOLD = range(80)
+TEARS = range(60)
 AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
@@ -131,6 +132,22 @@ def test_what_a_part_that_had_ended_has_left_is_gone_where_its_server_comes_back
 def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range):
     failures = explore(seeds, untold=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@in_parts(TEARS)
+def test_nothing_is_broken_where_bits_flip_in_checkpoints(seeds: range):
+    failures = explore(seeds, tears=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.parametrize("seed", [13, 43])
+def test_a_job_whose_checkpoint_is_torn_at_its_old_server_goes_on_from_the_one_before(seed: int):
+    worlds: list[World] = []
+    assert run_seed(seed, worlds.append, tears=True, thinks=True) is None
+    stories = [worlds[0].controller.machine.story(JobId(job)) for job in range(1, 20)]
+    kinds = [{fact.kind for fact in story} for story in stories]
+    assert any({"sent-back", "fell-back", "succeeded"} <= of for of in kinds)
 
 
 @pytest.mark.parametrize(

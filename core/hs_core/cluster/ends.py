@@ -36,6 +36,8 @@ class Ends(Starts):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
+        elif ended.why.startswith(CANNOT_FETCH) and self._could_begin_at_source(row):
+            self._send_back(row, ended, now_s)
         elif evicted and not ended.ok:  # told to end: where it ended well its host would say so
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
@@ -51,6 +53,29 @@ class Ends(Starts):
             self._again(row, stored, ended, now_s, lost_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s, at_s)
+
+    def _could_begin_at_source(self, row: Job) -> bool:
+        """Where its checkpoint lies, which is torn or gone: an older one is left there, most likely, and its processes find what is whole. Also where that is to be
+        empty: then it leaves as others do.
+        """
+        stored = row.stored
+        if stored is None or stored.copies or stored.ranks or row.portions or row.spec.checkpoint_dir:
+            return False
+        homes = [self._book.hosts.get(name) for name in stored.hosts]
+        elsewhere = len(homes) == len(row.hosts) and not stored.is_at(row.hosts)
+        return elsewhere and all(
+            home is not None and home.name in self._connected and len(home.healthy_gpus) >= row.gpus
+            for home in homes
+        )
+
+    def _send_back(self, row: Job, ended: Exit, now_s: float) -> None:
+        """No fault of its own."""
+        assert row.stored is not None
+        stored = replace(row.stored, surpassed=True)  # what is found goes before it
+        there = ", ".join(stored.hosts)
+        text = f"it is sent back to {there} ({exit_text(ended)}): it goes on from the newest checkpoint that is whole there"
+        self._fact(now_s, "sent-back", text, job=row.id, host=stored.hosts[0])
+        self._again(row, stored, ended, now_s, 0.0, home=stored.hosts)
 
     def _forked_in_vain(self, row: Job, ended: Exit, now_s: float) -> None:
         """That it trains as copies was not its own idea, so it has not failed before it has done so as one."""
@@ -146,8 +171,19 @@ class Ends(Starts):
         hosts = self._book.hosts.keys()
         return hosts - self._absent.fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
-    def _again(self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float) -> None:
-        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work since that."""
+    def _again(
+        self,
+        was: Job,
+        stored: Stored | None,
+        ended: Exit,
+        now_s: float,
+        lost_s: float,
+        *,
+        home: tuple[HostName, ...] = (),
+    ) -> None:
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work since that; `home`: another
+        one that it is given at once.
+        """
         row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + lost_s), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
@@ -163,14 +199,15 @@ class Ends(Starts):
             and all(home is not None and self._takes(row, home) for home in homes)
             and self._models(row.hosts) == row.gpu_models  # else a server has others now
         )
-        happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
+        hosts = row.hosts if stays else home
+        happenings = (Happening.REQUEUED, Happening.PLACED) if hosts else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
-        hosts = row.hosts if stays else ()
         new = replace(
             self._next_epoch(row),
             state=state,
             hosts=hosts,
-            shape=row.shape if stays or (stored is not None and isinstance(row.shape, Spread)) else None,
+            gpu_models=self._models(home) if home else row.gpu_models,
+            shape=row.shape if hosts or (stored is not None and isinstance(row.shape, Spread)) else None,
             stored=stored,
             portions=(),
             base_step=0,

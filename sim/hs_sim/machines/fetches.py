@@ -31,6 +31,11 @@ class Fetches:
         if source.peer == NOBODY or source.look:
             if self._looked(agent, wanted, source):
                 return
+            own = source.peer.host == agent.name and source.rank == wanted.node_rank
+            if own and source.peer != NOBODY:
+                # One part of it, where no other server sees it: its processes find out what is left.
+                self._tell(agent, wanted, source.generation, source.step)
+                return
             if source.peer == NOBODY:
                 self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
                 return
@@ -44,9 +49,14 @@ class Fetches:
             lender.disk.stored(wanted.job, generation, rank)
             for lender, (_, generation, rank) in zip(lenders, needed, strict=True)
         ]
-        if not reached or None in held or agent.disk_full:
+        torn = any(
+            found is not None and found.torn and lender is not agent
+            for found, lender in zip(held, lenders, strict=True)
+        )
+        if not reached or torn or None in held or agent.disk_full:
             names = ", ".join(lender.name for lender in lenders)
             why = "no such checkpoint there" if reached else f"{names} cannot be reached"
+            why = f"{names}: torn" if reached and torn else why
             self._again(agent, wanted, tries, why, hopeless=reached and not agent.disk_full)
             return
         at = [found for found in held if found is not None]
@@ -56,13 +66,17 @@ class Fetches:
         seconds = size * come / world.costs.network_bytes_per_s + world.network.delay_s()
         # An elastic job's node may take up what one of another rank wrote, and has it as its own from then on.
         epoch, step = (wanted.epoch, source.step) if source.parts else (at[0].epoch, at[0].step)
-        got = Saved(epoch, step, wanted.node_rank, wanted.copy)
+        got = Saved(epoch, step, wanted.node_rank, wanted.copy, torn=not source.parts and at[0].torn)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
 
     def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """In its folder, which servers see whether those that wrote there are up or not where its user named it. Those before it write there no more. Copies have others."""
         self._world.claim(wanted.job, wanted.epoch)
-        shelf = {at: saved for at, saved in agent.disk.shelf(wanted.job).items() if saved.copy < 0}
+        shelf = {
+            at: saved
+            for at, saved in agent.disk.shelf(wanted.job).items()
+            if saved.copy < 0 and not saved.torn
+        }
         newest = max(
             (
                 number

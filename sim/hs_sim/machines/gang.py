@@ -4,6 +4,7 @@ Steps are counted by time at a constant rate. A stop is told apart from training
 keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ class Gang:
         self.done = 0.0  # steps
         self.since_s: float | None = None  # trains since
         self.generation = -1
+        self.torn = ""  # what it was to go on from, in words
         self.restored: int | None = None
         self.judged = True  # where it goes on from
         self.tier: Tier | None = None  # a stop of this kind is under way
@@ -92,7 +94,7 @@ class Gang:
     def _agree(self) -> None:
         """The ranks take up the newest generation that all of their nodes know of, as `hs_job.checkpoint` has them agree."""
         parts = self._in_order()
-        self.generation = min(part.asked for part in parts)
+        self.generation = self._whole(parts, min(part.asked for part in parts))
         steps = [part.agent.checkpoint_step(self.key[0], self.generation, part.rank) for part in parts]
         now_s = self.world.clock.now_s
         if len(set(steps)) > 1:
@@ -103,6 +105,23 @@ class Gang:
         world.truth.restored(
             self.job, epoch, steps[0], world.within_reach(job, self.nodes, world.controller.sides)
         )
+
+    def _whole(self, parts: Sequence[Part], asked: int) -> int:
+        """Where what they are to go on from is torn, the newest before it that all of them have."""
+        shelves = [part.agent.disk.shelf(self.key[0]) for part in parts]
+        having = [
+            {
+                number
+                for (number, rank), saved in shelf.items()
+                if rank == part.rank and number < asked and saved.copy < 0 and not saved.torn
+            }
+            for part, shelf in zip(parts, shelves, strict=True)
+        ]
+        there = (shelf.get((asked, part.rank)) for part, shelf in zip(parts, shelves, strict=True))
+        if asked < 0 or not any(saved is not None and saved.torn for saved in there):
+            return asked
+        self.torn = f"generation {asked}: torn"
+        return max(set.intersection(*having), default=-1)
 
     def _read(self) -> None:
         """As late as a script gets to it: what was there when it was launched may be gone by now."""
@@ -135,8 +154,10 @@ class Gang:
             self.world.claim(*self.key)
             for other in self._in_order():
                 other.way, other.up_s = Way.STANDING, self.world.clock.now_s
-                if self.generation >= 0:
-                    other.agent.say(other, JobRestored, step=self.step, generation=self.generation)
+                if self.generation >= 0 or self.torn:
+                    other.agent.say(
+                        other, JobRestored, step=self.step, generation=self.generation, note=self.torn
+                    )
                 self.say_ready(other)
 
     def say_ready(self, part: Part) -> None:

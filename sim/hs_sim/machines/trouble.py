@@ -32,6 +32,7 @@ class Kind(StrEnum):
     AGENT_FORGETS = (
         "agent-forgets"  # it is killed, and the next one finds what it kept damaged; its jobs are there still
     )
+    TORN = "torn"  # a bit flips in the newest checkpoint of each job there
     REPEATS = "repeats"  # messages come again, also after newer ones
     # What people ask for (`machines.deeds`).
     HOST_DRAINED = "host-drained"  # with a deadline, `deadline_s` from then, if there is one
@@ -56,7 +57,7 @@ DEEDS = (
     Kind.POLICY_SET,
 )
 LOSSES = (Kind.SET_UP_ANEW, Kind.AGENT_FORGETS)
-MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, *LOSSES, Kind.USER_LEFT})
+MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, *LOSSES, Kind.USER_LEFT, Kind.TORN})
 
 
 ON_A_HOST = frozenset(Kind) - {
@@ -258,6 +259,9 @@ class Trouble:
                 self._deeds.remove_host(host, fault.for_s, self._over)
             case Kind.GPU_DRAINED:
                 self._deeds.drain_gpu(host, world.dice.randrange(len(agent.gpus)), fault.for_s, self._over)
+            case Kind.TORN:
+                world.tear(agent)
+                self._over()
             case Kind.DISK_FULL:
                 agent.disk_full = True
                 self._clock.after(fault.for_s, self._disk_free, host)

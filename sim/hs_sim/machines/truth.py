@@ -25,6 +25,7 @@ class Saved(NamedTuple):
     step: int
     rank: int  # node rank, whose it is
     copy: int = -1  # that wrote it, or fetched it to begin with; -1: the job was not forked
+    torn: bool = False  # its files are not what was written
 
 
 Shelf = dict[tuple[int, int], Saved]
@@ -66,6 +67,7 @@ class JobTruth:
     it could have chosen then."""
     gone_with: set[HostName] = field(default_factory=set)
     """Servers whose disks had something of it and are lost, which the controller does not know yet: what it takes to be safe may not be."""
+    torn_step: int = -1  # what the journal knows of up to that step may be torn
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
     busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
 
@@ -196,5 +198,5 @@ class Truth:
     def acknowledge(self, steps: Mapping[JobId, int]) -> None:
         for job, step in steps.items():
             known = self.by_id.get(job)
-            if known is not None and not known.gone_with:
+            if known is not None and not known.gone_with and step > known.torn_step:
                 known.acknowledged = max(known.acknowledged, step)

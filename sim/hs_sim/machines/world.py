@@ -282,6 +282,8 @@ class World:
         safe = (step, max(written, default=-1))
         for name in connected:
             for (generation, _), saved in self.agents[name].disk.stores.get(job, {}).items():
+                if saved.torn:
+                    continue
                 whole = (saved.step, saved.epoch, generation)
                 parts.setdefault(whole, set()).add(name if alike else saved.rank)
                 servers.setdefault(whole, set()).add(name)
@@ -302,6 +304,20 @@ class World:
         for job in jobs:
             job.acknowledged = -1
             job.gone_with.add(agent.name)
+
+    def tear(self, agent: Agent) -> None:
+        """The newest generation of every job that has written some there, or fetched them: from the one before it a job on one server can go on all the same."""
+        for job, shelf in agent.disk.stores.items():
+            own = {at: saved for at, saved in shelf.items() if saved.copy < 0 and not saved.torn}
+            newest = max((generation for generation, _ in own), default=-1)
+            torn = {at: saved for at, saved in own.items() if at[0] == newest}
+            if not torn:
+                continue
+            shelf.update({at: saved._replace(torn=True) for at, saved in torn.items()})
+            of, step = self.truth.by_id[job], max(saved.step for saved in torn.values())
+            left = max((saved.step for at, saved in own.items() if at not in torn), default=-1)
+            of.torn_step = max(of.torn_step, step)
+            of.acknowledged = min(of.acknowledged, left if of.spec.nodes == 1 and not spans(of.spec) else -1)
 
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
