@@ -441,7 +441,7 @@ def with_losses(case: Case) -> Case:
 
 
 def with_tears(case: Case) -> Case:
-    """The same trouble, and bits that flip in what lies on disks. Jobs save often, and fail of it as they would without being told to be tried again."""
+    """The same trouble, and bits that flip in what lies on disks, while all jobs save now and then."""
     dice = roll(case.experiment.seed, "tears")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
     tears = [

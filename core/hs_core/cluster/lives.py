@@ -290,9 +290,8 @@ class Lives(Ends):
         if before.exit is None:
             gone = Exit(why=f"{LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
-        elif row is not self._book.live.get(
-            row.id
-        ):  # it had ended there, and what it has left is known otherwise now
+        elif row is not self._book.live.get(row.id):
+            # It had ended there, and what it has left is known otherwise now.
             self._put(row, now_s)
 
 
