@@ -5,6 +5,7 @@ from collections.abc import Collection
 from hs_core.cluster.reports import can_leave, cannot_leave
 from hs_core.model import Host, Job, Migrate
 from hs_core.names import GpuId
+from hs_core.reports import Phase
 
 
 def gpus_text(host: Host, gpus: Collection[GpuId]) -> str:
@@ -91,7 +92,8 @@ def _until(job: Job) -> str:
 
 
 def _fresh(job: Job) -> bool:
-    return job.report is None or job.report.step <= 0
+    """What it could hand over is not known yet."""
+    return job.report is None or job.report.phase is Phase.STARTING or job.report.step <= 0
 
 
 def _unused(job: Job, host: Host) -> bool:
