@@ -38,6 +38,8 @@ class Ends(Starts):
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
         elif ended.why.startswith(CANNOT_FETCH) and self._could_begin_at_source(row):
             self._send_back(row, ended, now_s)
+        elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and not row.stored.copies:
+            self._cannot_be_had(row, ended.why, now_s)
         elif evicted and not ended.ok:  # told to end: where it ended well its host would say so
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
@@ -59,10 +61,11 @@ class Ends(Starts):
         empty: then it leaves as others do.
         """
         stored = row.stored
-        if stored is None or stored.copies or stored.ranks or row.portions or row.spec.checkpoint_dir:
+        if stored is None or stored.copies or stored.ranks or row.spec.checkpoint_dir:
             return False
         homes = [self._book.hosts.get(name) for name in stored.hosts]
-        elsewhere = len(homes) == len(row.hosts) and not stored.is_at(row.hosts)
+        nodes = 1 if row.portions else len(row.hosts)  # copies begin again as one
+        elsewhere = len({*stored.hosts}) == nodes and not stored.is_at(row.hosts)
         return elsewhere and all(
             home is not None and home.name in self._connected and len(home.healthy_gpus) >= row.gpus
             for home in homes

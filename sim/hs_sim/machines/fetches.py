@@ -33,7 +33,10 @@ class Fetches:
                 return
             own = source.peer.host == agent.name and source.rank == wanted.node_rank
             if own and source.peer != NOBODY:
-                # One part of it, where no other server sees it: its processes find out what is left.
+                # One part of it, where no other server sees it: its processes find out what is left, if anything is.
+                if agent.disk.stored(wanted.job, source.generation, source.rank) is None:
+                    gone = Saved(source.epoch, source.step, source.rank, torn=True)
+                    agent.disk.store(wanted.job, source.generation, gone)
                 self._tell(agent, wanted, source.generation, source.step)
                 return
             if source.peer == NOBODY:
