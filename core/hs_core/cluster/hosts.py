@@ -212,7 +212,9 @@ class Hosts(Moves):
     def _over_by_then(self, host: HostName, report: JobReport, now_s: float) -> None:
         """A later incarnation than the backup knows: what it knows of had ended, or was given up, wherever it was. Unless somebody says that it is there."""
         row = self._book.live.get(report.job)
-        if row is None or not row.hosts or not self._backup.awaits or not self._backup.is_later(row, report):
+        if row is None or not row.hosts or not self._backup.is_later(row, report):
+            return
+        if row.epoch >= self._backup.first_epoch:  # it has begun anew since
             return
         for name, part in row.reports.items():
             if name in self._connected and part.exit is None and reports.has_process(part):
