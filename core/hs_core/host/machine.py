@@ -171,23 +171,9 @@ class HostMachine:
             case Woke():
                 pass
             case _:
-                job = board.jobs.get(event.job)
-                if job is None or job.wanted.epoch != event.epoch:
-                    touched = ()
-                else:
-                    quiet = isinstance(event, _QUIET)
-                    stood, untried = job.standing, quiet and job.untried
-                    said.hear(board, job, event)
-                    if job.id not in board.jobs:
-                        self._left_behind()
-                    if (
-                        quiet
-                        and not board.out
-                        and job.standing == stood
-                        and job.untried == untried  # else others may come beside it now
-                    ):
-                        touched = (job,)
-                        went_on = isinstance(event, JobProgressed) and job.charged_from_s is not None
+                touched = heard = self._hear(event)
+                if heard and isinstance(event, JobProgressed):
+                    went_on = heard[0].charged_from_s is not None
         if touched is None or board.now_s >= self._due_s:
             touched = None
             self._settle()
@@ -203,6 +189,21 @@ class HostMachine:
             for job in every:
                 self._said.pop(job.id, None)
         return outcome
+
+    def _hear(self, event: said.JobEvent) -> tuple[HostedJob, ...] | None:
+        """Of a job; as `touched` in `handle`."""
+        board = self._board
+        job = board.jobs.get(event.job)
+        if job is None or job.wanted.epoch != event.epoch:
+            return ()
+        quiet = isinstance(event, _QUIET)
+        stood, untried = job.standing, quiet and job.untried
+        said.hear(board, job, event)
+        if job.id not in board.jobs:
+            self._left_behind()
+        # Of one that is known from now on: others may come beside it.
+        same = quiet and not board.out and job.standing == stood and job.untried == untried
+        return (job,) if same else None
 
     def _outcome(
         self, touched: Collection[HostedJob], facts_before: int, *, checkpointed: bool
