@@ -150,10 +150,7 @@ def test_what_a_copy_has_let_go_of_is_not_gone_on_from(fencing: Cluster) -> None
     """Its server is back, and remembers it; what it wrote there is gone by now, for what came after it."""
     fencing.forked(500, 400)
     cut_off = fencing.says(B, Phase.RUNNING, 150, 6, 120)
-    fencing.happens(HostLeft(now_s=0.0, host=B))
-    fencing.want = ((A,), ())
-    fencing.edge()
-    fencing.leave(a=200)
+    _leaves_behind_b(fencing)
     fencing.says(A, Phase.RUNNING, 400, 10, 380)
     fencing.cut_off(A)
     fencing.want = ((), ())
@@ -167,10 +164,7 @@ def test_a_copy_that_was_not_waited_for_does_not_take_the_place_of_what_came_aft
 ) -> None:
     fencing.forked(500, 400)
     cut_off = fencing.says(B, Phase.RUNNING, 150, 5, 100)
-    fencing.happens(HostLeft(now_s=0.0, host=B))
-    fencing.want = ((A,), ())
-    fencing.edge()
-    fencing.leave(a=200)
+    _leaves_behind_b(fencing)
     fencing.want = ((), ())
     fencing.happens(HostDrained(now_s=0.0, host=A, by=ANN, reason="its fans"))
     fencing.says(A, Phase.EXITED, 400, 10, 380, exit=Exit(why=f"{LOST}: it was restarted"))
@@ -222,3 +216,11 @@ def _ended(before: JobReport, step: int, generation: int, at: int, **more: objec
         before, phase=Phase.EXITED, step=step, checkpoint_generation=generation, checkpoint_step=at,
         exit=Exit(signal=15), **more,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _leaves_behind_b(cluster: Cluster) -> None:
+    """Which is cut off: the other copy goes on alone."""
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.want = ((A,), ())
+    cluster.edge()
+    cluster.leave(a=200)

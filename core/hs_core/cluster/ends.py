@@ -31,15 +31,8 @@ class Ends(Starts):
         elif ended.why.startswith(LOST):
             why = ended.why.removeprefix(LOST).removeprefix(": ")
             self._lost(row, why or LOST, now_s)
-        elif ended.why.startswith(CANNOT_FETCH) and self._backup.has(row.stored):
-            # No fault of its own, nor anything that its owner could mend.
-            self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
-        elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
-            self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
-        elif ended.why.startswith(CANNOT_FETCH) and self._could_begin_at_source(row):
-            self._send_back(row, ended, now_s)
-        elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and not row.stored.copies:
-            self._cannot_be_had(row, ended.why, now_s)
+        elif ended.why.startswith(CANNOT_FETCH) and (self._backup.has(row.stored) or _is_one(row.stored)):
+            self._not_fetched(row, ended, now_s)
         elif evicted and not ended.ok:  # told to end: where it ended well its host would say so
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
@@ -56,23 +49,33 @@ class Ends(Starts):
         else:
             self._end(row, Happening.FAILED, ended, now_s, at_s)
 
-    def _could_begin_at_source(self, row: Job) -> bool:
+    def _not_fetched(self, row: Job, ended: Exit, now_s: float) -> None:
+        """No fault of its own, nor anything that its owner could mend."""
+        if self._backup.has(row.stored):
+            self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
+        elif row.stored is not None and row.stored.in_folder:
+            self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
+        elif self._could_begin_at_source(row, now_s):
+            self._send_back(row, ended, now_s)
+        else:
+            self._cannot_be_had(row, ended.why, now_s)
+
+    def _could_begin_at_source(self, row: Job, now_s: float) -> bool:
         """Where its checkpoint lies, which is torn or gone: an older one is left there, most likely, and its processes find what is whole. Also where that is to be
-        empty: then it leaves as others do.
+        empty some time: then it leaves as others do.
         """
         stored = row.stored
         if stored is None or stored.copies or stored.ranks or row.spec.checkpoint_dir:
             return False
         homes = [self._book.hosts.get(name) for name in stored.hosts]
         nodes = 1 if row.portions else len(row.hosts)  # copies begin again as one
+        usable = self._connected - self._doomed(now_s)
         elsewhere = len({*stored.hosts}) == nodes and not stored.is_at(row.hosts)
         return elsewhere and all(
-            home is not None and home.name in self._connected and len(home.healthy_gpus) >= row.gpus
-            for home in homes
+            home is not None and home.name in usable and len(home.healthy_gpus) >= row.gpus for home in homes
         )
 
     def _send_back(self, row: Job, ended: Exit, now_s: float) -> None:
-        """No fault of its own."""
         assert row.stored is not None
         stored = replace(row.stored, surpassed=True)  # what is found goes before it
         there = ", ".join(stored.hosts)
@@ -210,6 +213,7 @@ class Ends(Starts):
             state=state,
             hosts=hosts,
             gpu_models=self._models(home) if home else row.gpu_models,
+            settled_s=now_s if home else row.settled_s,
             shape=row.shape if hosts or (stored is not None and isinstance(row.shape, Spread)) else None,
             stored=stored,
             portions=(),
@@ -335,3 +339,8 @@ _ENDED_WORDS = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
 }
+
+
+def _is_one(stored: Stored | None) -> bool:
+    """And not the average of several."""
+    return stored is not None and not stored.copies
