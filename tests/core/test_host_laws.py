@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hs_core.host import HostConfig
 from hs_core.host.hosted import HostedJob
-from hs_core.host.room import excess_bytes, parked_by, residents, size_bytes
+from hs_core.host.room import excess_bytes, parked_by, residents
+from hs_core.host.sizes import size_bytes
 from hs_core.model import OnPartition, SuspendMode
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier

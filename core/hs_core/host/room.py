@@ -1,9 +1,7 @@
-"""Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known.
+"""Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known (`host.sizes`).
 
-What a job holds is what its user says, its hook has measured, or the driver says of its processes, the largest. A swapped one still holds its device's context.
-Of one that nobody has measured what others of its class held counts; of the first of its class that it may take all that a GPU has, from its first step
-on: in its first turn it is alone there, as far as others can leave. Before that, which is when scripts build their models, it may take half: where others
-that can't leave hold more it is not started, and ahead of its turn on no GPU of which others hold more, or may take all.
+Who may take all that a GPU has is alone there in its first turn, as far as others can leave. Where those that can't hold more than half it is not started,
+and ahead of its turn on no GPU of which others hold more, or may take all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
+from hs_core.host.sizes import capacity_bytes, is_unknown, least_bytes, lying_bytes, most_bytes, size_bytes
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 
@@ -21,39 +20,12 @@ def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others_bytes: Iterabl
     return size_bytes(board, job) + sum(others_bytes) - capacity if capacity else 0
 
 
-def capacity_bytes(board: Board, gpu: GpuId) -> int:
-    return board.gpus[gpu].memory_bytes if gpu in board.gpus else 0
-
-
-def size_bytes(board: Board, job: HostedJob) -> int:
-    """On each of its GPUs, as far as is known; 0: it is not."""
-    return board.class_device_bytes.get(job.wanted.job_class, 0) if job.untried else job.memory_bytes
-
-
-def _lying_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
-    """What of it may lie there now."""
-    if job.phase is Phase.SWAPPED:
-        return job.residue_bytes
-    if is_unknown(board, job) and not (job.in_turn or job.resumed):
-        return capacity_bytes(board, gpu) // 2
-    return _most_bytes(board, job, gpu)
-
-
-def _most_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
-    """What it holds, or will once it trains: all there is, if nobody knows anything of it."""
-    return capacity_bytes(board, gpu) if is_unknown(board, job) else size_bytes(board, job)
-
-
-def is_unknown(board: Board, job: HostedJob) -> bool:
-    return job.untried and job.wanted.job_class not in board.class_device_bytes
-
-
 def _lacking_bytes(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> int:
     """What should leave a GPU for it. One that nobody knows anything of may need all there is."""
-    lying_bytes = [_lying_bytes(board, other, gpu) for other in staying]
+    there_bytes = [lying_bytes(board, other, gpu) for other in staying]
     if is_unknown(board, job) and capacity_bytes(board, gpu):
-        return sum(lying_bytes)
-    return excess_bytes(board, job, gpu, lying_bytes)
+        return sum(there_bytes)
+    return excess_bytes(board, job, gpu, there_bytes)
 
 
 def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[HostedJob]) -> bool:
@@ -61,8 +33,8 @@ def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[Host
     for as long as they live.
     """
     capacity = capacity_bytes(board, gpu)
-    least_bytes = _least_bytes(board, job, gpu)
-    if job.resident or not least_bytes or not capacity:
+    own_bytes = least_bytes(board, job, gpu)
+    if job.resident or not own_bytes or not capacity:
         return False
     unknown = is_unknown(board, job)
     whole_bytes = 0
@@ -71,14 +43,8 @@ def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[Host
             continue
         if unknown and other.part and other.phase is Phase.STARTING and not job.part:
             return True  # until its other hosts have started theirs it cannot leave
-        whole_bytes += _least_bytes(board, other, gpu)
-    return least_bytes + whole_bytes > capacity
-
-
-def _least_bytes(board: Board, job: HostedJob, gpu: GpuId) -> int:
-    """What it needs there, as far as is known; to be started, half if nobody knows anything of it."""
-    starts = not job.alive or job.phase is Phase.STARTING
-    return capacity_bytes(board, gpu) // 2 if starts and is_unknown(board, job) else size_bytes(board, job)
+        whole_bytes += least_bytes(board, other, gpu)
+    return own_bytes + whole_bytes > capacity
 
 
 def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
@@ -284,5 +250,5 @@ def spare_for_preload(
     others = [o for o in holders if o is not job and gpu in o.gpus]
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
     if is_unknown(board, job) and (capacity := capacity_bytes(board, gpu)):
-        return sum(_most_bytes(board, other, gpu) for other in bound) <= capacity // 2
-    return excess_bytes(board, job, gpu, [_most_bytes(board, other, gpu) for other in bound]) <= 0
+        return sum(most_bytes(board, other, gpu) for other in bound) <= capacity // 2
+    return excess_bytes(board, job, gpu, [most_bytes(board, other, gpu) for other in bound]) <= 0

@@ -8,7 +8,8 @@ from hs_core.host.board import Board
 from hs_core.host.half_up import PATIENCE_TURNS, give_up
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
-from hs_core.host.room import could_swap, fits_now, found_no_room, is_unknown
+from hs_core.host.room import could_swap, fits_now, found_no_room
+from hs_core.host.sizes import is_unknown
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
 from hs_core.host.writing_out import is_near
 from hs_core.names import JobId
