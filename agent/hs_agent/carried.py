@@ -19,7 +19,11 @@ class TornError(Exception):
 
 
 class GoneError(TornError):
-    """So it is at its source."""
+    """It is not at its source."""
+
+
+class DamagedError(GoneError):
+    """It is, and is not what was written."""
 
 
 class NoRoomError(RefusedError):

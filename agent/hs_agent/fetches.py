@@ -7,13 +7,13 @@ from dataclasses import replace
 import structlog
 
 from hs_agent.accounts import NoAccountError, account
-from hs_agent.carried import Carrier, GoneError, NoRoomError, TornError
+from hs_agent.carried import Carrier, DamagedError, GoneError, NoRoomError, TornError
 from hs_agent.faults import NO_ROOM
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
 from hs_agent.trip import Dial, Trip
 from hs_core.errors import RefusedError
-from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lack
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_daemon import boot_s
 
@@ -61,12 +61,10 @@ class Fetches:
             log.error("fetch broke", job=key.job, epoch=key.epoch, exc_info=error)
             self._failed(key, f"{type(error).__name__}: {error}")
 
-    def _failed(self, key: Key, why: str, *, hopeless: bool = False, host_fault: bool = False) -> None:
+    def _failed(self, key: Key, why: str, *, lack: Lack = Lack.UNREACHED, host_fault: bool = False) -> None:
         job, epoch = key
         self._post(
-            FetchFailed(
-                now_s=boot_s(), job=job, epoch=epoch, why=why, hopeless=hopeless, host_fault=host_fault
-            )
+            FetchFailed(now_s=boot_s(), job=job, epoch=epoch, why=why, lack=lack, host_fault=host_fault)
         )
 
     def wanted(self, jobs: Iterable[WantedJob]) -> None:
@@ -110,7 +108,7 @@ class Fetches:
             own = not wanted.spec.checkpoint_dir  # else it is the user's to make room
             here = isinstance(error, NoAccountError) or (full and own)
             self._over(key, asyncio.current_task())
-            self._failed(key, why, hopeless=isinstance(error, GoneError), host_fault=here)
+            self._failed(key, why, lack=_lack(error), host_fault=here)
             return
         took_s = boot_s() - began_s
         log.info(
@@ -128,6 +126,12 @@ class Fetches:
                 size_bytes=got.size,
             )
         )
+
+
+def _lack(error: Exception) -> Lack:
+    if isinstance(error, DamagedError):
+        return Lack.DAMAGED
+    return Lack.GONE if isinstance(error, GoneError) else Lack.UNREACHED
 
 
 def _whoever_has(source: Source) -> Source:

@@ -13,7 +13,7 @@ import structlog
 
 from hs_agent import carrier
 from hs_agent.accounts import Account
-from hs_agent.carried import Carrier, GoneError, TornError, manifest_name
+from hs_agent.carried import Carrier, DamagedError, GoneError, TornError, manifest_name
 from hs_agent.launch import Launcher
 from hs_core.errors import Kind, RefusedError
 from hs_core.wanted import NOBODY, Peer, Source, WantedJob
@@ -55,7 +55,9 @@ class Trip:
         """Raises RefusedError, TornError and OSError."""
         got = await (self._parts() if self.source.parts else self.one())
         if got.generation >= 0 and got.step < self.source.step:
-            raise GoneError(f"{self.source.peer.host}: it is of step {got.step}; expected {self.source.step}")
+            raise DamagedError(
+                f"{self.source.peer.host}: it is of step {got.step}; expected {self.source.step}"
+            )
         return got
 
     @property
@@ -93,7 +95,7 @@ class Trip:
             try:
                 answer = await carried.hear()
             except TornError as error:
-                raise GoneError(f"{self.launcher.config.name}: {error}") from None
+                raise DamagedError(f"{self.launcher.config.name}: {error}") from None
         return Got(source.generation, source.step, copied, int(answer["size"]))
 
     async def one(self) -> Got:
@@ -128,7 +130,7 @@ class Trip:
                 continue
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DATA_LOSS:
-                    raise GoneError(f"{peer.host}: {error.details()}") from None
+                    raise DamagedError(f"{peer.host}: {error.details()}") from None
                 gone = error.code() is grpc.StatusCode.NOT_FOUND
                 why = f"{peer.host}: {error.code().name}: {error.details()}"
             if last_s > tried_s:

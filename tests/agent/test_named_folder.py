@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hs_agent import accounts
-from hs_core.events.host import CheckpointFetched, FetchFailed
+from hs_core.events.host import CheckpointFetched, FetchFailed, Lack
 from hs_core.names import HostName
 from hs_core.wanted import Peer
 from hs_job.checkpoint import CheckpointError, Folder
@@ -68,7 +68,7 @@ def test_what_is_found_is_whole_and_the_one_that_was_looked_for_or_there_is_no_h
         assert isinstance(event, CheckpointFetched), event
         return
     assert isinstance(event, FetchFailed), event
-    assert event.hopeless, "looking again would not find it"
+    assert event.lack is Lack.GONE, "looking again would not find it"
     assert why in event.why
     assert str(place / "shared") in event.why
 

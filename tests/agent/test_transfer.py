@@ -17,7 +17,7 @@ from hs_agent.carried import Carrier, manifest_name
 from hs_agent.folder import Key
 from hs_agent.sending import SENT_AT_ONCE, Sender
 from hs_agent.trip import Trip
-from hs_core.events.host import CheckpointFetched, FetchFailed
+from hs_core.events.host import CheckpointFetched, FetchFailed, Lack
 from hs_core.names import HostName, JobId
 from hs_core.reports import NO_ACCOUNT
 from hs_core.wanted import Peer, SourcePart
@@ -50,7 +50,7 @@ def test_where_the_note_of_whose_checkpoints_these_are_is_damaged_there_are_none
     event = run(two.fetch())
     assert isinstance(event, FetchFailed), event
     assert "job 7 has no checkpoints here" in event.why
-    assert event.hopeless
+    assert event.lack is Lack.GONE
 
 
 def test_what_was_cut_in_the_middle_goes_on_where_it_was(two: Two) -> None:
@@ -159,7 +159,7 @@ def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(tw
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
     assert "rank0.pt has another SHA-256" in event.why
-    assert event.hopeless
+    assert event.lack is Lack.DAMAGED
     assert not (two.folders[1] / f"gen-{GENERATION}/manifest.json").exists()
     file.write_bytes(good)
     # Half of it lies here, and a bit of that is wrong.
@@ -170,7 +170,7 @@ def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(tw
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
     assert "arrived with another SHA-256" in event.why
-    assert not event.hopeless
+    assert event.lack is Lack.UNREACHED
     assert isinstance(run(two.fetch()), CheckpointFetched), "what was wrong is not kept"
 
 
@@ -355,7 +355,7 @@ def test_a_part_that_is_torn_leaves_no_word_of_an_average(two: Two) -> None:
     two.parts = lambda peer: (SourcePart(peer=peer, epoch=1, generation=GENERATION, copy=0, steps=80),)
     event = run(two.fetch(copy=0, copies=2, last_step=500))
     assert isinstance(event, FetchFailed)
-    assert event.hopeless
+    assert event.lack is Lack.DAMAGED
     assert not (two.folders[1] / "copy-2.0" / "gen-9" / "average.json").exists()
 
 
@@ -377,7 +377,7 @@ def test_a_part_that_should_lie_here_and_does_not_is_missed_by_the_fetch_and_not
     two.parts = lambda _: (SourcePart(peer=itself, epoch=1, generation=GENERATION, copy=1, steps=40),)
     event = run(two.fetch(copy=1, copies=2, last_step=500))
     assert isinstance(event, FetchFailed), event
-    assert event.hopeless
+    assert event.lack is Lack.DAMAGED
     assert f"host-b: {here}" in event.why
     assert not (two.folders[1] / "copy-2.1" / "gen-9" / "average.json").exists()
 
@@ -497,7 +497,7 @@ def test_a_fetch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
     monkeypatch.setattr(Trip, "one", breaks)
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
-    assert (event.why, event.hopeless) == ("ZeroDivisionError: of its own", False)
+    assert (event.why, event.lack) == ("ZeroDivisionError: of its own", Lack.UNREACHED)
 
 
 def test_a_checkpoint_of_an_earlier_step_than_was_said_is_none_that_a_job_may_go_on_from(two: Two) -> None:
@@ -506,4 +506,4 @@ def test_a_checkpoint_of_an_earlier_step_than_was_said_is_none_that_a_job_may_go
     two.known = (GENERATION, STEP + 1)
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
-    assert (event.why, event.hopeless) == (f"host-a: it is of step {STEP}; expected {STEP + 1}", True)
+    assert (event.why, event.lack) == (f"host-a: it is of step {STEP}; expected {STEP + 1}", Lack.DAMAGED)

@@ -20,6 +20,7 @@ from hs_core.events.host import (
     JobRestored,
     JobWentOn,
     Kill,
+    Lack,
     Launch,
     Resume,
     Suspend,
@@ -61,7 +62,7 @@ class Ways:
     fetch_s: float = 2.0
     fetch_fails: int = 0  # so often, then it succeeds
     start_fails: int = 0  # likewise, by no fault of its own
-    torn: bool = False  # what is to be fetched
+    lack: Lack = Lack.UNREACHED  # why it cannot be fetched
     one_by_one: bool = (
         False  # its ranks come up: where it was let go before, none of them stands at its first step edge
     )

@@ -328,7 +328,7 @@ class HostSim:
         assert source is not None
         if ways.fetch_fails:
             ways.fetch_fails -= 1
-            self.tell(FetchFailed(**facts, why="v9 does not answer", hopeless=ways.torn))
+            self.tell(FetchFailed(**facts, why="v9 does not answer", lack=ways.lack))
         elif (wanted.job, wanted.epoch) not in self.processes:
             self.generations[wanted.job] = source.generation
             self.tell(CheckpointFetched(**facts, generation=source.generation, step=source.step))

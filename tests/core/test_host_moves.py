@@ -7,7 +7,7 @@ import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
-from hs_core.events.host import CheckpointFetched, JobProgressed, JobRestored
+from hs_core.events.host import CheckpointFetched, JobProgressed, JobRestored, Lack
 from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
@@ -217,17 +217,20 @@ def test_a_fetch_that_fails_is_tried_again_with_patience() -> None:
     assert sim.ordered("launch") == ["launch 1 on 0 from generation 0"]
 
 
-def test_a_checkpoint_that_is_torn_where_it_lies_is_given_up_with_the_reason() -> None:
+@pytest.mark.parametrize(("lack", "tries"), [(Lack.GONE, 5), (Lack.DAMAGED, 2)])
+def test_a_checkpoint_that_is_gone_or_torn_where_it_lies_is_given_up_with_the_reason(
+    lack: Lack, tries: int
+) -> None:
     sim = HostSim(1)
-    sim.job(1, epoch=2, source=sim.source(700), ways=Ways(fetch_s=0.0, fetch_fails=99, torn=True))
+    sim.job(1, epoch=2, source=sim.source(700), ways=Ways(fetch_s=0.0, fetch_fails=99, lack=lack))
     sim.send()
     sim.run(400.0)
-    assert sim.ordered("fetch", "launch") == ["fetch 1"] * 5
+    assert sim.ordered("fetch", "launch") == ["fetch 1"] * tries
     report = sim.machine.report(ONE)
     assert report.phase is Phase.EXITED
     assert report.exit is not None
     assert "cannot fetch checkpoint 0 from" in report.exit.why
-    assert "v9 does not answer; tried 5 times" in report.exit.why
+    assert f"v9 does not answer; tried {tries} times" in report.exit.why
 
 
 def test_what_lies_here_and_is_newer_is_not_fetched() -> None:

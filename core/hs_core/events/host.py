@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 
 from hs_core.events.at import At
@@ -158,10 +159,18 @@ class CheckpointFetched(_JobAt):
     size_bytes: int = 0  # of its files; 0: not known
 
 
+class Lack(StrEnum):
+    """Why a checkpoint could not be had: what asking again is good for."""
+
+    UNREACHED = "unreached"  # whoever has it did not send it
+    GONE = "gone"  # it is not there
+    DAMAGED = "damaged"  # it is, and is not what was written
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed(_JobAt):
     why: str
-    hopeless: bool = False  # it is torn, or no longer there: asking again would hardly mend that
+    lack: Lack = Lack.UNREACHED
     host_fault: bool = False  # this host has no room for it
 
 

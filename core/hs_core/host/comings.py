@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from hs_core.events.host import CheckpointFetched, Fetch, Reserve
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, Lack, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.writing_out import has_stood_long
@@ -11,7 +11,10 @@ from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
-HOPELESS = 5  # fetches, the last of them without hope: then its owner is to know
+TRIES = {
+    Lack.GONE: 5,
+    Lack.DAMAGED: 2,
+}  # fetches, the last of which ends so: then the job is to go on from something else. Memory errs, too
 RESERVE_AGAIN_S = 30.0
 WORD_S = 3.0  # that the controller's word may be on its way to one server of a gang longer than to another
 STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
@@ -109,22 +112,19 @@ def fetched(board: Board, job: HostedJob, event: CheckpointFetched) -> None:
     board.tell("fetched", found, job)
 
 
-def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool, host_fault: bool = False) -> None:
-    """`host_fault`: nor could it be started here, nor others."""
+def fetch_failed(board: Board, job: HostedJob, event: FetchFailed) -> None:
     if job.fetching is None:
         return
-    job.start_fails += host_fault
-    if host_fault and job.part:
-        job.fetching, job.fetch_why = None, why
+    job.fetching, job.fetch_why = None, event.why
+    job.start_fails += event.host_fault  # nor could it be started here, nor others
+    if event.host_fault and job.part:
         board.exited(job, Exit(why=f"{LOST}: {job.waits_for}"))
         return
-    if hopeless and job.fetch_fails + 1 >= HOPELESS:
-        job.fetching, job.fetch_why = None, why
-        board.exited(job, Exit(why=f"{job.waits_for}; tried {HOPELESS} times"))
-        return
     wait_s = min(FETCH_AGAIN_S * 2.0 ** min(job.fetch_fails, 10), FETCH_AGAIN_AT_MOST_S)
-    job.fetching, job.fetch_why = None, why
     job.fetch_fails += 1
+    if job.fetch_fails >= TRIES.get(event.lack, inf):
+        board.exited(job, Exit(why=f"{job.waits_for}; tried {job.fetch_fails} times"))
+        return
     job.fetch_at_s = board.now_s + wait_s
     board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
 

@@ -80,7 +80,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
         case CheckpointFetched():
             comings.fetched(board, job, event)
         case FetchFailed():
-            comings.fetch_failed(board, job, event.why, hopeless=event.hopeless, host_fault=event.host_fault)
+            comings.fetch_failed(board, job, event)
         case RendezvousReserved():
             comings.reserved(board, job, event.address)
         case JobTrespassed():

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, Lack
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_sim.machines.gang import share_of
 from hs_sim.machines.truth import Saved
@@ -40,7 +40,7 @@ class Fetches:
                 self._tell(agent, wanted, source.generation, source.step)
                 return
             if source.peer == NOBODY:
-                self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
+                self._again(agent, wanted, tries, "no such checkpoint in its folder", Lack.GONE)
                 return
         needed = parts or [(source.peer.host, source.generation, source.rank)]
         lenders = [world.agents[host] for host, _, _ in needed]
@@ -58,9 +58,13 @@ class Fetches:
         )
         if not reached or torn or None in held or agent.disk_full:
             names = ", ".join(lender.name for lender in lenders)
-            why = "no such checkpoint there" if reached else f"{names} cannot be reached"
-            why = f"{names}: torn" if reached and torn else why
-            self._again(agent, wanted, tries, why, hopeless=reached and not agent.disk_full)
+            if not reached:
+                self._again(agent, wanted, tries, f"{names} cannot be reached", Lack.UNREACHED)
+            elif torn:
+                self._again(agent, wanted, tries, f"{names}: torn", Lack.DAMAGED)
+            else:
+                lack = Lack.UNREACHED if agent.disk_full else Lack.GONE
+                self._again(agent, wanted, tries, "no such checkpoint there", lack)
             return
         at = [found for found in held if found is not None]
         self._adds_up(wanted, [found.step for found in at])
@@ -99,12 +103,12 @@ class Fetches:
         self._tell(agent, wanted, newest, found.step)
         return True
 
-    def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str, *, hopeless: bool) -> None:
-        if tries < RETRIES:
+    def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str, lack: Lack) -> None:
+        if tries < RETRIES and lack is not Lack.DAMAGED:
             self._world.clock.after(RETRY_S, self._try, agent, agent.life, wanted, tries + 1)
         else:
             job, epoch, now_s = wanted.job, wanted.epoch, agent.now_s()
-            agent.post(FetchFailed(now_s=now_s, job=job, epoch=epoch, why=why, hopeless=hopeless))
+            agent.post(FetchFailed(now_s=now_s, job=job, epoch=epoch, why=why, lack=lack))
 
     def _lent(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """Agents send nothing but what the controller lends; of what makes up an average this host reads its own where it lies."""
@@ -132,7 +136,7 @@ class Fetches:
             return
         # Asked now: the lender may hear of it a moment after this host.
         if not self._lent(agent, wanted, source):
-            self._again(agent, wanted, tries, "it is not lent there", hopeless=True)
+            self._again(agent, wanted, tries, "it is not lent there", Lack.GONE)
             return
         agent.disk.store(wanted.job, source.generation, got)
         self._tell(agent, wanted, source.generation, got.step)
