@@ -63,7 +63,7 @@ class JobFacts:
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
     gpus: tuple[tuple[int, ...], ...] = ()
-    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (to whom `Needs.by_gpu` or `sharing`)."""
+    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said. It is said of who is `rooted`, and to whom `Needs.by_gpu` or `sharing` of all."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     spans: bool = False  # and over any number of servers, in equal parts, each time that it is started

@@ -116,9 +116,9 @@ class Sight:
         return {job.job_class for job in self._facts.values()}
 
     def _bound(self, row: Job) -> tuple[tuple[int, ...], ...]:
-        """As `JobFacts.gpus`."""
+        """As `JobFacts.gpus`, whoever asks."""
         bound = []
-        for name in row.hosts if self._by_gpu and not row.portions else ():
+        for name in row.hosts if not row.portions else ():
             report = row.reports.get(name)
             here = {gpu.id: gpu.index for gpu in self._book.hosts[name].gpus}
             if report is None or len(report.gpus) != row.gpus or not here.keys() >= set(report.gpus):
@@ -326,6 +326,7 @@ class Sight:
         leaves = not started or (not grounded and all(map(reports.can_leave, parts)))
         free = here and row.move is None and not row.paused and not stays and leaves
         looks = here and not started and reports.looks_at_home(row, hosts)
+        rooted = grounded or looks or any(map(reports.cannot_leave, parts))
         return _facts(
             id=row.id,
             user=row.user,
@@ -350,7 +351,7 @@ class Sight:
             movable=free and not looks and (not started or reachable),
             going=_going(row),
             restartable=free and started,
-            rooted=grounded or looks or any(map(reports.cannot_leave, parts)),
+            rooted=rooted,
             single=report is not None and report.single,
             migrate=row.spec.migrate,
             settled_s=inf if reports.is_fetching(row) else row.settled_s,
@@ -359,7 +360,7 @@ class Sight:
             steps=row.spec.steps,
             steps_done=row.step,
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
-            gpus=self._bound(row),
+            gpus=self._bound(row) if rooted or self._by_gpu else (),
             dataset=row.spec.dataset,
             elastic=row.elastic,
             spans=spans(row.spec),

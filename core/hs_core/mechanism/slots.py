@@ -3,7 +3,7 @@
 Who is leaving its home for another has its GPUs there, and nobody else gets them: what was decided about it is not decided again before it has come.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -50,6 +50,7 @@ class Slots:
         self._in_turn: set[JobId] = set()
         self._guests: dict[HostName, list[Guest]] = {}
         self._lent: dict[tuple[HostName, JobId], int] = {}
+        self._bound: set[tuple[HostName, int]] = set()  # GPUs of who cannot leave them, in its turn
         self._moves: dict[JobId, tuple[MoveReason, str]] = {}
         self._shapes: dict[JobId, Form] = {}
         self._how: dict[JobId, str] = {}
@@ -98,6 +99,7 @@ class Slots:
             _full=set(self._full),
             _guests={name: list(guests) for name, guests in self._guests.items()},
             _lent=dict(self._lent),
+            _bound=set(self._bound),
             _shapes=dict(self._shapes),
             _how=dict(self._how),
             _laid=dict(self._laid),
@@ -118,11 +120,11 @@ class Slots:
         return sum(self._free.values())
 
     def reachable(self, job: JobFacts) -> bool:
-        """Not so if a server of its home is away, or it is held up there: it is neither offered GPUs nor in anybody's way."""
+        """Not so if a server of its home is away, or it is held up or outrun there: it is neither offered GPUs nor in anybody's way."""
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
-        if job.held_up:
+        if job.held_up or self._outrun(job, home):
             return False
         return not self._floor.away or all(self._hosts[name].connected for name in home)
 
@@ -339,9 +341,15 @@ class Slots:
         return home if self._has_room(job, home) else ()
 
     def _has_room(self, job: JobFacts, home: Home) -> bool:
+        if self._outrun(job, home):
+            return False
         if len(home) == 1:
             return self._free[home[0]] >= job.per_node
         return all(self._free[name] >= job.per_node for name in home)
+
+    def _outrun(self, job: JobFacts, home: Home) -> bool:
+        """Its process cannot leave its GPUs, and another that cannot leave them either has its turn on them: what else is free there is for others."""
+        return not self._bound.isdisjoint(_bound_to(job, home))
 
     def _fit(self, job: JobFacts) -> Home:
         """Servers never get GPUs back: where one like it found none, it does not either."""
@@ -373,6 +381,7 @@ class Slots:
             self._free[name] -= per_node
             self._gangs[name].append(job.id)
         self._in_turn.add(job.id)
+        self._bound.update(_bound_to(job, home))
         return True
 
     def verdict(
@@ -447,6 +456,8 @@ class Slots:
         if home is None:
             measured = trials.say(job, None)
             return measured or why.get(job.id, "waiting for free GPUs"), not measured
+        if self._outrun(job, home):
+            return f"its process cannot leave its GPUs, where another has its turn, on {home[0]}", True
         said = why.get(job.id, f"waiting for its turn on {home[0]}")
         if not self.reachable(job) or self._has_room(job, home):
             return said, True
@@ -479,6 +490,13 @@ class Slots:
             laid = any(not why_nowhere(replace(job, nodes=nodes), hosts, mixed=mixed) for nodes in over)
             found = self._nowhere[like] = "" if laid else why_nowhere(job, hosts, mixed=mixed)
         return found
+
+
+def _bound_to(job: JobFacts, home: Home) -> Iterable[tuple[HostName, int]]:
+    """GPUs there that its process cannot leave."""
+    if not job.rooted or not job.gpus or home != job.hosts:
+        return ()
+    return [(name, gpu) for name, gpus in zip(home, job.gpus, strict=True) for gpu in gpus]
 
 
 @lru_cache(maxsize=4096)

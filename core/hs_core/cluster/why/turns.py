@@ -98,7 +98,8 @@ def _as_decided(scene: Scene) -> str:
         return scene.policy_says or scene.until_edge
     when = f"the next round begins {soon(scene.round_in_s)}"
     said = f"{scene.policy_says}; {when}" if scene.policy_says else f"it waits: {when}"
-    return f"{said}; in this one {scene.until_edge}" if scene.until_edge else said
+    within = scene.until_edge != scene.policy_says and scene.until_edge
+    return f"{said}; in this one {within}" if within else said
 
 
 def _in_its_turn(scene: Scene) -> Why | None:
