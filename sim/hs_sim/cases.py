@@ -462,6 +462,30 @@ def with_tears(case: Case) -> Case:
     return replace(case, specs=specs, plan=FaultPlan(faults=(*case.plan.faults, *tears)))
 
 
+def with_limits(case: Case) -> Case:
+    """The same trouble where jobs end badly now and then, are tried again only so often, and may run for only so long."""
+    dice = roll(case.experiment.seed, "limits")
+    hosts = [name for name, _ in servers(case.experiment.cluster)]
+    kills = [
+        Fault(
+            kind=Kind.JOB_KILLED,
+            at_s=dice.uniform(1.0, TROUBLE_S),
+            host=dice.choice(hosts),
+            when=dice.choice(["", "", "Launch", "Suspend", "Resume"]),
+            nth=dice.randint(1, 6),
+            after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 3.0]),
+        )
+        for _ in range(dice.randint(0, 4))
+    ]
+    specs = {
+        job: replace(
+            spec, retry_max=dice.choice([0, 0, 1, 3]), max_duration_s=dice.choice([0.0, 0.0, 15.0, 40.0])
+        )
+        for job, spec in case.specs.items()
+    }
+    return replace(case, specs=specs, plan=FaultPlan(faults=(*case.plan.faults, *kills)))
+
+
 def _loss(dice: Random, hosts: Sequence[HostName]) -> Fault:
     return Fault(
         kind=dice.choice(LOSSES),

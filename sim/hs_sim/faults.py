@@ -25,6 +25,7 @@ from hs_sim.cases import (
     case_of,
     with_cuts,
     with_deeds,
+    with_limits,
     with_losses,
     with_tears,
     with_untold,
@@ -54,6 +55,10 @@ BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
     "deeds": (
         with_deeds,
         "people drain, pause, cancel and change tickets and the policy in the middle of it",
+    ),
+    "limits": (
+        with_limits,
+        "jobs end badly, are tried again only so often, and may run for only so long",
     ),
     "tears": (with_tears, "bits flip in checkpoints on servers' disks"),
     "losses": (

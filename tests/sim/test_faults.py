@@ -1,6 +1,7 @@
 """Random trouble on random clusters: nothing that must hold is broken; what is broken on purpose is found."""
 
 import json
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from fractions import Fraction
@@ -10,13 +11,15 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from hs_core.cluster import State
+from hs_core.cluster.ends import Ends
 from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.mechanism.trade import Outcome
-from hs_core.model import Job, OnPartition, Stored
+from hs_core.model import Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId
 from hs_core.policies import gandiva_fair
+from hs_core.reports import TIME_LIMIT
 from hs_sim import cases, faults
 from hs_sim.cases import Case, case_of
 from hs_sim.cli import main
@@ -32,6 +35,7 @@ CUTS = range(120)
 LOSSES = range(80)
 UNTOLD = range(80)
 TEARS = range(60)
+LIMITS = range(60)
 AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
@@ -139,6 +143,28 @@ def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range
 def test_nothing_is_broken_where_bits_flip_in_checkpoints(seeds: range):
     failures = explore(seeds, tears=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@in_parts(LIMITS)
+def test_nothing_is_broken_where_jobs_are_tried_again_only_so_often_and_run_for_only_so_long(seeds: range):
+    failures = explore(seeds, limits=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+def test_with_limits_jobs_fail_for_either_reason():
+    """In the first seeds, each."""
+    met: set[bool] = set()
+    for seed in LIMITS[:AT_ONCE]:
+        worlds: list[World] = []
+        assert run_seed(seed, worlds.append, limits=True) is None
+        machine = worlds[0].controller.machine
+        rows = [machine.find(job.id) for job in worlds[0].truth.by_id.values() if job.id is not None]
+        failed = [row.exit for row in rows if row is not None and row.state is JobState.FAILED]
+        met |= {ended is not None and ended.why == TIME_LIMIT for ended in failed}
+        if len(met) == 2:
+            return
+    pytest.fail(f"only {met}")
 
 
 @pytest.mark.parametrize("seed", [13, 43])
@@ -435,8 +461,8 @@ def test_many_seeds_draw_users_who_trade():
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
-def found(prepare: Callable[[World], None] | None = None, first: int = 0) -> Failure:
-    failures = explore(range(first, first + ENOUGH), prepare=prepare, enough=1)
+def found(prepare: Callable[[World], None] | None = None, first: int = 0, **besides: bool) -> Failure:
+    failures = explore(range(first, first + ENOUGH), prepare=prepare, enough=1, **besides)
     assert failures, f"not found within {ENOUGH} seeds"
     return failures[0]
 
@@ -450,6 +476,33 @@ def test_a_job_that_is_charged_twice_is_found(monkeypatch):
 
     monkeypatch.setattr(HostedJob, "free", twice)
     assert "was charged" in found().what
+
+
+def test_a_job_that_fails_where_it_may_be_tried_again_is_found(monkeypatch):
+    tries = Ends._may_try_again
+    monkeypatch.setattr(
+        Ends,
+        "_may_try_again",
+        lambda self, row, ended: tries(self, replace(row, retries=row.retries + 1), ended),
+    )
+    assert re.search(r"has failed .*, having ended badly 1 times; 1 are allowed", found(limits=True).what)
+
+
+def test_a_job_whose_time_counts_twice_once_it_begins_anew_is_found(monkeypatch):
+    again = Ends._next_epoch
+
+    def twice(self: Ends, row: Job) -> Job:
+        new = again(self, row)
+        return replace(new, past_run_s=2 * new.past_run_s)
+
+    monkeypatch.setattr(Ends, "_next_epoch", twice)
+    assert re.search(r"was ended after .* s; it may run for", found(limits=True).what)
+
+
+def test_a_job_whose_time_is_forgotten_once_it_begins_anew_is_found(monkeypatch):
+    again = Ends._next_epoch
+    monkeypatch.setattr(Ends, "_next_epoch", lambda self, row: replace(again(self, row), past_run_s=0.0))
+    assert re.search(r"ran for .* s; it may for", found(limits=True).what)
 
 
 def test_gpus_that_are_given_away_while_their_job_is_still_stopping_are_found(monkeypatch):

@@ -136,7 +136,7 @@ class Deeds:
 
         def leave() -> None:
             jobs = [job for job in world.truth.jobs.values() if job.sim.user == user and job.id is not None]
-            left = [job for job in jobs if job.ended_s is None and not job.cancelled]
+            left = [job for job in jobs if not job.over]
             for job in left:
                 self.cancel(job, lambda: None)
             self._ask(lambda now_s: UserRemoved(now_s=now_s, name=user, by=WHO), removed)

@@ -5,11 +5,13 @@ What must hold at every single event (a GPU used by one, a job trained once, no 
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import partial
 from math import ceil
 
 from hs_core.mechanism.moves import Limits
 from hs_core.model import Job, JobState
 from hs_core.names import GpuId, HostName, JobId
+from hs_core.reports import TIME_LIMIT
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.part import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError
@@ -19,6 +21,7 @@ IDLE_SAMPLES = 6  # of half a quantum: two quanta, and what bringing one job of 
 MOVE_QUANTA = 3.0  # two, and what it takes to be sent
 SETTLE_QUANTA = 3.0  # after trouble, before anything is expected
 SLACK_S = 3.0  # of one incarnation: a heartbeat, a commit, a word of progress
+HALF = 0.5  # of its rate: who has most of the turns where it lives is better off there than on GPUs that are slower still
 QUEUE_PER_ONE = 4  # events that wait for the controller, for each job and host
 
 
@@ -97,6 +100,7 @@ class Laws:
                 for agent in agents
                 if idle[agent.name] >= row.gpus
                 and _suits(row, agent.model)
+                and self._is_worth_it(job, row, agent.model)
                 and agent.name not in unable(row.user)
             )
             if max(room.values(), default=0) < row.nodes:
@@ -108,6 +112,11 @@ class Laws:
                     f"job {row.id} ({row.nodes} x {row.gpus} GPUs) waits at {', '.join(row.hosts) or 'no server'}; idle: {at}"
                 )
         self._elsewhere = still
+
+    def _is_worth_it(self, job: JobTruth, row: Job, model: str) -> bool:
+        """It is not so slow on that model that waiting now and then costs less."""
+        rate = partial(self._world.speeds.rate, job, form=row.shape)
+        return all(rate(model) >= HALF * rate(own) for own in row.gpu_models)
 
     def _waiting(self, agent: Agent, idle: int) -> Iterator[Part]:
         for part in _waiting(agent, idle):
@@ -147,6 +156,7 @@ class Laws:
     def at_the_end(self) -> None:
         for job in self._world.truth.jobs.values():
             self._ended_whole(job)
+            self._ended_in_time(job)
             self._charged_right(job)
             self._blamed_right(job)
 
@@ -158,11 +168,45 @@ class Laws:
             if job.busy:
                 world.broken(f"job {job.id} was cancelled and still trains")
             return
+        if row is not None and row.state is JobState.FAILED:
+            self._failed_rightly(job, row)
+            return
         if row is None or row.state is not JobState.SUCCEEDED:
             state = "forgotten" if row is None else f"{row.state} ({row.exit})"
             world.broken(f"job {job.id} did all of its steps and is {state}")
         if job.steps != job.sim.steps:
             world.broken(f"job {job.id} ended after {job.steps} of {job.sim.steps} steps")
+
+    def _failed_rightly(self, job: JobTruth, row: Job) -> None:
+        """Ended badly more often than it may, or had all of its time."""
+        world, spec = self._world, row.spec
+        if job.busy:
+            world.broken(f"job {job.id} has failed and still trains")
+        assert row.exit is not None
+        if row.exit.why != TIME_LIMIT:
+            if job.kills <= spec.retry_max:
+                world.broken(
+                    f"job {job.id} has failed ({row.exit}), having ended badly {job.kills} times; {spec.retry_max} are allowed"
+                )
+        elif not spec.max_duration_s:
+            world.broken(f"job {job.id} was ended as it had run for too long, and may run for ever")
+        elif (ran_s := self._ran_s(job)) is not None and ran_s < spec.max_duration_s - self._unsure_s(job):
+            world.broken(
+                f"job {job.id} was ended after {ran_s:.1f} s; it may run for {spec.max_duration_s:g} s"
+            )
+
+    def _ended_in_time(self, job: JobTruth) -> None:
+        most_s, ran_s = job.spec.max_duration_s, self._ran_s(job)
+        if most_s and ran_s is not None and ran_s > most_s + self._unsure_s(job):
+            self._world.broken(f"job {job.id} ran for {ran_s:.1f} s; it may for {most_s:g} s")
+
+    def _ran_s(self, job: JobTruth) -> float | None:
+        """None: how long it ran does not follow from what it had of GPUs, as it had more of them at times, or less."""
+        assert job.id is not None
+        forked = any(copy >= 0 for homes in job.homes.values() for copy in homes)
+        if job.sim.elastic is not None or forked or any(self._world.truth.mates_of(job.id)):
+            return None
+        return sum(job.gpu_s.values()) / job.sim.gang
 
     def _charged_right(self, job: JobTruth) -> None:
         """The ledger against what was really used, within what an interval or an outage can hide."""
@@ -172,14 +216,19 @@ class Laws:
         assert row is not None
         really = sum(job.gpu_s.values())
         gang = job.sim.elastic.gpus_max if job.sim.elastic is not None else job.sim.gang
-        unsure_s = world.trouble.lasted_s() + self._starting_s(job) + job.averaging_s
-        # Who comes up in its turn beside it is charged its half of the GPU, which nobody has by then.
-        unsure_s += sum(self._starting_s(mate) for mate in world.truth.mates_of(job.id)) / 2
+        unsure_s = self._unsure_s(job)
         if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
             world.broken(
                 f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "
                 f"{gang * unsure_s:.1f} may be unsure"
             )
+
+    def _unsure_s(self, job: JobTruth) -> float:
+        """Seconds that it may have had its GPUs for without being charged, or the other way round."""
+        assert job.id is not None
+        unsure_s = self._world.trouble.lasted_s() + self._starting_s(job) + job.averaging_s
+        # Who comes up in its turn beside it is charged its half of the GPU, which nobody has by then.
+        return unsure_s + sum(self._starting_s(mate) for mate in self._world.truth.mates_of(job.id)) / 2
 
     def _starting_s(self, job: JobTruth) -> float:
         """All of its starts together, and what is heard of each later than it was."""

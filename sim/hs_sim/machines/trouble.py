@@ -199,7 +199,8 @@ class Trouble:
                 self._strike_host(fault, fault.host)
 
     def _ask_of_a_job(self, fault: Fault) -> None:
-        jobs = [job for job in self._world.truth.jobs.values() if job.id is not None and job.ended_s is None]
+        every = self._world.truth.jobs.values()
+        jobs = [job for job in every if job.id is not None and job.ended_s is None and not job.failed]
         if not jobs:
             self._over()
             return

@@ -46,6 +46,7 @@ class JobTruth:
     started_s: float | None = None
     ended_s: float | None = None
     cancelled: bool = False
+    failed: bool = False  # so the controller has it
     gpu_s: dict[str, float] = field(default_factory=dict)  # occupied, by GPU model
     stops: dict[int, dict[int, int]] = field(
         default_factory=dict
@@ -74,6 +75,10 @@ class JobTruth:
     def stopped(self, epoch: int, copy: int) -> None:
         of = self.stops.setdefault(epoch, {})
         of[copy] = of.get(copy, 0) + 1
+
+    @property
+    def over(self) -> bool:
+        return self.ended_s is not None or self.cancelled or self.failed
 
     @property
     def untold(self) -> bool:

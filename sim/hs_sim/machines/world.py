@@ -14,7 +14,7 @@ from hs_core.events.cluster import JobsSubmitted, UserSet
 from hs_core.events.host import HostCommand, RendezvousReserved, Reserve, WakeHost
 from hs_core.facts import TRADE
 from hs_core.host import HostConfig
-from hs_core.model import Gpu, JobSpec, Slowdown, spans
+from hs_core.model import Gpu, JobSpec, JobState, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
@@ -322,14 +322,13 @@ class World:
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
-            self._left -= not gang.job.cancelled
+            self._left -= not (gang.job.cancelled or gang.job.failed)
         if self._gangs.get(gang.id) is gang:
             del self._gangs[gang.id]
 
     def cancelled(self, job: JobTruth) -> None:
         """The controller has said that it will end, if it had not ended by then."""
-        if job.ended_s is None and not job.cancelled:
-            self._left -= 1
+        self._left -= not job.over
         job.cancelled = True
 
     def claim(self, job: JobId, epoch: int) -> None:
@@ -424,6 +423,9 @@ class World:
         for row in draft.jobs.values():
             if (known := self.truth.by_id.get(row.id)) is not None:
                 known.epoch = max(known.epoch, row.epoch)
+                if row.state is JobState.FAILED:
+                    self._left -= not known.over
+                    known.failed = True
             report = row.report
             if report is not None and report.checkpoint_generation >= 0:
                 steps[row.id] = report.checkpoint_step
