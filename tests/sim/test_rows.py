@@ -36,6 +36,11 @@ def test_arrays_pick_the_jobs_that_the_exact_queue_picks(servers, data) -> None:
     for row, wanted in enumerate(servers):
         queues.append(StrideQueue())
         fill(rows, queues[row], row, wanted, row * 20)
+    asks = {
+        row * 20 + at: (gang, Fraction(over, under))
+        for row, wanted in enumerate(servers)
+        for at, (gang, over, under) in enumerate(wanted)
+    }
     for _ in range(3):
         for _ in range(data.draw(st.integers(1, 25))):
             picked = sorted(rows.pick(free, NOBODY).tolist())
@@ -47,10 +52,17 @@ def test_arrays_pick_the_jobs_that_the_exact_queue_picks(servers, data) -> None:
         members = queues[row].order()
         if members and data.draw(st.booleans()):
             gone = data.draw(st.sampled_from(sorted(members)))
-            assert abs(rows.remove(gone) - float(queues[row].remove(gone))) < 1e-6
+            carried = queues[row].remove(gone)
+            assert abs(rows.remove(gone) - float(carried)) < 1e-6
+            if data.draw(st.booleans()):
+                to, (gang, tickets) = data.draw(st.integers(0, len(servers) - 1)), asks[gone]
+                rows.add(gone, to, gang, float(tickets), kin="user", carry=float(carried))
+                rows.begin([gone])
+                queues[to].add(gone, gang, tickets, (100, gone), carry=carried, kin="user")
         elif members:
             changed = data.draw(st.sampled_from(sorted(members)))
             tickets = Fraction(data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9)))
+            asks[changed] = (asks[changed][0], tickets)
             queues[row].set_tickets({changed: tickets})
             rows.set_tickets(np.array([changed]), np.array([float(tickets)]))
 

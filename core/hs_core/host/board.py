@@ -394,12 +394,18 @@ class Board:
                 job.carry = self.queue.remove(job.id)
                 job.in_turn = False
 
+    @property
+    def absent(self) -> list[JobId]:
+        """They have not come to their first step edge, nor had a turn."""
+        return [
+            job.id for job in self.jobs.values() if not job.ready and job.gpu_s == 0 and not job.occupying
+        ]
+
     def begins(self, job: HostedJob) -> None:
         """It was started ahead of its turn and could take one from now on: the time its start took earns nothing."""
         if job.gpu_s == 0 and not job.in_turn and job.id in self.queue and self.quantum_s > 0:
-            absent = [j.id for j in self.jobs.values() if not j.ready and j.gpu_s == 0 and not j.occupying]
             left = self.left_of_quantum()
-            self.advance = self.queue.begin(job.id, self.advance * left, absent) / left
+            self.advance = self.queue.begin(job.id, self.advance * left, self.absent) / left
 
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]

@@ -51,6 +51,7 @@ def edge(board: Board) -> None:
             job.held_up = ""
         if not job.alive:
             job.gpus = ()
+    board.queue.space_out(board.absent)
     _deal(board, None)
 
 

@@ -49,13 +49,23 @@ def come(phases: Sequence[Number], one: Number) -> list[Number]:
     then come none. Those who were there move by nothing on average, so it costs nobody but them, and them nothing together. Who comes waits about half a stride: always in the first
     of gaps that are alike, a user whose jobs come one by one would be ahead by half a turn for each.
     """
-    at: list[Number] = list(phases)
-    at.append(one / 2)
-    order = sorted(range(len(at)), key=at.__getitem__)
-    shifts: list[Number] = [one * 0] * len(at)
-    for place, which in enumerate(order):
-        shifts[which] = one * place / len(at) - at[which]
+    shifts = _shifts([*phases, one / 2], one)
     mean = sum(shifts[:-1], one * 0) / len(phases)
     moved: list[Number] = [shift - mean for shift in shifts]
     moved[-1] += one / 2
     return moved
+
+
+def apart(phases: Sequence[Number], one: Number) -> list[Number]:
+    """How far those at these phases move for all to be equally far from one another on the circle: by nothing on average."""
+    shifts = _shifts(phases, one)
+    mean = sum(shifts, one * 0) / len(phases)
+    return [shift - mean for shift in shifts]
+
+
+def _shifts(at: Sequence[Number], one: Number) -> list[Number]:
+    """To places of a circle divided equally, in the order in which they are."""
+    shifts: list[Number] = [one * 0] * len(at)
+    for place, which in enumerate(sorted(range(len(at)), key=at.__getitem__)):
+        shifts[which] = one * place / len(at) - at[which]
+    return shifts

@@ -62,6 +62,10 @@ class Seats:
         """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`), or where it is going."""
         return self._choices.suits(job, self._slots)
 
+    def outrun(self, job: JobFacts) -> bool:
+        """As `Slots.outrun`, at its home."""
+        return self._slots.outrun(job, self._slots.home(job))
+
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
         return self._slots.free(name)

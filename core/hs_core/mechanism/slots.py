@@ -120,11 +120,11 @@ class Slots:
         return sum(self._free.values())
 
     def reachable(self, job: JobFacts) -> bool:
-        """Not so if a server of its home is away, or it is held up or outrun there: it is neither offered GPUs nor in anybody's way."""
+        """Not so if a server of its home is away, or it is held up there: it is neither offered GPUs nor in anybody's way."""
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
-        if job.held_up or self._outrun(job, home):
+        if job.held_up:
             return False
         return not self._floor.away or all(self._hosts[name].connected for name in home)
 
@@ -341,14 +341,14 @@ class Slots:
         return home if self._has_room(job, home) else ()
 
     def _has_room(self, job: JobFacts, home: Home) -> bool:
-        if self._outrun(job, home):
+        if self.outrun(job, home):
             return False
         if len(home) == 1:
             return self._free[home[0]] >= job.per_node
         return all(self._free[name] >= job.per_node for name in home)
 
-    def _outrun(self, job: JobFacts, home: Home) -> bool:
-        """Its process cannot leave its GPUs, and another that cannot leave them either has its turn on them: what else is free there is for others."""
+    def outrun(self, job: JobFacts, home: Home) -> bool:
+        """At its home it has no GPUs for itself, whatever is free there: its process cannot leave its GPUs, and another that cannot leave them either has its turn on them."""
         return not self._bound.isdisjoint(_bound_to(job, home))
 
     def _fit(self, job: JobFacts) -> Home:
@@ -456,7 +456,7 @@ class Slots:
         if home is None:
             measured = trials.say(job, None)
             return measured or why.get(job.id, "waiting for free GPUs"), not measured
-        if self._outrun(job, home):
+        if self.outrun(job, home):
             return f"its process cannot leave its GPUs, where another has its turn, on {home[0]}", True
         said = why.get(job.id, f"waiting for its turn on {home[0]}")
         if not self.reachable(job) or self._has_room(job, home):

@@ -70,7 +70,9 @@ def _finds_room(seats: Seats, job: JobFacts) -> bool:
     """Not one that can only run where others do: a queue that it heads would wait with it, beside an idle GPU."""
     if not job.started or not seats.choices(job):
         return True
-    return seats.room(job.hosts[0]) >= job.gang or (job.movable and job.migrate is not Migrate.NEVER)
+    if job.movable and job.migrate is not Migrate.NEVER:
+        return True
+    return seats.room(job.hosts[0]) >= job.gang and not seats.outrun(job)
 
 
 def _devices(

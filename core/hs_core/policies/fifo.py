@@ -28,6 +28,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (
             slots.runs(job)
             or not slots.reachable(job)
+            or slots.outrun(job, slots.home(job))
             or (
                 (slots.waits_for_repair(job) or not slots.has_home(job))
                 and (job.started or why_nowhere(job, snapshot.hosts))

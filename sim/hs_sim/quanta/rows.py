@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.phases import come, gaps
+from hs_core.mechanism.phases import apart, come, gaps
 from hs_core.mechanism.stride import DEBT
 
 Ints = NDArray[np.int64]
@@ -62,6 +62,8 @@ class Rows:
         self._carry: dict[int, float] = {}
         self._dirty: Bools = np.zeros(servers, dtype=np.bool_)
         self._members = False  # of dirty rows somebody came or went
+        # (row, kin, gang) of those who began to compete, or left, since the last quantum:
+        self._stirred: set[tuple[int, Hashable, int]] = set()
 
     # --- members --------------------------------------------------------------------------------------------------
 
@@ -133,14 +135,19 @@ class Rows:
             self._pass[row, alike] += np.array(shifts) * self._stride[row, alike]
         else:
             phase = gaps(phases, 1, 1.0)[0]
-        self._open[row, column] = True
-        self._pass[row, column] = self._virtual[row] + phase * stride - earned
+        self._opens(job, float(self._virtual[row] + phase * stride - earned))
         # What was handed out is over more tickets now.
         tickets = self._tickets[row, column]
         back = earned * tickets / (self._total[row] + tickets)
         self._virtual[row] -= back
         self._advance[row] -= back / credit
         self._dirty[row] = True
+
+    def _opens(self, job: int, pass_: float) -> None:
+        """It competes from now on, from there."""
+        row, column = int(self.row[job]), int(self._column[job])
+        self._open[row, column], self._pass[row, column] = True, pass_
+        self._stirred.add((row, self._kin[job], int(self.gang[row, column])))
 
     def _await(self, job: int) -> None:
         """It enters at the next settlement."""
@@ -163,6 +170,8 @@ class Rows:
         if carries and self._open[row, column]:
             lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
             carry = float(min(1.0, max(-1.0, lag)))
+        if self._open[row, column]:
+            self._stirred.add((row, self._kin[job], int(self.gang[row, column])))
         last = int(self.count[row])
         if column < last - 1:
             for array in self._matrices():
@@ -198,6 +207,7 @@ class Rows:
     def pick(self, free: Ints, held: Ints) -> Ints:
         """The jobs of the next quantum on every server, and charges them. `held` jobs run, or don't, whatever their passes."""
         self._settle()
+        self._space_out()
         width = self._width
         if width == 0:
             self.handed = np.zeros_like(free)
@@ -219,6 +229,28 @@ class Rows:
         self._charge_picked(at, self._last(rows, keys, free))
         picked: Ints = self.job.reshape(-1)[at]
         return picked
+
+    def _space_out(self) -> None:
+        """As `StrideQueue.space_out`."""
+        if not self._stirred:
+            return
+        for row, kin, gang in self._stirred:
+            here = slice(int(self.count[row]))
+            columns = (self._open[row, here] & (self.gang[row, here] == gang)).nonzero()[0].tolist()
+            kinds: dict[Hashable, list[int]] = {}
+            for column in columns:
+                if self._kin[int(self.job[row, column])] == kin:
+                    kinds.setdefault(self._kind(row, column), []).append(column)
+            for alike in kinds.values():
+                if len(alike) > 1:
+                    self._put_apart(row, alike)
+        self._stirred.clear()
+        self._settle()
+
+    def _put_apart(self, row: int, alike: list[int]) -> None:
+        shifts = apart(self._phases(row, alike), 1.0)
+        self._pass[row, alike] += np.array(shifts) * self._stride[row, alike]
+        self._dirty[row] = True
 
     def _charge_picked(self, at: Ints, last: Floats) -> None:
         """`last`: of each server the pass of the last one, before this quantum."""
@@ -411,10 +443,7 @@ class Rows:
         for job in newcomers:
             column = self._column[job]
             if job in self._carry:
-                self._open[row, column] = True
-                self._pass[row, column] = (
-                    self._virtual[row] + self._carry.pop(job) * self._stride[row, column]
-                )
+                self._opens(job, float(self._virtual[row] + self._carry.pop(job) * self._stride[row, column]))
             else:
                 kinds.setdefault(self._kind(row, int(column)), []).append(job)
         for group in kinds.values():
@@ -422,9 +451,7 @@ class Rows:
             alike = self._alike(row, int(self._column[group[0]]))
             phases = gaps(self._phases(row, alike), len(group), 1.0)
             for job, phase in zip(group, phases, strict=True):
-                column = self._column[job]
-                self._open[row, column] = True
-                self._pass[row, column] = self._virtual[row] + phase * self._stride[row, column]
+                self._opens(job, float(self._virtual[row] + phase * self._stride[row, self._column[job]]))
 
     def _alike(self, row: int, own: int) -> list[int]:
         """Columns of others of its kind that compete."""
