@@ -49,7 +49,9 @@ def come(phases: Sequence[Number], one: Number) -> list[Number]:
     then come none. Those who were there move by nothing on average, so it costs nobody but them, and them nothing together. Who comes waits about half a stride: always in the first
     of gaps that are alike, a user whose jobs come one by one would be ahead by half a turn for each.
     """
-    shifts = _shifts([*phases, one / 2], one)
+    at: list[Number] = list(phases)
+    at.append(one / 2)
+    shifts = _shifts(at, one)
     mean = sum(shifts[:-1], one * 0) / len(phases)
     moved: list[Number] = [shift - mean for shift in shifts]
     moved[-1] += one / 2
