@@ -88,6 +88,9 @@ class JobReport:
     began_step: int = -1  # where its newest process began; -1: it has not said so yet
     checkpoint_fails: int = 0  # in a row, the newest ones
     start_fails: int = 0  # the same of starts that its host had no room for
+    carry: float | None = (
+        None  # once it has left through a checkpoint: its place among those of its server, as `StrideQueue.carry` has it
+    )
     nodes: int = 1  # servers that this incarnation is over …
     rank: int = 0  # … and which of these this one is, by node rank
     in_touch: bool = False  # it has ended, and its agent heard those of its other parts by then: these were not cut off from one another

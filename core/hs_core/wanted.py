@@ -109,6 +109,9 @@ class WantedJob:
     source: Source | None = (
         None  # where this part of its state is to be had from (of several nodes: maybe this host); None: here, or nowhere
     )
+    carry: float | None = (
+        None  # its place among those of the server that it has left, as `StrideQueue.carry` has it; None: it comes as a newcomer
+    )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
     accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
     # One of several copies that train on their own until they are averaged.

@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (12, "b9de2850b3b5")
+FORM = (13, "55f05a1e39e8")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

@@ -6,7 +6,7 @@ from hs_controller.tables import TABLES
 from hs_core.model import Host, Job, User
 from tests.forms import digest, lines
 
-FORM = (3, "5f33cc7eb499")
+FORM = (4, "eecab8bf9ba0")
 
 
 def test_a_journal_of_another_form_has_another_number() -> None:

@@ -46,7 +46,7 @@ REPORTS = st.builds(
     step=NON_NEGATIVE, steps_per_s=st.floats(0, 1e9), gpu_s=st.floats(0, 1e9), run_s=st.floats(0, 1e9),
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), since_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(reports.Tier), sliceable=st.booleans(), note=TEXT,
-    device_memory_bytes=NON_NEGATIVE, host_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), checkpoint_bytes=NON_NEGATIVE, nodes=st.integers(1, 99), rank=st.integers(0, 99), in_touch=st.booleans(),
+    device_memory_bytes=NON_NEGATIVE, host_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), checkpoint_bytes=NON_NEGATIVE, nodes=st.integers(1, 99), rank=st.integers(0, 99), in_touch=st.booleans(), carry=st.none() | st.floats(-1.0, 1.0),
     fallbacks=NON_NEGATIVE, fallback_why=TEXT, began_step=st.integers(-1, 99), checkpoint_fails=NON_NEGATIVE, start_fails=NON_NEGATIVE, noise_scale=st.floats(0, 1e9), noise_samples=NON_NEGATIVE,
     rendezvous=TEXT, can_checkpoint=st.booleans(), single=st.booleans(), in_turn=st.booleans(), beside=st.lists(NON_NEGATIVE, max_size=2).map(tuple), exit=EXITS,
 )  # fmt: skip
@@ -79,7 +79,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
 ) -> None:
     job = WantedJob(job=names.JobId(7), epoch=3, user=names.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
-                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4, restarts=2,
+                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4, restarts=2, carry=-0.25 if flag else None,
                     shape=shape,
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=names.JobId(9), beside=(names.JobId(7), names.JobId(8)), gpus=(1, 2))

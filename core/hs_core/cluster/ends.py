@@ -231,6 +231,7 @@ class Ends(Starts):
             row,
             epoch=self._backup.epoch_after(row),
             restarts=row.restarts + 1,
+            carry=None,
             reports={},
             move=None,
             origin=None,

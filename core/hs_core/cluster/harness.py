@@ -405,6 +405,6 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
         elif key == "beside":
             found[-1] = replace(found[-1], beside=_ids(value.split(",")))
         else:
-            number: object = float(value) if key.endswith("_s") else int(value)
+            number: object = float(value) if key.endswith("_s") or key == "carry" else int(value)
             found[-1] = replace(found[-1], **{key: number})  # type: ignore[arg-type]
     return tuple(found)

@@ -98,6 +98,7 @@ class Moves(Lives):
             gpu_models=models,
             shape=shape,
             settled_s=now_s,
+            carry=row.carry,
             unconfirmed=before,
             portions=portions,
             base_step=base_step if portions else 0,
@@ -268,6 +269,7 @@ class Moves(Lives):
             base_step=stored.step if portions else 0,
             migrations=row.migrations + (to != row.hosts or not row.portions),
             settled_s=now_s,
+            carry=reports.carried(row),
             unconfirmed=tuple(sorted({*row.unconfirmed, *unsure})),
             given_up=as_rehomed(row) if unsure else (),  # else it has begun elsewhere since
             left_behind=as_lost(row) if cut_off else row.left_behind,

@@ -61,6 +61,7 @@ class Orders:
             job=row.id,
             epoch=row.epoch,
             restarts=row.restarts,
+            carry=row.carry,
             user=row.user,
             run_as=run_as,
             job_class=self._class_of(row),

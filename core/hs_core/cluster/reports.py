@@ -81,6 +81,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
         fallback_why=new.fallback_why[:_TEXT],
         began_step=new.began_step if -1 <= new.began_step < _MOST else before.began_step,
+        carry=new.carry if _is_carry(new.carry) else before.carry,
         checkpoint_fails=_whole(new.checkpoint_fails),
         start_fails=_whole(new.start_fails),
         in_touch=new.in_touch if before.exit is None else before.in_touch,
@@ -122,6 +123,7 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and before.host_memory_bytes <= new.host_memory_bytes < _MOST
         and 0.0 <= new.noise_scale <= _MOST
         and 0 <= new.noise_samples < _MOST
+        and _is_carry(new.carry)
         and 0 <= new.checkpoint_fails < _MOST
         and 0 <= new.start_fails < _MOST
         and len(new.note) <= _TEXT
@@ -131,6 +133,18 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
     )
+
+
+def _is_carry(value: float | None) -> bool:
+    return value is None or -1.0 <= value <= 1.0
+
+
+def carried(row: Job) -> float | None:
+    """What a job brings of its turns from the server that it has left: of one that is in a server's stride."""
+    if row.nodes > 1 or row.portions or len(row.hosts) != 1:
+        return None
+    report = row.reports.get(row.hosts[0])
+    return report.carry if report is not None else None
 
 
 def _step(before: JobReport, new: JobReport) -> int:

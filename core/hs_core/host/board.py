@@ -182,7 +182,7 @@ class Board:
         job.shelved = False
         job.held_up, job.refused_quanta, job.idle_quanta = "", 0, 0
         job.launched_run_s = job.run_s
-        job.moved_bytes = 0
+        job.moved_bytes, job.takes = 0, None
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = job.weighed = False
@@ -260,9 +260,15 @@ class Board:
         job.stood_from_s = self.now_s if job.phase is Phase.SUSPENDING else job.stood_from_s
         job.unparked = job.unparked and phase is Phase.CHECKPOINTED
         job.phase, job.tier = phase, tier
+        self.takes_along(job)
         job.asked = job.going_s = None
         job.stuck = ""
         self.tell("suspended", f"stopped at step {job.step} ({tier})", job)
+
+    def takes_along(self, job: HostedJob) -> None:
+        """To another host, should it move there now: its place in the queue, if it has left."""
+        left = job.phase is Phase.CHECKPOINTED and job.id in self.queue
+        job.takes = float(self.queue.carry(job.id)) if left else None
 
     def save(self, job: HostedJob) -> None:
         self.saves_later(job)
@@ -403,6 +409,8 @@ class Board:
 
     def begins(self, job: HostedJob) -> None:
         """It was started ahead of its turn and could take one from now on: the time its start took earns nothing."""
+        if job.wanted.carry is not None:
+            return  # it has brought its place
         if job.gpu_s == 0 and not job.in_turn and job.id in self.queue and self.quantum_s > 0:
             left = self.left_of_quantum()
             self.advance = self.queue.begin(job.id, self.advance * left, self.absent) / left

@@ -52,7 +52,8 @@ class HostedJob(_Named):
     waited_quanta: int = 0  # missed since its last turn; a part: all that it missed since its start
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
-    carry: Fraction | None = None  # stride credit, while it is out of the queue
+    carry: Fraction | None = None  # its place in the queue, while it is out of it
+    takes: float | None = None  # the same, as it left through a checkpoint: to another host, perhaps
 
     rendezvous: str = ""  # reserved here, where its other nodes meet it
     reserve_at_s: float = 0.0  # ordered (again) then
@@ -388,7 +389,7 @@ class HostedJob(_Named):
             can_checkpoint=self.alive and self.can_checkpoint, single=self.single, checkpoint_generation=self.checkpoint_generation, checkpoint_bytes=self.checkpoint_bytes,
             began_step=self.began_step, fallbacks=self.fallbacks, fallback_why=self.fallback_why,
             checkpoint_fails=self.checkpoint_fails, start_fails=self.start_fails,
-            nodes=self.wanted.servers, rank=self.wanted.node_rank, in_touch=self.in_touch, rendezvous=self.rendezvous, since_s=self.since_s, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
+            carry=self.takes, nodes=self.wanted.servers, rank=self.wanted.node_rank, in_touch=self.in_touch, rendezvous=self.rendezvous, since_s=self.since_s, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
 
     def report_again(self, last: JobReport, now_s: float) -> JobReport:

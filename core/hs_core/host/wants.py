@@ -1,5 +1,7 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
+from fractions import Fraction
+
 from hs_core.events.host import ExitFound, Forget
 from hs_core.host import deadlines, edgeless
 from hs_core.host.board import Board
@@ -24,6 +26,8 @@ def want(board: Board, entry: WantedJob) -> None:
         return
     else:
         taken_back = job.wanted.leave and not entry.leave
+        if entry.leave and not job.wanted.leave:
+            board.takes_along(job)
         job.wanted, job.dropped, job.next = entry, False, None
         source = entry.source
         if source is not None and not job.alive and _lies_here(entry) and source.step > job.checkpoint_step:
@@ -47,6 +51,7 @@ def want(board: Board, entry: WantedJob) -> None:
 def take_up(board: Board, entry: WantedJob) -> HostedJob:
     board.arrivals += 1
     job = HostedJob(wanted=entry, order=board.arrivals, came_s=board.now_s)
+    job.carry = None if entry.carry is None else Fraction(entry.carry)
     source = entry.source
     if source is None and not job.part:
         job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)

@@ -88,6 +88,9 @@ class Job:
         "Job", ...
     ] = ()  # and the last round of copies that ended without one that was cut off
     settled_s: float = 0.0  # when it was placed or last moved, and its checkpoint had come along
+    carry: float | None = (
+        None  # what it brings of its turns from the server that it has left (`StrideQueue.carry`)
+    )
     past_gpu_s: float = 0.0  # of earlier epochs
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0

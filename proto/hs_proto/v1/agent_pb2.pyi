@@ -643,6 +643,7 @@ class WantedJob(_message.Message):
     COPY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
+    CARRY_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
@@ -668,6 +669,8 @@ class WantedJob(_message.Message):
     copies: _builtins.int
     restarts: _builtins.int
     """incarnations before this one"""
+    carry: _builtins.float
+    """(pass - virtual time) in strides, that it brings from the server that it has left"""
     last_step: _builtins.int
     """where the portion of a copy ends; 0: it goes on to its end"""
     @_builtins.property
@@ -713,18 +716,23 @@ class WantedJob(_message.Message):
         copy: _builtins.int = ...,
         copies: _builtins.int = ...,
         restarts: _builtins.int = ...,
+        carry: _builtins.float | None = ...,
         last_step: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "carry", b"carry", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "carry", b"carry", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__carry: _TypeAlias = _typing.Literal["carry"]  # noqa: Y015
+    _WhichOneofArgType__carry: _TypeAlias = _typing.Literal["_carry", b"_carry"]  # noqa: Y015
     _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
     _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
     _WhichOneofReturnType__strategy: _TypeAlias = _typing.Literal["strategy"]  # noqa: Y015
     _WhichOneofArgType__strategy: _TypeAlias = _typing.Literal["_strategy", b"_strategy"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__carry) -> _WhichOneofReturnType__carry | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
     @_typing.overload

@@ -487,6 +487,7 @@ class JobReport(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     SINCE_S_FIELD_NUMBER: _builtins.int
+    CARRY_FIELD_NUMBER: _builtins.int
     IN_TOUCH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
@@ -539,6 +540,8 @@ class JobReport(_message.Message):
     """… and which of these this one is"""
     since_s: _builtins.float
     """when it came to stand so, or ended, by its host's boot clock; 0: not said"""
+    carry: _builtins.float
+    """once it has left: (pass - virtual time) in strides, from -1 to 1"""
     in_touch: _builtins.bool
     """of several, ended: its agent heard those of the others by then"""
     @_builtins.property
@@ -589,14 +592,20 @@ class JobReport(_message.Message):
         nodes: _builtins.int = ...,
         rank: _builtins.int = ...,
         since_s: _builtins.float = ...,
+        carry: _builtins.float | None = ...,
         in_touch: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "exit", b"exit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_exit", b"_exit", "carry", b"carry", "exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "began_step", b"began_step", "beside", b"beside", "can_checkpoint", b"can_checkpoint", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_fails", b"checkpoint_fails", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "fallback_why", b"fallback_why", "fallbacks", b"fallbacks", "gpu_s", b"gpu_s", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "in_touch", b"in_touch", "in_turn", b"in_turn", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "nodes", b"nodes", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "phase", b"phase", "rank", b"rank", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "since_s", b"since_s", "single", b"single", "sliceable", b"sliceable", "start_fails", b"start_fails", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_exit", b"_exit", "began_step", b"began_step", "beside", b"beside", "can_checkpoint", b"can_checkpoint", "carry", b"carry", "checkpoint_bytes", b"checkpoint_bytes", "checkpoint_fails", b"checkpoint_fails", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "fallback_why", b"fallback_why", "fallbacks", b"fallbacks", "gpu_s", b"gpu_s", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "in_touch", b"in_touch", "in_turn", b"in_turn", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "nodes", b"nodes", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "phase", b"phase", "rank", b"rank", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "since_s", b"since_s", "single", b"single", "sliceable", b"sliceable", "start_fails", b"start_fails", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__carry: _TypeAlias = _typing.Literal["carry"]  # noqa: Y015
+    _WhichOneofArgType__carry: _TypeAlias = _typing.Literal["_carry", b"_carry"]  # noqa: Y015
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
     _WhichOneofArgType__exit: _TypeAlias = _typing.Literal["_exit", b"_exit"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__carry) -> _WhichOneofReturnType__carry | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit) -> _WhichOneofReturnType__exit | None: ...
 
 Global___JobReport: _TypeAlias = JobReport  # noqa: Y015
