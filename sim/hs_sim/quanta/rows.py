@@ -62,7 +62,7 @@ class Rows:
         self._carry: dict[int, float] = {}
         self._dirty: Bools = np.zeros(servers, dtype=np.bool_)
         self._members = False  # of dirty rows somebody came or went
-        # (row, kin, gang) of those who began to compete, or left, since the last quantum:
+        # (row, kin, gang) of which some came among others, or left, since the last quantum:
         self._stirred: set[tuple[int, Hashable, int]] = set()
 
     # --- members --------------------------------------------------------------------------------------------------
@@ -147,6 +147,10 @@ class Rows:
         """It competes from now on, from there."""
         row, column = int(self.row[job]), int(self._column[job])
         self._open[row, column], self._pass[row, column] = True, pass_
+
+    def _stir(self, job: int) -> None:
+        """Those of its kind are not equally far apart any more."""
+        row, column = int(self.row[job]), int(self._column[job])
         self._stirred.add((row, self._kin[job], int(self.gang[row, column])))
 
     def _await(self, job: int) -> None:
@@ -171,7 +175,7 @@ class Rows:
             lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
             carry = float(min(1.0, max(-1.0, lag)))
         if self._open[row, column]:
-            self._stirred.add((row, self._kin[job], int(self.gang[row, column])))
+            self._stir(job)
         last = int(self.count[row])
         if column < last - 1:
             for array in self._matrices():
@@ -236,14 +240,14 @@ class Rows:
             return
         for row, kin, gang in self._stirred:
             here = slice(int(self.count[row]))
-            columns = (self._open[row, here] & (self.gang[row, here] == gang)).nonzero()[0].tolist()
+            alike = (self._open[row, here] & (self.gang[row, here] == gang)).tolist()
             kinds: dict[Hashable, list[int]] = {}
-            for column in columns:
-                if self._kin[int(self.job[row, column])] == kin:
+            for column, job in enumerate(self.job[row, here].tolist()):
+                if alike[column] and self._kin[job] == kin:
                     kinds.setdefault(self._kind(row, column), []).append(column)
-            for alike in kinds.values():
-                if len(alike) > 1:
-                    self._put_apart(row, alike)
+            for columns in kinds.values():
+                if len(columns) > 1:
+                    self._put_apart(row, columns)
         self._stirred.clear()
         self._settle()
 
@@ -444,11 +448,13 @@ class Rows:
             column = self._column[job]
             if job in self._carry:
                 self._opens(job, float(self._virtual[row] + self._carry.pop(job) * self._stride[row, column]))
+                self._stir(job)
             else:
                 kinds.setdefault(self._kind(row, int(column)), []).append(job)
         for group in kinds.values():
             group.sort(key=lambda job: int(self._column[job]))
-            alike = self._alike(row, int(self._column[group[0]]))
+            if alike := self._alike(row, int(self._column[group[0]])):
+                self._stir(group[0])
             phases = gaps(self._phases(row, alike), len(group), 1.0)
             for job, phase in zip(group, phases, strict=True):
                 self._opens(job, float(self._virtual[row] + phase * self._stride[row, self._column[job]]))
