@@ -444,17 +444,8 @@ def with_tears(case: Case) -> Case:
     """The same trouble, and bits that flip in what lies on disks, while all jobs save now and then."""
     dice = roll(case.experiment.seed, "tears")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
-    tears = [
-        Fault(
-            kind=Kind.TORN,
-            at_s=dice.uniform(1.0, TROUBLE_S),
-            host=dice.choice(hosts),
-            when=dice.choice(["", "", "Launch", "Fetch", "Suspend", "Checkpoint"]),
-            nth=dice.randint(1, 6),
-            after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 2.0, 3.0]),
-        )
-        for _ in range(dice.randint(1, 4))
-    ]
+    moments = ("", "", "Launch", "Fetch", "Suspend", "Checkpoint")
+    tears = _somewhere(Kind.TORN, dice, hosts, moments, times=dice.randint(1, 4))
     specs = {
         job: replace(spec, checkpoint_interval_s=dice.choice([3.0, 7.0, 20.0]))
         for job, spec in case.specs.items()
@@ -466,17 +457,8 @@ def with_limits(case: Case) -> Case:
     """The same trouble where jobs end badly now and then, are tried again only so often, and may run for only so long."""
     dice = roll(case.experiment.seed, "limits")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
-    kills = [
-        Fault(
-            kind=Kind.JOB_KILLED,
-            at_s=dice.uniform(1.0, TROUBLE_S),
-            host=dice.choice(hosts),
-            when=dice.choice(["", "", "Launch", "Suspend", "Resume"]),
-            nth=dice.randint(1, 6),
-            after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 3.0]),
-        )
-        for _ in range(dice.randint(0, 4))
-    ]
+    moments = ("", "", "Launch", "Suspend", "Resume")
+    kills = _somewhere(Kind.JOB_KILLED, dice, hosts, moments, times=dice.randint(0, 4))
     specs = {
         job: replace(
             spec, retry_max=dice.choice([0, 0, 1, 3]), max_duration_s=dice.choice([0.0, 0.0, 15.0, 40.0])
@@ -484,6 +466,23 @@ def with_limits(case: Case) -> Case:
         for job, spec in case.specs.items()
     }
     return replace(case, specs=specs, plan=FaultPlan(faults=(*case.plan.faults, *kills)))
+
+
+def _somewhere(
+    kind: Kind, dice: Random, hosts: Sequence[HostName], moments: Sequence[str], *, times: int
+) -> list[Fault]:
+    """So many of one kind, on any host, some of them right behind an order."""
+    return [
+        Fault(
+            kind=kind,
+            at_s=dice.uniform(1.0, TROUBLE_S),
+            host=dice.choice(hosts),
+            when=dice.choice(moments),
+            nth=dice.randint(1, 6),
+            after_s=dice.choice([0.0, 0.01, 0.2, 1.0, 2.0, 3.0]),
+        )
+        for _ in range(times)
+    ]
 
 
 def _loss(dice: Random, hosts: Sequence[HostName]) -> Fault:
