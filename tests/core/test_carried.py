@@ -1,4 +1,4 @@
-"""What a job that moves brings of its turns to its new server: its place among those of the old one (Gandiva_fair, as the stride has it)."""
+"""What a job that moves brings of its turns to its new server: its place among those of the old one (mechanism/stride.py)."""
 
 import pytest
 from fakejob import Ways
@@ -96,6 +96,24 @@ def moved(report: str) -> World:
 def test_its_new_server_is_told_what_it_brings_and_no_nonsense(said: str, brings: float | None) -> None:
     (job,) = moved(said).wanted[N2].jobs
     assert (job.job, job.epoch, job.carry) == (ONE, 1, brings)
+
+
+def test_who_has_left_and_is_given_a_third_home_before_it_has_started_brings_it_there() -> None:
+    at = moved(" carry=-0.5")
+    for line in ("host n3 V100:1", "wish 1 n3", "user alice 80"):
+        at.do(line)
+    (job,) = at.wanted[HostName("n3")].jobs
+    assert (job.epoch, job.carry) == (2, -0.5)
+
+
+def test_who_is_started_again_where_it_was_says_no_more_what_it_would_bring() -> None:
+    sim = left_after(3.5)
+    sim.change(ONE, leave=False)
+    sim.send()
+    while sim.machine.report(ONE).phase is Phase.CHECKPOINTED:
+        sim.run(0.5)
+    assert sim.machine.report(ONE).phase is Phase.STARTING
+    assert sim.machine.report(ONE).carry is None
 
 
 def test_who_begins_anew_after_a_failure_brings_nothing() -> None:

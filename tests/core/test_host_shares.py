@@ -1,11 +1,15 @@
 """The bound stride gives the shares of free choice (specs: Table 2, figure 4)."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from fakejob import Ways
 from hostsim import HostSim
+
+from hs_core.names import JobId
 
 USERS = (("A", 1), ("B", 2), ("C", 4))
 
@@ -148,3 +152,48 @@ def test_a_gang_that_comes_beside_jobs_of_next_to_no_tickets_has_its_turns():
         for job, was, gpus in zip((small, gang), before, (1, 4), strict=True)
     ]
     assert turns == pytest.approx([30, 30], abs=2)
+
+
+def phases(sim: HostSim, jobs: Iterable[int]) -> list[float]:
+    """Where on their stride these stand, of jobs that have equal tickets."""
+    queue = sim.machine._board.queue
+    lags, turn = queue.passes(), 1 / sim.wanted[JobId(min(jobs))].tickets
+    return sorted(float(lags[JobId(job)]) / turn % 1 for job in jobs)
+
+
+def are_apart(places: list[float]) -> bool:
+    """Equally far from one another, on a circle."""
+    around = [*places, places[0] + 1]
+    return all(b - a == pytest.approx(1 / len(places), abs=1e-6) for a, b in pairwise(around))
+
+
+def sweep_beside_a_gang() -> HostSim:
+    """Six jobs of one user on two GPUs, and one of two GPUs of another's; all have had turns."""
+    sim = HostSim(2)
+    for number in range(1, 7):
+        sim.job(number, user="A", tickets=1 / 6)
+    sim.job(7, 2, user="B")
+    sim.send()
+    sim.quanta(20.5)
+    assert are_apart(phases(sim, range(1, 7)))
+    return sim
+
+
+def test_those_who_are_left_of_a_sweep_are_equally_far_apart_from_the_next_edge_on():
+    sim = sweep_beside_a_gang()
+    for number in (2, 3):
+        del sim.wanted[JobId(number)]
+    sim.send()
+    assert not are_apart(phases(sim, (1, 4, 5, 6)))
+    sim.quanta(1)
+    assert are_apart(phases(sim, (1, 4, 5, 6)))
+
+
+def test_who_is_still_coming_up_is_not_put_among_them():
+    sim = sweep_beside_a_gang()
+    sim.job(8, user="A", tickets=1 / 6, ways=Ways(ready_s=300.0))
+    sim.send()
+    sim.quanta(3)
+    assert are_apart(phases(sim, range(1, 7)))
+    sim.quanta(10)
+    assert are_apart(phases(sim, (*range(1, 7), 8)))

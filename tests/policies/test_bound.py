@@ -43,4 +43,4 @@ def test_those_on_gpus_of_their_own_and_those_that_can_leave_have_turns_together
 
 def test_why_one_of_them_waits_is_said() -> None:
     why = POLICIES["sjf"].decide(ASKED, {}).why
-    assert why[JobId(2)] == "its process cannot leave its GPUs, where another has its turn, on h"
+    assert why[JobId(2)] == "its process cannot leave its GPUs on h, where another has its turn"

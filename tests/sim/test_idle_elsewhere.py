@@ -17,16 +17,20 @@ from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 TIMES = 6  # as long as the jobs of a seed of `hs_sim.faults`, which have ended before long
 
 
-def two_servers(policy: Policy) -> World:
-    """Of two jobs each, those of one of them have ended after two minutes."""
+def two_servers(policy: Policy, other: str = "V100", rate: float = 10.0) -> World:
+    """Of two jobs each, those of one of them have ended after two minutes. `other`: the model of one, on which mini-batches are done at that rate, and at 10 a second on V100s."""
     ann = UserName("ann")
     jobs = tuple(
         SimJob(id=at, user=ann, arrival_s=float(at), steps=100 if at % 2 else 10_000, job_class="c")
         for at in range(1, 5)
     )
+    one = Pool(model="V100", servers=1, gpus_per_server=1)
+    pools = [replace(one, servers=2)] if other == "V100" else [one, replace(one, model=other)]
     experiment = Experiment(
-        cluster=ClusterSpec(pools=(Pool(model="V100", servers=2, gpus_per_server=1),)),
-        workload=Workload(name="two", jobs=jobs, tickets={ann: 100.0}, rates={("c", "V100"): 10.0}),
+        cluster=ClusterSpec(pools=tuple(pools)),
+        workload=Workload(
+            name="two", jobs=jobs, tickets={ann: 100.0}, rates={("c", "V100"): 10.0, ("c", other): rate}
+        ),
         policy=policy.name,
         quantum_s=10.0,
         sample_s=5.0,
@@ -46,6 +50,14 @@ def test_it_is_seen_where_a_policy_leaves_them_there() -> None:
         two_servers(claims).run()
     two_servers(stays).run()
     two_servers(find("gandiva-fair")).run()
+
+
+def test_nobody_need_go_to_gpus_that_are_less_than_half_as_fast_for_it() -> None:
+    stays = find("gang-lottery")
+    claims = replace(stays, needs=replace(stays.needs, moves=True))
+    with pytest.raises(LawBrokenError, match=r"waits at k80-0001; idle: 1 of v100-0001"):
+        two_servers(claims, "K80", 16.0).run()
+    two_servers(claims, "K80", 25.0).run()
 
 
 def lasts(seed: int, policy: str) -> World:

@@ -11,7 +11,7 @@ from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
-# Fetches, the last of which ends so: then the job is to go on from something else. What was read as damaged is read once more, as memory errs, too.
+# Fetches, the last of which ends so: then the job is to go on from something else. One that is damaged the first time is read once more, as memory errs, too.
 TRIES = {Lack.GONE: 5, Lack.DAMAGED: 2}
 RESERVE_AGAIN_S = 30.0
 WORD_S = 3.0  # that the controller's word may be on its way to one server of a gang longer than to another

@@ -457,7 +457,7 @@ class Slots:
             measured = trials.say(job, None)
             return measured or why.get(job.id, "waiting for free GPUs"), not measured
         if self.outrun(job, home):
-            return f"its process cannot leave its GPUs, where another has its turn, on {home[0]}", True
+            return f"its process cannot leave its GPUs on {home[0]}, where another has its turn", True
         said = why.get(job.id, f"waiting for its turn on {home[0]}")
         if not self.reachable(job) or self._has_room(job, home):
             return said, True
