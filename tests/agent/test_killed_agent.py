@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -307,7 +306,7 @@ def test_a_checkpoint_that_an_agent_was_killed_before_weighing_is_weighed_by_the
 def without_state(daemon, controller, wait_for) -> None:
     """Somebody has taken the agent's state folder away while it was not there; the next one is."""
     controller.want()
-    shutil.rmtree(daemon.place / "state")
+    (daemon.place / "state").rename(daemon.place / "elsewhere")  # jobs write into it meanwhile
     daemon.start()
     wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
 
