@@ -6,6 +6,7 @@ Whoever calls shows the grant that the controller gave for the (job, epoch); to 
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import grpc
@@ -49,7 +50,11 @@ class Grants:
         return frozenset(job for job, _, _ in self._lends)
 
     def lend(self, request: agent_pb2.FetchRequest) -> Lend | None:
-        lend = self._lends.get((JobId(request.job_id), request.epoch, request.generation))
+        """What is asked for: what is lent, or the one before, which a job's processes keep beside it."""
+        job, epoch, generation = JobId(request.job_id), request.epoch, request.generation
+        lend = self._lends.get((job, epoch, generation))
+        if lend is None and (newer := self._lends.get((job, epoch, generation + 1))) is not None:
+            lend = replace(newer, generation=generation) if newer.copy < 0 else None
         return lend if lend is not None and _same(lend.grant, request.grant) else None
 
     def member(self, hello: agent_pb2.GangHello, node: str | None) -> WantedJob | None:

@@ -30,15 +30,22 @@ def run(work: Awaitable[Any]) -> Any:
     return asyncio.run(bounded())
 
 
-def write(folder: Path, sizes: dict[str, int], seed: int = 1, manifest: str = "manifest.json") -> None:
-    here = folder / f"gen-{GENERATION}"
+def write(
+    folder: Path,
+    sizes: dict[str, int],
+    seed: int = 1,
+    manifest: str = "manifest.json",
+    at: tuple[int, int] = (GENERATION, STEP),
+) -> None:
+    generation, step = at
+    here = folder / f"gen-{generation}"
     here.mkdir(parents=True, exist_ok=True)
     dice, files = random.Random(seed), []
     for name, size in sizes.items():
         data = dice.randbytes(size)
         (here / name).write_bytes(data)
         files.append({"name": name, "size": size, "sha256": hashlib.sha256(data).hexdigest()})
-    value = {"generation": GENERATION, "step": STEP, "world": len(files), "files": files}
+    value = {"generation": generation, "step": step, "world": len(files), "files": files}
     (here / manifest).write_text(json.dumps(value))
 
 

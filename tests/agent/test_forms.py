@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (13, "55f05a1e39e8")
+FORM = (14, "57e2acb65faa")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

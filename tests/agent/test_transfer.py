@@ -191,6 +191,47 @@ def test_an_empty_grant_opens_nothing_even_where_nothing_else_was_given(two: Two
     assert "NOT_FOUND" in run(two.fetch("")).why
 
 
+def test_the_one_before_what_is_lent_may_be_had_as_well_and_takes_the_place_of_what_came_of_that(
+    two: Two,
+) -> None:
+    """As the job's processes would begin from it, where the newest is torn."""
+    here, there = two.folders
+    write(here, {"rank0.pt": 3 * MIB, "rank1.pt": 30}, at=(3, 100))
+    write(here, {"rank0.pt": 3 * MIB, "rank1.pt": 30}, seed=2)
+    (here / f"gen-{GENERATION}" / "rank1.pt").write_bytes(b"?" * 30)
+    two.lend()
+    torn = run(two.fetch())
+    assert (torn.why, torn.lack) == (
+        "host-a: rank1.pt has another SHA-256 than its manifest says",
+        Lack.DAMAGED,
+    )
+    two.known = (3, 0)
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (3, 100)
+    assert {path.name for path in there.glob("gen-*")} == {"gen-3"}
+    for name in ("rank0.pt", "rank1.pt", "manifest.json"):
+        assert (there / "gen-3" / name).read_bytes() == (here / "gen-3" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "copy"),
+    [
+        pytest.param(GENERATION - 2, -1, id="older-than-that"),
+        pytest.param(GENERATION + 1, -1, id="newer"),
+        pytest.param(GENERATION - 1, 0, id="before-a-copys"),
+    ],
+)
+def test_what_else_lies_there_is_not_lent(two: Two, asked: int, copy: int) -> None:
+    folder = two.folders[0] if copy < 0 else two.folders[0] / f"copy-1.{copy}"
+    write(folder, {"rank0.pt": 10}, at=(asked, STEP))
+    two.lend(copy=copy)
+    two.known, two.give_up_s = (asked, 0), 0.3
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed)
+    assert "NOT_FOUND: there is no such thing here" in event.why
+
+
 @pytest.mark.parametrize("trap", ["link", "fifo", "folder-link", "escape", "absurd", "huge"])
 def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str) -> None:
     write(two.folders[0], {"rank0.pt": 10})

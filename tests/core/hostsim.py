@@ -72,6 +72,7 @@ class HostSim:
         self.trained_s: dict[JobId, float] = defaultdict(float)
         self.generations: dict[JobId, int] = defaultdict(lambda: -1)
         self.log: list[tuple[float, str]] = []
+        self.fetches: list[Source | None] = []  # that were ordered: what of
         self.killed_by_s: list[float] = []  # for each order to end a job, when its grace is over
         self.lends: tuple[Lend, ...] = ()
         self.fence_after_s = self.lease_s = 0.0
@@ -311,6 +312,7 @@ class HostSim:
             self._launch(command)
             return
         if isinstance(command, Fetch):
+            self.fetches.append(command.wanted.source)
             self.after(self.ways[command.wanted.job].fetch_s, lambda: self._fetched(command.wanted))
             return
         if isinstance(command, Reserve):

@@ -219,17 +219,23 @@ class Lives(Ends):
         return replace(row, stored=None, origin=stored if known else None)
 
     def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:
-        """Its processes found the checkpoint that they were to begin from torn or gone. A gang's all begin from the same one: the first part's word is enough."""
+        """The checkpoint that it was to begin from is torn or gone: its processes found it so, or its server, which has fetched the one before that.
+        A gang's processes all begin from the same one: the first part's word is enough.
+        """
         told = any(said.fallbacks >= part.fallbacks for said in old.reports.values())
         if told or new.portions or (new.stored is not None and new.stored.copies):
             return new
-        had, step = old.stored, max(0, part.began_step)
+        had, fetched = old.stored, part.began_step < 0 <= part.checkpoint_generation
+        step = max(0, part.checkpoint_step if fetched else part.began_step)
         lost_s = (
             reports.lost_work_gpu_s(new, step) if had is not None else 0.0
         )  # else its host has counted it
         text = f"its newest checkpoint cannot be used: {part.fallback_why or 'it does not say why'}; it goes on from step {step}"
         self._fact(now_s, "fell-back", text, job=new.id, data={"lost_gpu_s": round(lost_s, 3), "step": step})
-        return replace(new, stored=None, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
+        stored = None  # what its servers have
+        if had is not None and fetched:  # until a process has taken it up it is also kept where it was
+            stored = replace(had, generation=part.checkpoint_generation, step=step)
+        return replace(new, stored=stored, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
         step, from_step, generation = row.step, stored.step, stored.generation

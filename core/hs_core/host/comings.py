@@ -8,10 +8,11 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.writing_out import has_stood_long
 from hs_core.reports import CANNOT_START, LOST, Exit, Phase, Tier
+from hs_core.wanted import NOBODY
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
-# Fetches, the last of which ends so: then the job is to go on from something else. One that is damaged the first time is read once more, as memory errs, too.
+# Fetches in a row that end so: then the job is to go on from something else. One that is damaged the first time is read once more, as memory errs, too.
 TRIES = {Lack.GONE: 5, Lack.DAMAGED: 2}
 RESERVE_AGAIN_S = 30.0
 WORD_S = 3.0  # that the controller's word may be on its way to one server of a gang longer than to another
@@ -101,13 +102,17 @@ def fetched(board: Board, job: HostedJob, event: CheckpointFetched) -> None:
     if job.alive or job.ended:
         return
     generation, step = event.generation, event.step
-    job.fetching, job.fetch_why, job.fetch_fails, job.looks = None, "", 0, False
+    job.fetching, job.fetch_why, job.fetch_fails, job.fetch_alike, job.looks = None, "", 0, 0, False
     job.checkpoint_generation, job.checkpoint_step = generation, step
     job.checkpoint_bytes = event.size_bytes or job.checkpoint_bytes
     job.step = max(job.step, step)
     job.came_s = board.now_s
     found = f"has checkpoint {generation}, step {step}" if generation >= 0 else "no checkpoint was found"
     board.tell("fetched", found, job)
+    if job.takes_older and generation <= job.older:
+        job.fallbacks += 1
+        job.trouble = job.fallback_why
+        board.tell("fell-back", f"{job.fallback_why}; it goes on from step {step}", job)
 
 
 def fetch_failed(board: Board, job: HostedJob, event: FetchFailed) -> None:
@@ -120,11 +125,32 @@ def fetch_failed(board: Board, job: HostedJob, event: FetchFailed) -> None:
         return
     wait_s = min(FETCH_AGAIN_S * 2.0 ** min(job.fetch_fails, 10), FETCH_AGAIN_AT_MOST_S)
     job.fetch_fails += 1
-    if job.fetch_fails >= TRIES.get(event.lack, inf):
-        board.exited(job, Exit(why=f"{job.waits_for}; tried {job.fetch_fails} times"))
-        return
-    job.fetch_at_s = board.now_s + wait_s
-    board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
+    job.fetch_alike = job.fetch_alike + 1 if event.lack is job.fetch_lack else 1
+    job.fetch_lack = event.lack
+    if job.fetch_alike < TRIES.get(event.lack, inf):
+        job.fetch_at_s = board.now_s + wait_s
+        board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
+    elif (generation := _one_before(job)) is not None:
+        _take_older(board, job, generation)
+    else:
+        before = f" ({job.fallback_why})" if job.takes_older else ""
+        board.exited(job, Exit(why=f"{job.waits_for}; tried {job.fetch_alike} times{before}"))
+
+
+def _one_before(job: HostedJob) -> int | None:
+    """Number of the generation that who has the named one, all of it, keeps beside it."""
+    source = job.wanted.source
+    if source is None or source.peer == NOBODY or source.parts or source.nodes > 1 or job.part:
+        return None
+    return source.generation - 1 if source.generation > 0 and not job.takes_older else None
+
+
+def _take_older(board: Board, job: HostedJob, generation: int) -> None:
+    assert job.wanted.source is not None
+    job.fallback_why = f"{job.wanted.source.text}: {job.fetch_why}"
+    board.tell("failed", f"{job.waits_for}; the one before it is fetched", job)
+    job.older, job.fetch_why, job.fetch_fails, job.fetch_alike = generation, "", 0, 0
+    job.fetch_at_s = board.now_s
 
 
 def start_failed(board: Board, job: HostedJob, why: str) -> None:

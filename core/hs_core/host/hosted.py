@@ -1,9 +1,10 @@
 """One job on this host: what is known of it, what was asked of it, what it has been charged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hs_core.copier import maker
+from hs_core.events.host import Lack
 from hs_core.model import OnPartition, SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
 from hs_core.reports import (
@@ -60,7 +61,10 @@ class HostedJob(_Named):
     fetching: Source | None = None  # ordered, not answered
     fetch_at_s: float = 0.0  # not tried before
     fetch_fails: int = 0
-    fetch_why: str = ""  # of the last failure
+    fetch_why: str = ""  # of the last failure …
+    fetch_lack: Lack = Lack.UNREACHED  # … which so many in a row were like
+    fetch_alike: int = 0
+    older: int = -1  # generation that is fetched in place of the one that was named, which is damaged or gone
 
     start_why: str = ""  # why its host could not start it; not tried again before …
     start_at_s: float = 0.0
@@ -168,15 +172,26 @@ class HostedJob(_Named):
     @property
     def source(self) -> Source | None:
         """What it is to go on from, where this host does not know it to be its own."""
-        if self.wanted.source is None and self.looks:
-            return Source(peer=NOBODY, epoch=self.wanted.epoch, generation=0, step=0)
-        return self.wanted.source
+        source = self.wanted.source
+        if source is None:
+            return Source(peer=NOBODY, epoch=self.wanted.epoch, generation=0, step=0) if self.looks else None
+        return replace(source, generation=self.older, step=0) if self.takes_older else source
+
+    @property
+    def takes_older(self) -> bool:
+        """Not what the controller named, but what was written before that."""
+        source = self.wanted.source
+        return source is not None and 0 <= self.older == source.generation - 1
 
     @property
     def needs_fetch(self) -> bool:
         """What it goes on from lies elsewhere, and nothing as new lies here."""
         source = self.source
-        return source is not None and not self.alive and self.checkpoint_step < source.step
+        if source is None or self.alive:
+            return False
+        if self.takes_older:
+            return self.checkpoint_generation < source.generation
+        return self.checkpoint_step < source.step
 
     @property
     def startable(self) -> bool:

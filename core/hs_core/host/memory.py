@@ -14,7 +14,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 13
+VERSION = 14
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",

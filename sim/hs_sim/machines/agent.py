@@ -383,8 +383,8 @@ class Agent:
         return any((at.job, at.epoch) == (wanted.job, wanted.epoch) for at in self.machine.reports())
 
     def lends(self, job: JobId, epoch: int, generation: int) -> bool:
-        """To whoever is to go on from it."""
-        return (job, epoch, generation) in self._lent
+        """To whoever is to go on from it, or from the one before."""
+        return not self._lent.isdisjoint([(job, epoch, generation), (job, epoch, generation + 1)])
 
     def checkpoint_step(self, job: JobId, generation: int, rank: int) -> int:
         if generation < 0:
