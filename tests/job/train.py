@@ -1,6 +1,7 @@
 """What the tests train: prints one line `step loss` (repr) per step and a digest of the final weights. Not a test."""
 
 import argparse
+import atexit
 import hashlib
 import os
 import random
@@ -133,7 +134,9 @@ for entry in optimizer.state_dict()["state"].values():
             digest.update(local(value).numpy().tobytes())
 say(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}")
 if args.ddp:
-    # Without this gloo's threads now and then outlive the interpreter, and abort it.
+    # Gloo's threads now and then outlive the interpreter, and abort it as it goes down, also where their group has been destroyed: so it does not.
     del model, loss, x, y
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    atexit._run_exitfuncs()
+    os._exit(0)
