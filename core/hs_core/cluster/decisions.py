@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from hs_core.cluster import admission, reports, states
+from hs_core.cluster import admission, checkpoints, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.last_said import LOCAL, LastSaid
 from hs_core.cluster.requests import Requests
@@ -228,7 +228,7 @@ class Decisions(Requests):
         if self._sight.out_of_reach(row):
             row = self._without_its_servers(row, now_s)
         if row.stored is not None:
-            row = replace(row, stored=reports.at_hand(row.stored, self._connected))
+            row = replace(row, stored=checkpoints.at_hand(row.stored, self._connected))
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
@@ -246,11 +246,11 @@ class Decisions(Requests):
         stored, epoch = row.stored, self._backup.epoch_after(row)
         assert stored is not None
         text = f"its checkpoint of step {stored.step} {stored.where} is out of reach"
-        if (sought := reports.sought(row, stored)) is not None:
+        if (sought := checkpoints.sought(row, stored)) is not None:
             text += f"; it is looked for in {row.spec.checkpoint_dir}"
             self._fact(now_s, "source-away", text, job=row.id)
             return replace(row, epoch=epoch, stored=sought, origin=None)
-        lost_s = reports.lost_work_gpu_s(row, 0)
+        lost_s = checkpoints.lost_work_gpu_s(row, 0)
         data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
         self._fact(now_s, "lost", f"{text}; it starts afresh", job=row.id, data=data)
         lost_s += row.past_lost_gpu_s

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from hs_core.cluster import admission, copies, reports, states
+from hs_core.cluster import admission, checkpoints, copies, reports, states
 from hs_core.cluster.given_up import as_lost
 from hs_core.cluster.starts import Starts
 from hs_core.cluster.states import Happening
@@ -43,7 +43,7 @@ class Ends(Starts):
             self._forked_in_vain(row, ended, now_s)
         elif self._may_try_again(row, ended):
             stored = self._newest(row) or self._perhaps(row)
-            lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+            lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
             row = self._retried(row, ended, now_s, lost_s)
             self._again(row, stored, ended, now_s, lost_s)
         else:
@@ -86,7 +86,7 @@ class Ends(Starts):
     def _forked_in_vain(self, row: Job, ended: Exit, now_s: float) -> None:
         """That it trains as copies was not its own idea, so it has not failed before it has done so as one."""
         stored = self._newest(row) or self._perhaps(row)
-        lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+        lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
         step = f"from step {stored.step}" if stored is not None else "afresh"
         text = f"all of its copies failed as they were started ({exit_text(ended)}): it begins again as one, {step}"
         self._fact(now_s, "copies-failed", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
@@ -102,9 +102,9 @@ class Ends(Starts):
         return row
 
     def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
-        lost_s = reports.lost_work_gpu_s(row, 0)
+        lost_s = checkpoints.lost_work_gpu_s(row, 0)
         row = replace(row, stored=None, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
-        afresh = "" if reports.unknown(row) is not None else "; it starts afresh"
+        afresh = "" if checkpoints.unknown(row) is not None else "; it starts afresh"
         self._lost(row, f"{why}{afresh}", now_s, counted_s=lost_s)
 
     def _lost(
@@ -118,7 +118,7 @@ class Ends(Starts):
             return
         stored = self._newest(row)
         again = f"; it goes on from step {stored.step}" if stored else ""
-        if stored is not None and (doubted := reports.doubted(row, stored)) != stored:
+        if stored is not None and (doubted := checkpoints.doubted(row, stored)) != stored:
             stored = doubted
             again += f", or from a newer checkpoint if one is in {row.spec.checkpoint_dir}"
         elif stored is not None and forgot and stored.is_at(row.hosts) and not stored.copies:
@@ -126,11 +126,11 @@ class Ends(Starts):
             again += ", or from a newer checkpoint if one is there"
         elif stored is None and (stored := self._perhaps(row)) is not None:
             again = f"; {self._unless_back(row, stored)}"
-        elif stored is None and (stored := reports.unknown(row)) is not None:
+        elif stored is None and (stored := checkpoints.unknown(row)) is not None:
             again = f"; without a checkpoint in {row.spec.checkpoint_dir} it starts afresh"
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
-        lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+        lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
         data: dict[str, str | int | float] = {"lost_gpu_s": round(counted_s + lost_s, 3)}
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
         self._again(row, stored, ended, now_s, lost_s)
@@ -143,14 +143,16 @@ class Ends(Starts):
         """Its newest where none is within reach: it goes on from that if the servers that are cut off are back before it has a place, or its own folder has it."""
         if row.portions or (row.stored is not None and row.stored.copies):
             return None
-        return self._newest_on(row, self._book.hosts) or reports.sought(row, reports.kept(row) or row.stored)
+        return self._newest_on(row, self._book.hosts) or checkpoints.sought(
+            row, checkpoints.kept(row) or row.stored
+        )
 
     def _unless_back(self, row: Job, stored: Stored) -> str:
         which = f"its checkpoint of step {stored.step}"
         if stored.in_folder:
             return f"it goes on from {which} if that is in {row.spec.checkpoint_dir}"
         gone = [name for name in stored.servers if name in self._absent.fenced]
-        back = reports.back(replace(row, stored=stored), gone, beside=self._keepers(row))
+        back = checkpoints.back(replace(row, stored=stored), gone, beside=self._keepers(row))
         if row.spec.checkpoint_dir:
             return f"{which} is looked for in {row.spec.checkpoint_dir} unless {back} before it has a place"
         return f"it starts afresh unless {back} with {which} before it has a place"
@@ -162,11 +164,11 @@ class Ends(Starts):
         elif row.stored is not None and row.stored.copies and not copies.made(row, row.stored):
             mine = None  # it is not known yet whether there is an average
         else:
-            mine = reports.kept(row)
+            mine = checkpoints.kept(row)
         usable = (
-            reports.among(row, mine, hosts) if mine is not None else None,
-            reports.within(row, hosts),
-            reports.still_there(row, hosts),
+            checkpoints.among(row, mine, hosts) if mine is not None else None,
+            checkpoints.within(row, hosts),
+            checkpoints.still_there(row, hosts),
         )
         found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}

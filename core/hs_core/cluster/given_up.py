@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import fsum
 
-from hs_core.cluster import copies, reports
+from hs_core.cluster import checkpoints, copies, reports
 from hs_core.forms import Form, Spread, strategy_of
 from hs_core.model import Job, Stored, Switches, spans, spreads
 from hs_core.names import GpuId, HostName
@@ -171,9 +171,9 @@ def accounted(row: Job, said: Unheard, *, goes_on: bool) -> Job:
     step = stored.step if stored is not None else 0
     lost_s = was.past_lost_gpu_s + after.lost_gpu_s
     if goes_on:
-        lost_s += reports.lost_work_gpu_s(now, step)
+        lost_s += checkpoints.lost_work_gpu_s(now, step)
         if row.stored is not None and step < row.stored.step:  # that one is out of reach
-            lost_s = max(lost_s, row.past_lost_gpu_s + reports.lost_work_gpu_s(row, step))
+            lost_s = max(lost_s, row.past_lost_gpu_s + checkpoints.lost_work_gpu_s(row, step))
     return replace(
         row,
         past_gpu_s=fsum(by_model.values()),
@@ -215,7 +215,7 @@ def form_over(row: Job, nodes: int) -> Form | None:
 
 def _newer(row: Job, now: Job, *, kept: bool = False) -> Stored | None:
     """`kept`: all servers of a gang still have what they said."""
-    found, stored = reports.kept(now), row.stored
+    found, stored = checkpoints.kept(now), row.stored
     if found is None:
         return None
     if stored is not None and found.generation <= stored.generation:

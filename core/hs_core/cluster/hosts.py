@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hs_core.cluster import reports, states
+from hs_core.cluster import checkpoints, reports, states
 from hs_core.cluster.given_up import Unheard, accounted, done, heard, heard_of_all
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.restored import later, servers, with_later
@@ -327,7 +327,7 @@ class Hosts(Moves):
         return replace(left, stored=self._newest(row), origin=None)
 
     def _source_gone(self, row: Job, why: str, now_s: float) -> None:
-        if row.cancelled_by or reports.taken_up(row):
+        if row.cancelled_by or checkpoints.taken_up(row):
             # A server that wrote one part of it and took up another has both.
             apart = row.cancelled_by or row.portions or (row.stored is not None and row.stored.copies)
             self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
@@ -429,9 +429,9 @@ class Hosts(Moves):
         """Of its checkpoint this cannot be had: what is left will do, or it begins afresh where it is, or wherever it is placed."""
         stored = row.stored
         assert stored is not None
-        if row.cancelled_by or reports.taken_up(row):
+        if row.cancelled_by or checkpoints.taken_up(row):
             return
-        rest = reports.within(row, self._keepers(row))
+        rest = checkpoints.within(row, self._keepers(row))
         if stored.copies or row.portions:
             self._give_up_part(row, rest, why, now_s)
             return
@@ -440,7 +440,7 @@ class Hosts(Moves):
             self._fact(now_s, "part-lost", text, job=row.id)
             self._put(replace(row, stored=rest), now_s)
             return
-        if not row.hosts and reports.within(row, self._book.hosts) is not None:
+        if not row.hosts and checkpoints.within(row, self._book.hosts) is not None:
             self._fact(now_s, "source-away", f"{why}; {self._unless_back(row, stored)}", job=row.id)
             self._book.reconsider(row.id)
             self._asking.stale = True
@@ -449,12 +449,12 @@ class Hosts(Moves):
         if ending and self._newest(row) is not None:
             self._put(replace(row, stored=None), now_s)
             return
-        if (sought := reports.sought(row, stored)) is not None:
+        if (sought := checkpoints.sought(row, stored)) is not None:
             text = f"{why}; its checkpoint of step {stored.step} is looked for in {row.spec.checkpoint_dir}"
             self._fact(now_s, "source-away", text, job=row.id)
             self._put(replace(row, stored=sought), now_s)
             return
-        lost_s = reports.lost_work_gpu_s(row, 0)
+        lost_s = checkpoints.lost_work_gpu_s(row, 0)
         text = f"its checkpoint of step {stored.step} is lost: {why}{'' if ending else '; it starts afresh'}"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hs_core.cluster import copies, reports, states
+from hs_core.cluster import checkpoints, copies, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.ends import Ends
 from hs_core.cluster.states import Happening
@@ -68,7 +68,7 @@ class Lives(Ends):
             self._rate_reported(new, host, before, part, now_s)
         self._watch_steps(row, new.step, host, before, part)
         settled = self._settled(new, now_s)
-        if reports.is_fetching(row) and not reports.is_fetching(settled):
+        if checkpoints.is_fetching(row) and not checkpoints.is_fetching(settled):
             # Only now can it begin there: who called it back before would do so again and again.
             settled = replace(settled, settled_s=now_s)
             self._asking.stale = True
@@ -202,9 +202,9 @@ class Lives(Ends):
                 return row
             self._tell_arrival(row, stored, now_s)
             return replace(row, stored=None)
-        if stored is None or row.state.ended or not reports.went_on_from(row, stored):
+        if stored is None or row.state.ended or not checkpoints.went_on_from(row, stored):
             return row
-        if stored.is_unknown and reports.found_nothing(row):
+        if stored.is_unknown and checkpoints.found_nothing(row):
             self._fact(now_s, "afresh", f"it began afresh on {', '.join(row.hosts)}", job=row.id)
         elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
@@ -228,7 +228,7 @@ class Lives(Ends):
         had, fetched = old.stored, part.began_step < 0 <= part.checkpoint_generation
         step = max(0, part.checkpoint_step if fetched else part.began_step)
         lost_s = (
-            reports.lost_work_gpu_s(new, step) if had is not None else 0.0
+            checkpoints.lost_work_gpu_s(new, step) if had is not None else 0.0
         )  # else its host has counted it
         text = f"its newest checkpoint cannot be used: {part.fallback_why or 'it does not say why'}; it goes on from step {step}"
         self._fact(now_s, "fell-back", text, job=new.id, data={"lost_gpu_s": round(lost_s, 3), "step": step})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hs_core.cluster import copies, reports, states
+from hs_core.cluster import checkpoints, copies, reports, states
 from hs_core.cluster.given_up import as_lost, as_rehomed
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
@@ -105,7 +105,7 @@ class Moves(Lives):
             given_up=as_rehomed(row),
         )
         if new.stored is not None and told and not portions:
-            new = replace(new, stored=reports.doubted(row, new.stored))
+            new = replace(new, stored=checkpoints.doubted(row, new.stored))
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
 
@@ -151,7 +151,7 @@ class Moves(Lives):
 
     def _left(self, row: Job, now_s: float) -> Stored | None:
         if not row.portions:
-            return reports.left(row)
+            return checkpoints.left(row)
         assert row.move is not None
         late = now_s >= row.move.since_s + self.settings.move_deadline_s
         return copies.left(row, self._connected, self._awaited(now_s), late=late)
@@ -190,7 +190,7 @@ class Moves(Lives):
             return self._obstacle_of_copies(row, now_s)
         if reports.half_up(row):
             return "its parts are on their way up, and wait for one another"
-        if now_s >= move.since_s + self.settings.quantum_s and reports.left_apart(row):
+        if now_s >= move.since_s + self.settings.quantum_s and checkpoints.left_apart(row):
             return "its parts do not know of one checkpoint"
         return ""
 

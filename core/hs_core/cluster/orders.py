@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 
-from hs_core.cluster import reports
+from hs_core.cluster import checkpoints, reports
 from hs_core.cluster.book import Book
 from hs_core.copier import copier, maker
 from hs_core.model import Copied, Job, Stored, User
@@ -98,7 +98,7 @@ class Orders:
             return self._average(stored)
         if stored is None or (row.nodes == 1 and stored.is_at(row.hosts) and not stored.surpassed):
             return None
-        at = reports.taken(row)[rank]
+        at = checkpoints.taken(row)[rank]
         return Source(
             peer=self._peer(stored.hosts[at]) if stored.hosts else NOBODY,
             epoch=stored.epoch,
@@ -160,7 +160,7 @@ class Orders:
         assert stored is not None
         if host not in row.hosts:
             return False
-        takers = [(rank, at) for rank, at in enumerate(reports.taken(row)) if stored.hosts[at] == host]
+        takers = [(rank, at) for rank, at in enumerate(checkpoints.taken(row)) if stored.hosts[at] == host]
         if [row.hosts[rank] for rank, _ in takers] != [host]:
             return False  # another node takes up what lies here
         rank, at = takers[0]

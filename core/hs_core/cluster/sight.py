@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 from math import inf
 
-from hs_core.cluster import copies, reports
+from hs_core.cluster import checkpoints, copies, reports
 from hs_core.cluster.absent import Absent
 from hs_core.cluster.book import Book
 from hs_core.cluster.fits import Fits, could_hold
@@ -280,7 +280,7 @@ class Sight:
 
     def _may_leave_checkpointed(self, row: Job) -> bool:
         reachable = all(self._book.hosts[name].peer for name in row.hosts)
-        return reachable and row.spec.migrate is Migrate.AUTO and reports.left(row) is not None
+        return reachable and row.spec.migrate is Migrate.AUTO and checkpoints.left(row) is not None
 
     def _fits_somewhere(self, row: Job) -> bool:
         book = self._book
@@ -294,8 +294,8 @@ class Sight:
             return tuple(host for host in row.stored.hosts if host not in self._connected)
         there = row.stored.hosts
         if not row.hosts:
-            there = reports.at_hand(row.stored, self._connected).hosts
-        pairs = zip(row.hosts, reports.taken(row), strict=True)
+            there = checkpoints.at_hand(row.stored, self._connected).hosts
+        pairs = zip(row.hosts, checkpoints.taken(row), strict=True)
         needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
         return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)
 
@@ -305,7 +305,7 @@ class Sight:
         if not gone or stored is None or stored.copies or row.hosts:
             return False
         left = self._book.hosts.keys() - gone
-        return row.spec.on_partition is OnPartition.FENCE and reports.within(row, left) is None
+        return row.spec.on_partition is OnPartition.FENCE and checkpoints.within(row, left) is None
 
     def _job_facts(self, row: Job, report: JobReport | None) -> JobFacts:
         hosts, parts = row.hosts, tuple(row.reports.values())
@@ -325,7 +325,7 @@ class Sight:
         grounded = started and row.id in self._grounded
         leaves = not started or (not grounded and all(map(reports.can_leave, parts)))
         free = here and row.move is None and not row.paused and not stays and leaves
-        looks = here and not started and reports.looks_at_home(row, hosts)
+        looks = here and not started and checkpoints.looks_at_home(row, hosts)
         rooted = grounded or looks or any(map(reports.cannot_leave, parts))
         return _facts(
             id=row.id,
@@ -354,7 +354,7 @@ class Sight:
             rooted=rooted,
             single=report is not None and report.single,
             migrate=row.spec.migrate,
-            settled_s=inf if reports.is_fetching(row) else row.settled_s,
+            settled_s=inf if checkpoints.is_fetching(row) else row.settled_s,
             attained_gpu_s=row.gpu_s,
             state_bytes=_state_bytes(row, report),
             steps=row.spec.steps,

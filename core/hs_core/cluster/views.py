@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from typing import Any
 
-from hs_core.cluster import copies, reports
+from hs_core.cluster import checkpoints, copies
 from hs_core.cluster.contents import Contents, ledger_of
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -177,7 +177,9 @@ class Views(Contents):
         book = self._book
         others = book.hosts.keys() - {host}
         lent = [book.live[job] for job in sorted(book.lent.get(host, ()))]
-        return tuple(row.id for row in lent if host not in row.hosts and not reports.can_be_had(row, others))
+        return tuple(
+            row.id for row in lent if host not in row.hosts and not checkpoints.can_be_had(row, others)
+        )
 
     def rates(self, job: JobId) -> tuple[PoolRate, ...]:
         """What was measured of its class, by GPU model."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hs_core.cluster import gpus_out, reports
+from hs_core.cluster import checkpoints, gpus_out
 from hs_core.cluster.why.end import ending, explain_end
 from hs_core.cluster.why.homeless import without_home
 from hs_core.cluster.why.moving import moving
@@ -81,7 +81,10 @@ def _on_its_host(scene: Scene) -> Why:
     stored = job.stored
     fetched = stored is not None and (stored.surpassed or not stored.is_at(job.hosts))
     brought = (
-        phase is Phase.WAITING and fetched and not reports.has_come_along(job) and not short_of_memory(job)
+        phase is Phase.WAITING
+        and fetched
+        and not checkpoints.has_come_along(job)
+        and not short_of_memory(job)
     )
     if phase in {None, Phase.STARTING} or brought:
         return starting(job)

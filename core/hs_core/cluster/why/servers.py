@@ -1,6 +1,6 @@
 """Servers that keep a job from going on: its own are away, or have too few GPUs in health, or others have its checkpoint."""
 
-from hs_core.cluster import reports
+from hs_core.cluster import checkpoints
 from hs_core.cluster.why.reason import Reason, Why
 from hs_core.cluster.why.scene import Scene
 from hs_core.model import OnPartition
@@ -22,7 +22,7 @@ def host_away(scene: Scene) -> Why:
 
 def source_away(scene: Scene) -> Why:
     names = ", ".join(scene.source_away)
-    back = reports.back(scene.job, scene.source_away)
+    back = checkpoints.back(scene.job, scene.source_away)
     step = scene.job.stored.step if scene.job.stored is not None else 0
     spec = scene.job.spec
     fenced = spec.on_partition is OnPartition.FENCE and not scene.job.hosts
