@@ -77,8 +77,8 @@ def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, sc
     daemon.start()
     (temporary := daemon.place / "tmp").mkdir()
     env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
-    gang = job(1, sys.executable, script, "100000", gpus=2, torchrun=True, env=env)
-    single = job(2, sys.executable, script, "100000", env=env)
+    gang = job(1, sys.executable, script, "1000000000", gpus=2, torchrun=True, env=env)
+    single = job(2, sys.executable, script, "1000000000", env=env)
     controller.want(gang, single, quantum_s=1.0)
     for number in (1, 2):
         controller.wait_report(

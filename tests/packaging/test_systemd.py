@@ -1,6 +1,7 @@
 """The units under systemd itself, on a machine of their own (`machines`): what `systemctl` does to the daemons, and what of that their jobs notice."""
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,10 +67,24 @@ def until(true: Callable[[], Any], what: str) -> Any:
 
 def counting(machine: Machine) -> str:
     """The number of a job that counts as long as it runs, once it does."""
-    said = machine.must("hsctl", "submit", "-G", "1", "--", "sh", "-c", COUNTS, user="ann")
-    number = said.split()[2]
+    number = submitted(machine, "-G", "1", "--", "sh", "-c", COUNTS)
     until(lambda: phase(machine, number) == "running", f"job {number} runs")
     return number
+
+
+def submitted(machine: Machine, *words: str) -> str:
+    """By ann. What else is said of it (a server may be away for a moment) is not its number."""
+    said = machine.must("hsctl", "submit", "--parsable", *words, user="ann")
+    return next(line for line in said.splitlines() if line.isdecimal())
+
+
+def logged(machine: Machine, job: str) -> str:
+    """What it has said, of all incarnations; on a busy machine its server may be away for a moment."""
+    read: subprocess.CompletedProcess[str] = until(
+        lambda: done if (done := machine.run("hsctl", "logs", job)).returncode == 0 else None,
+        f"the log of job {job} can be had",
+    )
+    return read.stdout
 
 
 def phase(machine: Machine, job: str) -> str:
@@ -132,7 +147,7 @@ def test_jobs_go_on_while_their_agent_is_stopped_started_again_and_killed(cluste
     until(lambda: process(cluster, "hs-agent") not in {before, "0"}, "systemd starts the agent again")
     until(lambda: "connected to" in shown(cluster, "hs-agent"), "it is back")
     assert phase(cluster, job) == "running"
-    said = cluster.must("hsctl", "logs", job).split()
+    said = logged(cluster, job).split()
     assert [int(line) for line in said] == list(range(1, len(said) + 1)), "one process has said it all"
     cancelled(cluster, job)
 
@@ -167,7 +182,7 @@ def test_a_daemon_that_hangs_is_ended_and_started_again_and_jobs_go_on(cluster: 
 
 def test_jobs_are_held_by_the_control_groups_that_the_unit_delegates(cluster: Machine) -> None:
     jobs = [counting(cluster)]
-    jobs.append(cluster.must("hsctl", "submit", "-G", "1", "--", "sh", "-c", COUNTS, user="ann").split()[2])
+    jobs.append(submitted(cluster, "-G", "1", "--", "sh", "-c", COUNTS))
     until(lambda: phase(cluster, jobs[1]) == "running", "the other has its turn")
     groups = cluster.file("/sys/fs/cgroup/system.slice/hs-agent.service")
     (held,) = groups.glob(f"heteroshare-*/{jobs[0]}-0/cgroup.events")
@@ -183,7 +198,7 @@ def test_a_job_writes_its_checkpoints_as_its_user_and_goes_on_from_them_after_a_
     cluster.file("/home/ann/job.yaml").write_text(
         f"run: {PREFIX}/bin/python {TALK} 100000 0.05\ncheckpoint: {{mode: interval, interval: 1s}}\nretry: {{max: 1}}\n"
     )
-    job = cluster.must("hsctl", "submit", "-f", "job.yaml", user="ann").split()[2]
+    job = submitted(cluster, "-f", "job.yaml")
     kept = cluster.file(f"/var/lib/heteroshare/agent/checkpoints/{job}")
     until(
         lambda: checkpoint_known(cluster, job) >= 0,
@@ -213,8 +228,8 @@ def checkpoint_known(machine: Machine, job: str) -> int:
 
 
 def steps(machine: Machine, job: str) -> list[int]:
-    """That it has said, of all incarnations."""
-    lines = machine.must("hsctl", "logs", job).splitlines()
+    """That it has said."""
+    lines = logged(machine, job).splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith("step ")]
 
 
@@ -238,7 +253,7 @@ def test_a_machine_that_is_booted_again_has_all_of_its_jobs_and_runs_each_once(
     cluster: Machine, *, power_fails: bool
 ) -> None:
     job = counting(cluster)
-    until(lambda: len(cluster.must("hsctl", "logs", job).split()) > 1, "it counts")
+    until(lambda: len(logged(cluster, job).split()) > 1, "it counts")
     before = {
         row["id"]: row["state"] for row in json.loads(cluster.must("hsctl", "queue", "--all", "--json"))
     }
@@ -249,7 +264,7 @@ def test_a_machine_that_is_booted_again_has_all_of_its_jobs_and_runs_each_once(
     after = {row["id"]: row["state"] for row in json.loads(cluster.must("hsctl", "queue", "--all", "--json"))}
     assert after == before
     said = until(
-        lambda: (said := cluster.must("hsctl", "logs", job).split()).count("1") == 2 and said,
+        lambda: (said := logged(cluster, job).split()).count("1") == 2 and said,
         "it counts anew",
     )
     assert said[:2] == ["1", "2"], "what it said before is kept"
