@@ -1,13 +1,16 @@
 """Device memory as the driver counts it: of jobs without a hook, and what swapped ones leave behind."""
 
+from dataclasses import replace
+
 import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
 from hs_core.host import HostConfig
+from hs_core.host.half_up import LONG_TURNS
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
-from hs_core.reports import Phase
+from hs_core.reports import CANNOT_START, MEMORY_HELD, Phase
 from hs_core.wanted import Guest, Turn
 
 SWAPS = HostConfig(host_memory_budget_bytes=256 * GIB)
@@ -244,3 +247,45 @@ def test_where_one_that_is_named_finds_its_place_taken_for_good_those_that_stand
     sim.quanta(4)
     assert sim.phases()[int(named)] == Phase.SWAPPED.value
     assert sim.trained(stays) > before_s + 3 * 60
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_one_whose_place_is_taken_for_good_leaves_host_memory_after_long_and_says_that_it_cannot_be_started(
+    writes: bool,
+) -> None:
+    """So it is sent elsewhere. One that can write no checkpoint waits where it is."""
+    sim = HostSim(4, memory_bytes=16 * GIB, config=HostConfig(host_memory_budget_bytes=20 * GIB))
+    ways = replace(with_hook(9, 0), can_checkpoint=writes)
+    swapped = sim.job(1, 2, user="A", memory_bytes=9 * GIB, ways=ways)
+    sim.send()
+    sim.quanta(1)
+    sim.job(2, 4, user="B", memory_bytes=9 * GIB, ways=with_hook(9, 0))
+    sim.send()
+    sim.quanta(9)
+    step = sim.machine.report(swapped).step
+    assert sim.phases()[int(swapped)] == Phase.SWAPPED.value
+    sim.quanta(LONG_TURNS)
+    report = sim.machine.report(swapped)
+    if not writes:
+        assert report.phase is Phase.SWAPPED
+        return
+    assert (report.phase, report.checkpoint_step, report.start_fails) == (Phase.CHECKPOINTED, step, 1)
+    assert report.note.startswith(f"{CANNOT_START}: the memory of its GPUs {MEMORY_HELD}")
+    assert sim.phases()[2] == "running"
+
+
+def test_a_part_of_a_gang_whose_place_is_taken_for_good_stays_as_its_others_do() -> None:
+    sim = HostSim(4, memory_bytes=16 * GIB, config=HostConfig(host_memory_budget_bytes=20 * GIB))
+    ways = replace(with_hook(9, 0), can_checkpoint=True)
+    part = sim.job(1, 2, nodes=2, rendezvous="a:1", user="A", memory_bytes=9 * GIB, ways=ways)
+    sim.turn = Turn(gangs=(part,))
+    sim.send()
+    sim.quanta(1)
+    wide = sim.job(2, 4, user="B", memory_bytes=9 * GIB, ways=with_hook(9, 0))
+    sim.turn = Turn(gangs=(wide,))
+    sim.send()
+    sim.quanta(2)
+    sim.turn = Turn(gangs=(part,))
+    sim.send()
+    sim.quanta(2 * LONG_TURNS)
+    assert sim.phases()[int(part)] == Phase.SWAPPED.value

@@ -1,10 +1,10 @@
 """Who waits in vain for device memory, as nobody who holds it can be moved out."""
 
 from hs_core.host.board import Board
-from hs_core.host.comings import lose, start_failed
+from hs_core.host.comings import leaves_now, lose, start_failed
 from hs_core.host.hosted import HostedJob
 from hs_core.host.walk import Walk, fills
-from hs_core.reports import MEMORY_HELD
+from hs_core.reports import MEMORY_HELD, Tier
 
 LONG_TURNS = 9  # that one of the host's own waits for memory that nobody leaves
 PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one, or for their memory before it gives up
@@ -16,7 +16,13 @@ def give_up(board: Board, this: Walk) -> None:
 
     Of two gangs over the same hosts each may have come up on one of them, and hold the memory that the other needs: neither will ever stand at a
     step edge, and be moved out. The younger one begins anew.
+
+    A swapped one whose place others keep leaves host memory through a checkpoint: then it finds no memory to be started, and is sent elsewhere.
     """
+    for job in this.crowded_out:
+        if job.waited_quanta > LONG_TURNS and not job.part and leaves_now(board, job):
+            board.tell("let-go", f"leaves through a checkpoint: {job.held_up}, turn after turn", job)
+            board.ask(job, Tier.CHECKPOINT)
     for job in this.lacking:
         if job.alive or job.ended or job.waited_quanta <= PATIENCE_TURNS:
             continue
