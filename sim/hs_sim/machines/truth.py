@@ -57,7 +57,7 @@ class JobTruth:
     kills: int = 0  # times that it ended badly by itself
     lost_gpu_s: float = 0.0
     steps: int = 0  # furthest that counts: at its end all
-    launches: int = 0
+    launches: int = 0  # also those of which not all parts came to be started
     averaging_s: float = 0.0  # that its starts took longer than one that reads a single checkpoint
     last_home: tuple[HostName, ...] = ()
     last_shape: Form | None = None

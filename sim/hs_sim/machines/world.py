@@ -243,6 +243,7 @@ class World:
             # The slowest has the others wait.
             rate = min(self.speeds.rate(job, model, wanted.form) for model in models)
             gang = self._gangs[key] = Gang(self, wanted, job, rate)
+            job.launches += 1
         return gang
 
     def job_of(self, wanted: WantedJob) -> JobTruth:
@@ -255,7 +256,6 @@ class World:
         """All of its parts are coming up."""
         job = gang.job
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
-        job.launches += 1
         job.homes.setdefault(gang.key[1], {})[gang.copy] = home, gang.shape
         if gang.copy > 0:
             return
