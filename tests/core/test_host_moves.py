@@ -13,7 +13,7 @@ from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
-from hs_core.wanted import NOBODY, Peer
+from hs_core.wanted import NOBODY, Peer, Source
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -316,6 +316,21 @@ def test_one_whose_last_incarnation_is_remembered_here_is_not_looked_for() -> No
     sim.send()
     sim.run(30.0)
     assert sim.ordered("fetch", "launch") == ["launch 1 on 0"] * 2
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_one_that_is_to_begin_without_what_it_could_not_fetch_is_looked_for_first(came: bool) -> None:
+    """An incarnation before that, a copy perhaps, may have left something here; what was fetched is known to be here."""
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(fetch_s=1.0 if came else 1e6))
+    sim.change(ONE, epoch=2, restarts=1, source=sim.source(700, 4))
+    sim.send()
+    sim.run(1.5)
+    sim.change(ONE, epoch=3, restarts=2, source=None)
+    sim.send()
+    sim.run(30.0)
+    looked = sim.fetches[-1] == Source(peer=NOBODY, epoch=3, generation=0, step=0)
+    assert looked != came
 
 
 ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)

@@ -210,6 +210,10 @@ def test_what_once_broke_where_links_are_cut_while_decisions_take_time_holds(see
     assert run_seed(seed, cuts=True, thinks=True) is None
 
 
+def test_what_an_incarnation_left_before_it_was_forked_is_gone_on_from_where_no_average_can_be_had():
+    assert run_seed(110142, limits=True, thinks=True) is None
+
+
 @pytest.fixture
 def untraded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds stand for what they stood for when this was found: nobody traded."""

@@ -109,7 +109,8 @@ def bury(board: Board, job: HostedJob) -> None:
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
         heir.checkpoint_bytes = job.checkpoint_bytes
-        heir.looks = job.looks
+        # What was never fetched says nothing of what an incarnation before that may have left here.
+        heir.looks = job.looks or (heir.looks and job.needs_fetch)
 
 
 def found(board: Board, event: ExitFound) -> None:
