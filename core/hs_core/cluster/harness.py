@@ -46,6 +46,7 @@ __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
 
 EVERYTHING = (1 << 62, 0)
 """A host has taken in all that was wanted of it."""
+NOTHING = (0, 0)
 
 RESTORED = 1000
 """First epoch after a backup was put back."""
@@ -69,7 +70,7 @@ class World:
         shape 1 tp=2,pp=2                  or in this strategy, of those of `strategies=dp=4;tp=2,pp=2`
         wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
 
-    What comes after `last` in a `host` line it says in last words. A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
+    What comes after `last` in a `host` line it says in last words. A report names a job as `id:epoch=phase`; counters after it belong to it. `report-unheard`: by a host that has not heard yet what is wanted of it. Who drains is root.
     """
 
     policy: Policy
@@ -188,12 +189,12 @@ class World:
                 return HostJoined(
                     now_s=now_s, host=host, reports=told, last_words=last_words, said_s=now_s + self.ahead_s
                 )
-            case "report":
+            case "report" | "report-unheard":
                 return HostReported(
                     now_s=now_s,
                     host=HostName(words[0]),
                     reports=_reports(words[1:]),
-                    heard=EVERYTHING,
+                    heard=EVERYTHING if verb == "report" else NOTHING,
                     said_s=now_s + self.ahead_s,
                 )
             case "gpus":

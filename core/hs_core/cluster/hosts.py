@@ -244,12 +244,27 @@ class Hosts(Moves):
                 heard = report_with(report, in_touch=False) if report.in_touch else report
                 self._job_reported(row, event.host, heard, event.now_s, event.said_s)
                 continue
-            self._written_since(event.host, report, event.now_s, event.said_s)
+            self._written_since(
+                event.host, self._once_it_hears(event.host, report), event.now_s, event.said_s
+            )
             if self._told.add(event.host, report.job, report.epoch):
                 self._sent.pop(event.host, None)  # what is wanted is said again, without it
                 self._restless.add(event.host)
         if turned:
             self._check_gpus(event.host, event.now_s)
+
+    def _once_it_hears(self, host: HostName, report: JobReport) -> JobReport:
+        """Of the checkpoint of an incarnation that it was told neither to have nor to lend, and does not know that yet, nothing will be left there then."""
+        sent, row = self._sent.get(host), self._book.live.get(report.job)
+        if sent is None or row is None or row.spec.checkpoint_dir or report.checkpoint_generation < 0:
+            return report
+        if self._newest_heard.get(host, (0, 0)) >= (self._term, sent.seq):
+            return report
+        if any(job.job == report.job for job in sent.jobs) or any(
+            lend.job == report.job for lend in sent.lends
+        ):
+            return report
+        return report_with(report, checkpoint_generation=-1, checkpoint_step=-1)
 
     def _confirmed(self, host: HostName, now_s: float, rows: Iterable[Job] | None = None) -> None:
         """What was taken from it before it had a process there will never have one there."""

@@ -80,6 +80,7 @@ class Moves(Lives):
         weights: tuple[int, ...] = (),
     ) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
+        row = self._with_what_came(row)
         base_step = row.stored.step if row.stored is not None else 0
         to, portions = copies.divided(max(0, row.spec.steps - base_step), to, weights)
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
@@ -108,6 +109,14 @@ class Moves(Lives):
             new = replace(new, stored=checkpoints.doubted(row, new.stored))
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
+
+    def _with_what_came(self, row: Job) -> Job:
+        """Where who has its checkpoint is away, and the home that it leaves has fetched that by now: from there it can be had."""
+        stored = row.stored
+        if stored is None or stored.in_folder or self._connected.issuperset(stored.hosts):
+            return row
+        come = checkpoints.within(row, self._connected)
+        return row if come is None or come.step < stored.step else replace(row, stored=come)
 
     def _may_know(self, row: Job, host: HostName) -> bool:
         """Whether the host was told of this incarnation; where it is to be told everything again, it may have been."""
