@@ -214,6 +214,10 @@ def test_what_an_incarnation_left_before_it_was_forked_is_gone_on_from_where_no_
     assert run_seed(110142, limits=True, thinks=True) is None
 
 
+def test_a_home_that_is_left_keeps_what_it_has_fetched_of_a_server_that_is_lost():
+    assert run_seed(130043, deeds=True, losses=True, thinks=True) is None
+
+
 @pytest.fixture
 def untraded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds stand for what they stood for when this was found: nobody traded."""
