@@ -169,7 +169,7 @@ def test_a_part_that_is_launched_after_another_has_gone_waits_and_restores_nothi
     alone = launched(0)
     world.clock.run(10.0, lambda: False)
     assert alone.gang is gone.gang
-    assert (alone.way, alone.gang.restored, truth.launches) == (Way.UP, None, 0)
+    assert (alone.way, alone.gang.restored, truth.homes) == (Way.UP, None, {})
 
 
 @pytest.mark.parametrize("lent", [True, False])
