@@ -136,9 +136,12 @@ class Shim:
         self.pipe, pipe_end = os.pipe2(os.O_CLOEXEC)
         self.channel, channel_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
+        # Until the child has its own way with signals, one for the job waits there: the shim's handler would take it, and the job miss it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.job = os.fork()
         if self.job == 0:
             execute(self.launch, channel_end, pipe_end, parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.set_blocking(self.pipe, False)
         self.channel.setblocking(False)
         channel_end.close()

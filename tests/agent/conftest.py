@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,11 +131,12 @@ class Shims:
         folder.write_launch(launch | changes)
         return folder
 
-    def start(self, *argv: str, **changes: Any) -> Started:
+    def start(self, *argv: str, program: Sequence[str] = (shim.__file__,), **changes: Any) -> Started:
+        """`program`: what is run as the shim."""
         folder = self.launch(*argv, **changes)
         with (folder.path / "shim.err").open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, str(folder.path)],
+                [sys.executable, "-I", "-S", *program, str(folder.path)],
                 stdin=subprocess.PIPE,
                 stdout=errors,
                 stderr=errors,

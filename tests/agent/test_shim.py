@@ -152,6 +152,28 @@ def test_an_exit_record_takes_the_room_that_was_kept_for_it_and_no_more(tmp_path
     assert (tmp_path / "exit.json").read_text() == '{"code": 5}'
 
 
+SLOW_TO_EXECUTE = """
+import sys, time
+sys.path.append(sys.argv[1])
+from hs_agent import shim
+execute = shim.execute
+def late(*words):
+    time.sleep(0.5)
+    execute(*words)
+shim.execute = late
+shim.main(sys.argv[2])
+"""
+
+
+def test_a_job_that_is_told_to_end_between_fork_and_exec_hears_it(shims, wait_for) -> None:
+    """Else it would run, and be killed when its grace is over."""
+    where = str(Path(shim.__file__).parents[1])
+    started = shims.start("/bin/sleep", "600", program=("-c", SLOW_TO_EXECUTE, where))
+    wait_for(started.folder.shim_state, "it has a process")
+    assert started.folder.control("term 5")
+    assert started.wait()["signal"] == signal.SIGTERM
+
+
 def test_frozen_processes_stand_still_and_go_on_after_the_thaw(shims, wait_for) -> None:
     code = (
         "import os, time\n"
@@ -163,7 +185,7 @@ def test_frozen_processes_stand_still_and_go_on_after_the_thaw(shims, wait_for) 
     wait_for(lambda: len(list(started.folder.path.glob("up*"))) == 2, "both are up")
     below = {who.pid for who in shims.left(started)}
     started.folder.control("freeze")
-    wait_for(lambda: started.folder.shim_state().frozen, "frozen")
+    wait_for(lambda: (state := started.folder.shim_state()) and state.frozen, "frozen")
     assert {procs.stat(pid).state for pid in below} == {"T"}
     started.folder.control("thaw")
     wait_for(lambda: not started.folder.shim_state().frozen, "thawed")
