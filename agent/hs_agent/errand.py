@@ -19,7 +19,7 @@ from typing import Any
 if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from hs_agent.bare.child import execute
+from hs_agent.bare.child import execute, fork
 from hs_agent.bare.family import reap_children, signal_all
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
@@ -62,7 +62,7 @@ class Errand:
         signal.signal(signal.SIGTERM, lambda *_: self.end())
         self.channel, channel_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
-        self.command = os.fork()
+        self.command = fork()
         if self.command == 0:
             execute(launch, channel_end, 1, parent, errors=2)
         channel_end.close()

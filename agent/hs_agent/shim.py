@@ -21,7 +21,7 @@ from typing import Any
 if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from hs_agent.bare.child import execute
+from hs_agent.bare.child import execute, fork
 from hs_agent.bare.family import read_stat, reap_children, signal_all
 from hs_agent.bare.files import keep_room, replace_json, write_file
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
@@ -136,12 +136,9 @@ class Shim:
         self.pipe, pipe_end = os.pipe2(os.O_CLOEXEC)
         self.channel, channel_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
-        # Until the child has its own way with signals, one for the job waits there: the shim's handler would take it, and the job miss it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        self.job = os.fork()
+        self.job = fork()
         if self.job == 0:
             execute(self.launch, channel_end, pipe_end, parent)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.set_blocking(self.pipe, False)
         self.channel.setblocking(False)
         channel_end.close()

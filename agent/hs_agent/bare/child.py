@@ -91,6 +91,15 @@ def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None
         os.close(fd)
 
 
+def fork() -> int:
+    """0: the child, which is to `execute` something. Until that has its own way with signals SIGTERM waits there: a handler of the parent's would take it, and the job miss it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
 def execute(
     launch: dict[str, Any], channel: socket.socket, pipe: int, parent: int, *, errors: int | None = None
 ) -> None:
