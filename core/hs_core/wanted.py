@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lend:
-    """A checkpoint of a job that has left: kept, and served to who shows the grant, until it is no longer listed."""
+    """A checkpoint of a job that has left: kept, and served to who shows the grant, until it is no longer listed; but for a copy's also the one before, which lies beside it."""
 
     job: JobId
     epoch: int

@@ -152,13 +152,14 @@ def test_an_exit_record_takes_the_room_that_was_kept_for_it_and_no_more(tmp_path
     assert (tmp_path / "exit.json").read_text() == '{"code": 5}'
 
 
-SLOW_TO_EXECUTE = """
-import sys, time
+EXECUTES_ONCE_IT_IS_TOLD_TO_END = """
+import signal, sys, time
 sys.path.append(sys.argv[1])
 from hs_agent import shim
 execute = shim.execute
 def late(*words):
-    time.sleep(0.5)
+    while signal.SIGTERM not in signal.sigpending():
+        time.sleep(0.01)
     execute(*words)
 shim.execute = late
 shim.main(sys.argv[2])
@@ -168,7 +169,7 @@ shim.main(sys.argv[2])
 def test_a_job_that_is_told_to_end_between_fork_and_exec_hears_it(shims, wait_for) -> None:
     """Else it would run, and be killed when its grace is over."""
     where = str(Path(shim.__file__).parents[1])
-    started = shims.start("/bin/sleep", "600", program=("-c", SLOW_TO_EXECUTE, where))
+    started = shims.start("/bin/sleep", "600", program=("-c", EXECUTES_ONCE_IT_IS_TOLD_TO_END, where))
     wait_for(started.folder.shim_state, "it has a process")
     assert started.folder.control("term 5")
     assert started.wait()["signal"] == signal.SIGTERM

@@ -124,3 +124,29 @@ def test_where_none_is_known_to_lie_beside_it_it_is_given_up(which: str) -> None
     report = sim.machine.report(ONE)
     assert report.phase is Phase.EXITED
     assert sim.ordered("fetch")[1:] == ["fetch 1"] * 2
+
+
+def test_what_an_earlier_incarnation_wrote_here_does_not_go_before_it() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(fetch_s=1e6, can_checkpoint=True))
+    sim.send()
+    sim.run(40.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    assert sim.machine.report(ONE).checkpoint_generation == 0
+    sim.change(ONE, leave=False, epoch=2, source=sim.source(700, 4))
+    sim.send()
+    fails(sim, Lack.DAMAGED, Lack.DAMAGED)
+    assert asked_for(sim) == sim.source(0, 3)
+    assert sim.machine.report(ONE).phase is Phase.WAITING
+
+
+def test_a_newer_one_that_is_found_in_the_jobs_folder_is_none_that_it_falls_back_to() -> None:
+    sim = coming()
+    sim.change(ONE, source=replace(sim.source(700, 4), look=True))
+    sim.send()
+    fails(sim, Lack.DAMAGED, Lack.DAMAGED)
+    assert asked_for(sim) == replace(sim.source(0, 3), look=True)
+    comes(sim, 4, 700)
+    assert sim.machine.report(ONE).fallbacks == 0

@@ -34,16 +34,19 @@ def test_its_new_server_fetches_the_one_before_and_it_goes_on_from_that(
     there = {"a": "b", "b": "a"}[here]
     until(lambda: len(generations(cluster, here, job)) > 1, "it has written two checkpoints")
 
-    os.kill(cluster.pid(f"agent-{there}"), signal.SIGSTOP)  # it fetches nothing yet
-    cluster.hsctl("node", "drain", here)
-    until(lambda: cluster.view(job).host == there, "it has left")
-    before, newest = generations(cluster, here, job)
-    step = json.loads((before / "manifest.json").read_text())["step"]
-    file = newest / "rank0.pt"
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    os.kill(cluster.pid(f"agent-{there}"), signal.SIGCONT)
+    agent = cluster.pid(f"agent-{there}")
+    os.kill(agent, signal.SIGSTOP)  # it fetches nothing yet
+    try:
+        cluster.hsctl("node", "drain", here)
+        until(lambda: cluster.view(job).host == there, "it has left")
+        before, newest = generations(cluster, here, job)
+        step = json.loads((before / "manifest.json").read_text())["step"]
+        state = newest / "rank0.pt"
+        data = bytearray(state.read_bytes())
+        data[len(data) // 2] ^= 1
+        state.write_bytes(data)
+    finally:
+        os.kill(agent, signal.SIGCONT)
 
     ended = cluster.until_state(job, "succeeded", "failed")
     story = cluster.hsctl("show", str(job)).stdout

@@ -113,7 +113,7 @@ class Moves(Lives):
     def _with_what_came(self, row: Job) -> Job:
         """Where who has its checkpoint is away, and the home that it leaves has fetched that by now: from there it can be had."""
         stored = row.stored
-        if stored is None or stored.in_folder or self._connected.issuperset(stored.hosts):
+        if stored is None or stored.in_folder:
             return row
         come = checkpoints.within(row, self._connected)
         return row if come is None or come.step < stored.step else replace(row, stored=come)
