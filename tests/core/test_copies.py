@@ -389,6 +389,22 @@ def test_copies_that_begin_again_where_they_are_are_not_said_to_live_elsewhere(c
     assert placed == ["it still lives on a, b, in a new round: it had not started"]
 
 
+def test_one_that_is_given_another_home_waits_for_all_of_an_average_though_who_has_a_part_of_it_is_away(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.want = ((A,), ())
+    cluster.edge()
+    cluster.leave(a=200, b=100, c=50)
+    stored = cluster.row.stored
+    assert stored is not None
+    cluster.says(A, Phase.WAITING, 0)
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.want = ((C,), ())
+    cluster.edge()
+    assert (cluster.row.hosts, cluster.row.stored) == ((C,), stored)
+
+
 def test_a_source_that_is_removed_leaves_the_average_of_the_others(cluster: Cluster) -> None:
     cluster.forked(500, 300, 100)
     cluster.want = ((A,), ())
