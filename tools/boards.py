@@ -68,7 +68,7 @@ FAIRNESS = Board(
             kind="stat",
             unit="percentunit",
             width=6,
-            text="Of the last hour. Below 1 also who came within it, or had fewer jobs than GPUs.",
+            text="Of the last hour: GPU-time received for what one was entitled to.",
             instant=True,
             steps=((None, "red"), (0.8, "orange"), (0.95, "green")),
         ),
@@ -82,7 +82,7 @@ FAIRNESS = Board(
             "Received for each GPU entitled to",
             {"{{user}}": "hs_user_fairness_ratio"},
             unit="percentunit",
-            text="GPUs received in the last hour for each that the user is entitled to now; 1 is exactly the share.",
+            text="GPU-time received in the last hour for what the user was entitled to in it; 1 is exactly the share.",
         ),
         Panel(
             "Tickets",

@@ -111,21 +111,22 @@ def shares(reply: wire.SharesReply) -> list[Row]:
         row = rows.setdefault(
             share.user,
             {"user": share.user, "tickets": share.tickets, "entitled": {}, "receiving": {}, "fairness": None,
-             "base": {}, "demand": {}, "received_gpu_s": {}, "window_s": reply.window_s},
+             "base": {}, "demand": {}, "due": {}, "received_gpu_s": {}, "window_s": reply.window_s},
         )  # fmt: skip
         row["entitled"][share.gpu_model] = None if reply.read_only else share.entitled_gpus
         row["receiving"][share.gpu_model] = share.received_gpus
         row["base"][share.gpu_model] = None if reply.read_only else share.base_gpus
         row["demand"][share.gpu_model] = share.demand_gpus
+        row["due"][share.gpu_model] = share.due_gpus
         row["received_gpu_s"][share.gpu_model] = share.received_gpu_s
     for row in rows.values() if reply.fair and not reply.read_only else ():
-        row["fairness"] = fairness(sum(row["receiving"].values()), sum(row["entitled"].values()))
+        row["fairness"] = fairness(sum(row["receiving"].values()), sum(row["due"].values()))
     return list(rows.values())
 
 
-def fairness(received: float, entitled: float) -> float | None:
-    """1: exactly what one is entitled to; null where one is entitled to nothing."""
-    return received / entitled if entitled > 0 and math.isfinite(received) else None
+def fairness(received: float, due: float) -> float | None:
+    """1: exactly what one was entitled to; null where that was nothing."""
+    return received / due if due > 0 and math.isfinite(received) else None
 
 
 def usage(row: wire.UsageRow) -> Row:

@@ -107,11 +107,12 @@ def _fairness(reply: wire.SharesReply) -> Text:
 
 
 def _furthest_below(reply: wire.SharesReply) -> tuple[float, str] | None:
-    """What it received for each GPU that it is entitled to now, and of whom that is least; None where nobody is entitled to any."""
+    """What it received of what it was entitled to in that time, and of whom that is least, of those who are entitled to any; None: nobody is."""
     due: dict[str, float] = {}
     got: dict[str, float] = {}
-    for share in reply.shares:
-        due[share.user] = due.get(share.user, 0.0) + share.entitled_gpus
+    there = {share.user for share in reply.shares if share.entitled_gpus > 0}
+    for share in (share for share in reply.shares if share.user in there):
+        due[share.user] = due.get(share.user, 0.0) + share.due_gpus
         got[share.user] = got.get(share.user, 0.0) + share.received_gpus
     return min(((got[user] / gpus, user) for user, gpus in due.items() if gpus > 0), default=None)
 

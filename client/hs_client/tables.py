@@ -130,11 +130,12 @@ def bar(received: float, entitled: float, whole: float) -> str:
 
 def usage(rows: Sequence[wire.UsageRow]) -> Table:
     return Table(
-        columns=("user", "gpu type", "gpu hours", "lost gpu s", "jobs", "suspends"),
+        columns=("user", "gpu type", "entitled hours", "gpu hours", "lost gpu s", "jobs", "suspends"),
         rows=[
             (
                 r.user,
                 r.gpu_model,
+                f"{r.entitled_gpu_s / 3600:.3f}",
                 f"{r.gpu_s / 3600:.3f}",
                 f"{r.lost_gpu_s:.1f}",
                 str(r.jobs),
@@ -142,9 +143,9 @@ def usage(rows: Sequence[wire.UsageRow]) -> Table:
             )
             for r in rows
         ],
-        numeric=frozenset({"gpu hours", "lost gpu s", "jobs", "suspends"}),
+        numeric=frozenset({"entitled hours", "gpu hours", "lost gpu s", "jobs", "suspends"}),
         empty="no usage",
-        spare=("suspends", "jobs"),
+        spare=("suspends", "jobs", "entitled hours"),
         long={"user": 12},
     )
 

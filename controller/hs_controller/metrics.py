@@ -179,6 +179,9 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
         "hs_user_entitled_gpus", "GPUs that the user is entitled to now, after trades.", labels=pool
     )
     demand = GaugeMetricFamily("hs_user_demand_gpus", "GPUs that the user's jobs could use now.", labels=pool)
+    due = CounterMetricFamily(
+        "hs_user_entitled_gpu_seconds", "GPU-seconds that the user was entitled to.", labels=pool
+    )
     received = CounterMetricFamily(
         "hs_user_received_gpu_seconds", "GPU-seconds that the user's jobs have received.", labels=pool
     )
@@ -187,29 +190,31 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     )
     fairness = GaugeMetricFamily(
         "hs_user_fairness_ratio",
-        "GPUs received in the last hour, or since there are samples, for each GPU that the user is entitled to now, under a policy that holds shares to tickets.",
+        "GPU-time received in the last hour, or since there are samples, for what the user was entitled to in it, under a policy that holds shares to tickets.",
         labels=["user"],
     )
     for user in machine.users():
         tickets.add_metric([user.name], user.tickets)
     sums: dict[str, list[float]] = {}
-    now_entitled = machine.entitled()
-    for (name, model), gpus in now_entitled.items():
+    for (name, model), gpus in machine.entitled().items():
         entitled.add_metric([name, model], gpus)
-        sums.setdefault(name, [0.0, 0.0])[1] += gpus
+        if gpus > 0:
+            sums[name] = [0.0, 0.0]
     for (name, model), gpus in machine.demand().items():
         demand.add_metric([name, model], float(gpus))
-    for account, usage in sorted(ledger.totals.items()):
+    for account, usage in sorted(ledger.usage(now_s).items()):
         new = usage - mind.counted_before.get(account, Usage())
         received.add_metric(list(account), max(0.0, new.gpu_s))
         lost.add_metric(list(account), max(0.0, new.lost_gpu_s))
+        due.add_metric(list(account), max(0.0, new.entitled_gpu_s))
         if account[0] in sums:
             sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
+            sums[account[0]][1] += ledger.due_gpus(account, WINDOW_S, now_s)
         await pieces.rest()
-    for user_name, (had, due) in sorted(sums.items()):
-        if due > 0 and machine.policy.needs.fair:
-            fairness.add_metric([user_name], had / due)
-    return [tickets, entitled, demand, received, lost, fairness]
+    for user_name, (had, was_due) in sorted(sums.items()):
+        if was_due > 0 and machine.policy.needs.fair:
+            fairness.add_metric([user_name], had / was_due)
+    return [tickets, entitled, due, demand, received, lost, fairness]
 
 
 _OF_A_NODE = {

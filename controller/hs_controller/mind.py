@@ -250,9 +250,10 @@ class Mind:
 
     def _account(self, late: _Late, draft: Draft) -> None:
         for account, usage in late.added.items():
-            self.ledger.spread(account, usage.gpu_s, *late.received)
+            due_s = self.ledger.spread(account, usage.gpu_s, *late.received)
             if late.retold:
-                self.counted_before[account] = self.counted_before.get(account, Usage()) + usage
+                known = usage + Usage(entitled_gpu_s=due_s)
+                self.counted_before[account] = self.counted_before.get(account, Usage()) + known
         if late.retold:
             draft.meta[COUNTED_BEFORE] = usage_doc(self.counted_before)
 
@@ -261,6 +262,7 @@ class Mind:
         answered = isinstance(event, PolicyAnswered) and event.question is self.machine.question
         outcome = self.machine.handle(event)
         took_s = time.perf_counter() - began_s
+        self.ledger.entitle(self.machine.entitled(), event.now_s)
         if answered and not self.machine.failure:
             decision_s = self.watched.took_s
             cycle_s = self._asking_s + decision_s + took_s
@@ -365,6 +367,7 @@ class Mind:
             if row is not None:
                 self.ledger.charge(row)
                 jobs[job] = row
+        samples = self.ledger.sample(now_s)
         if self._profile_dirty and (last or not 0 <= now_s - self._profile_s < PROFILE_EVERY_S):
             draft.meta["profile"] = self.machine.profile
             draft.meta["gpu_speeds"] = self.machine.gpu_speeds
@@ -380,7 +383,7 @@ class Mind:
             meta=draft.meta,
             events=tuple(draft.events),
             usage=self.ledger.take(),
-            samples=self.ledger.sample(now_s),
+            samples=samples,
             answered=tuple(draft.answered),
         )
 
@@ -397,9 +400,6 @@ class Mind:
         return due
 
     # --- what is asked ----------------------------------------------------------------------------------------------
-
-    def usage(self) -> dict[Account, Usage]:
-        return dict(self.ledger.totals)
 
     def recall(self, jobs: Sequence[Job]) -> None:
         self.machine.recall(job for job in jobs if self.machine.find(job.id) is None)

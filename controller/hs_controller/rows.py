@@ -28,6 +28,8 @@ class Usage:
     """What a user received of one GPU model since ever: every figure only grows."""
 
     gpu_s: float = 0.0
+    entitled_gpu_s: float = 0.0
+    """What it was entitled to, added up over time."""
     lost_gpu_s: float = 0.0
     suspends: int = 0
     jobs: int = 0
@@ -35,6 +37,7 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             gpu_s=self.gpu_s + other.gpu_s,
+            entitled_gpu_s=self.entitled_gpu_s + other.entitled_gpu_s,
             lost_gpu_s=self.lost_gpu_s + other.lost_gpu_s,
             suspends=self.suspends + other.suspends,
             jobs=self.jobs + other.jobs,
@@ -43,6 +46,7 @@ class Usage:
     def __sub__(self, other: "Usage") -> "Usage":
         return Usage(
             gpu_s=self.gpu_s - other.gpu_s,
+            entitled_gpu_s=self.entitled_gpu_s - other.entitled_gpu_s,
             lost_gpu_s=self.lost_gpu_s - other.lost_gpu_s,
             suspends=self.suspends - other.suspends,
             jobs=self.jobs - other.jobs,
@@ -52,6 +56,7 @@ class Usage:
         """On the straight line to a later one: 0 is here, 1 there."""
         return Usage(
             gpu_s=self.gpu_s + part * (later.gpu_s - self.gpu_s),
+            entitled_gpu_s=self.entitled_gpu_s + part * (later.entitled_gpu_s - self.entitled_gpu_s),
             lost_gpu_s=self.lost_gpu_s + part * (later.lost_gpu_s - self.lost_gpu_s),
             suspends=self.suspends + round(part * (later.suspends - self.suspends)),
             jobs=self.jobs + round(part * (later.jobs - self.jobs)),

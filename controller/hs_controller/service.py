@@ -363,9 +363,10 @@ class Service(AdminCalls, TokenCalls):
         if since_s:
             then = await self._loop.store.read(lambda journal: journal.usage_at(at_s))
         await self._loop.settled()
-        totals = self._loop.mind.usage()
+        ledger = self._loop.mind.ledger
+        totals = ledger.usage(self._loop.clock.now_s())
         for account in totals if since_s else ():  # of less than from one sample to the next
-            newest = self._loop.mind.ledger.unsampled_at(account, at_s)
+            newest = ledger.unsampled_at(account, at_s)
             if newest is not None:
                 then[account] = newest
         grown = {
@@ -373,7 +374,9 @@ class Service(AdminCalls, TokenCalls):
         }
         if since_s:
             grown = {
-                account: usage for account, usage in grown.items() if usage.gpu_s > 0 or usage.lost_gpu_s > 0
+                account: usage
+                for account, usage in grown.items()
+                if usage.gpu_s > 0 or usage.lost_gpu_s > 0 or usage.entitled_gpu_s > 0
             }
         return views.usage_rows(grown, request.user)
 

@@ -75,6 +75,7 @@ USAGE = sa.Table(
     sa.Column("user", sa.Text, primary_key=True),
     sa.Column("model", sa.Text, primary_key=True),
     sa.Column("gpu_s", sa.Float, nullable=False),
+    sa.Column("entitled_gpu_s", sa.Float, nullable=False),
     sa.Column("lost_gpu_s", sa.Float, nullable=False),
     sa.Column("suspends", sa.Integer, nullable=False),
     sa.Column("jobs", sa.Integer, nullable=False),
@@ -87,6 +88,7 @@ SAMPLES = sa.Table(
     sa.Column("model", sa.Text, primary_key=True),
     sa.Column("at_s", sa.Float, primary_key=True),
     sa.Column("gpu_s", sa.Float, nullable=False),
+    sa.Column("entitled_gpu_s", sa.Float, nullable=False),
     sa.Column("lost_gpu_s", sa.Float, nullable=False),
     sa.Column("suspends", sa.Integer, nullable=False),
     sa.Column("jobs", sa.Integer, nullable=False),
@@ -262,6 +264,7 @@ def account_of(row: Any) -> Account:
 def figures(usage: Usage) -> Row:
     return {
         "gpu_s": usage.gpu_s,
+        "entitled_gpu_s": usage.entitled_gpu_s,
         "lost_gpu_s": usage.lost_gpu_s,
         "suspends": usage.suspends,
         "jobs": usage.jobs,
@@ -269,7 +272,13 @@ def figures(usage: Usage) -> Row:
 
 
 def usage_of(row: Any) -> Usage:
-    return Usage(gpu_s=row.gpu_s, lost_gpu_s=row.lost_gpu_s, suspends=row.suspends, jobs=row.jobs)
+    return Usage(
+        gpu_s=row.gpu_s,
+        entitled_gpu_s=row.entitled_gpu_s,
+        lost_gpu_s=row.lost_gpu_s,
+        suspends=row.suspends,
+        jobs=row.jobs,
+    )
 
 
 def usage_doc(totals: Mapping[Account, Usage]) -> list[Row]:

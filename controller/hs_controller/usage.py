@@ -1,6 +1,7 @@
-"""What each user received of each GPU model: totals charged from the jobs' cumulative counters, and samples of them over time.
+"""What each user received of each GPU model, and was entitled to: totals charged from the jobs' cumulative counters and over time, and samples of them.
 
-Totals are written in the same transaction as the rows they are charged from, so that after any crash both say the same.
+Totals are written in the same transaction as the rows they are charged from, so that after any crash both say the same. What users were
+entitled to is in no row: a crash takes what has come together since the last sample.
 """
 
 from bisect import bisect_right
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
+from hs_controller.dues import Dues
 from hs_controller.rows import Account, Sample, Usage
 from hs_controller.tables import COARSE, FINE
 from hs_core.model import Job
@@ -59,6 +61,8 @@ class Ledger:
         self._since_s = min((ring[0][0] for ring in self._rings.values()), default=now_s)
         self.newest_s = max((ring[-1][0] for ring in self._rings.values()), default=now_s)
         """When samples were taken last, before this ledger was made."""
+        self._began_s = now_s
+        self._dues = Dues()
 
     def _ring(self, account: Account) -> deque[tuple[float, Usage]]:
         return self._rings.setdefault(account, deque(maxlen=RING))
@@ -105,17 +109,47 @@ class Ledger:
         """Its incarnation is the one that was charged last."""
         return job.id in self._seen and self._seen[job.id].epoch == job.epoch
 
-    def spread(self, account: Account, gpu_s: float, since_s: float, until_s: float) -> None:
-        """So much of what was charged had been received all that time: samples that were taken meanwhile have their part of it. All at once it would be more GPUs than there are."""
+    def entitle(self, gpus: Mapping[Account, float], now_s: float) -> None:
+        """To so many GPUs from now on; the very same mapping says nothing new."""
+        self._dues.entitle(gpus, now_s)
+
+    def spread(self, account: Account, gpu_s: float, since_s: float, until_s: float) -> float:
+        """So much of what was charged had been received all that time: samples that were taken meanwhile have their part of it. All at once it would be more GPUs than there are.
+
+        What was received while there was no controller counts as what the user was entitled to: nobody decided then, nor
+        knows better. The answer is how much that is.
+        """
         ring = self._ring(account)
         if self._fine_s is not None and (not ring or ring[-1][0] < self._fine_s):  # as in `sample`
             ring.append((self._fine_s, ring[-1][1] if ring else Usage()))
+        per_s = gpu_s / max(until_s - since_s, 1e-9)
+
+        def unled_s(at_s: float) -> float:
+            """Of the time until then."""
+            return max(0.0, min(at_s, self._began_s) - max(since_s, self.newest_s))
+
         for at in reversed(range(len(ring))):
             at_s, usage = ring[at]
             if at_s <= since_s:
                 break
-            part = min(1.0, (at_s - since_s) / max(until_s - since_s, 1e-9))
-            ring[at] = at_s, replace(usage, gpu_s=usage.gpu_s + part * gpu_s)
+            received_s = per_s * min(at_s - since_s, until_s - since_s)
+            ring[at] = at_s, usage + Usage(gpu_s=received_s, entitled_gpu_s=per_s * unled_s(at_s))
+        if due_s := per_s * unled_s(until_s):
+            self._add_due(account, due_s)
+        return due_s
+
+    def _add_due(self, account: Account, gpu_s: float) -> None:
+        self.totals[account] = self.totals.get(account, Usage()) + Usage(entitled_gpu_s=gpu_s)
+        self._dirty.add(account)
+
+    def usage(self, now_s: float) -> dict[Account, Usage]:
+        """The totals, with what users were entitled to until now."""
+        return {
+            account: replace(
+                self.totals.get(account, Usage()), entitled_gpu_s=self.entitled_gpu_s(account, now_s)
+            )
+            for account in self.totals.keys() | self._dues.accounts
+        }
 
     def take(self) -> dict[Account, Usage]:
         """The totals that changed since they were last taken."""
@@ -124,12 +158,14 @@ class Ledger:
         return taken
 
     def sample(self, now_s: float) -> tuple[Sample, ...]:
-        """What is to be remembered of this moment, if it is time: only accounts that changed."""
+        """What is to be remembered of this moment, if it is time: only accounts that changed. To be asked for before `take`."""
         self._grown_s |= dict.fromkeys(self._grown, now_s)
         self._grown.clear()
         due = self._fine_s is None or now_s - self._fine_s >= self._every_s
         if not due:
             return ()
+        for account, gpu_s in self._dues.take(now_s).items():
+            self._add_due(account, gpu_s)
         taken: list[Sample] = []
         for account, usage in sorted(self.totals.items()):
             ring = self._ring(account)
@@ -179,11 +215,12 @@ class Ledger:
         return start.towards(end, (at_s - start_s) / (end_s - start_s)).gpu_s
 
     def unsampled_at(self, account: Account, at_s: float) -> Usage | None:
-        """All that it had received by then, where its newest sample is older; None: it is not, or there is none."""
+        """All that it had received by then, and was entitled to, where its newest sample is older; None: it is not, or there is none."""
         ring = self._rings.get(account)
         if not ring or at_s < ring[-1][0]:
             return None
-        return self._since_sample(account, at_s)
+        entitled_gpu_s = self._entitled_gpu_s_at(account, at_s)
+        return replace(self._since_sample(account, at_s), entitled_gpu_s=entitled_gpu_s)
 
     def _since_sample(self, account: Account, at_s: float) -> Usage:
         start_s, start = self._rings[account][-1]
@@ -195,6 +232,41 @@ class Ledger:
         if grown_s == inf or at_s <= start_s:
             return start
         return start.towards(total, (at_s - start_s) / (grown_s - start_s))
+
+    def entitled_gpu_s(self, account: Account, now_s: float) -> float:
+        """Since ever."""
+        total = self.totals.get(account, Usage())
+        return total.entitled_gpu_s + self._dues.untaken(account, now_s)
+
+    def _entitled_gpu_s_at(self, account: Account, at_s: float) -> float:
+        """By then, on a straight line between samples."""
+        if at_s >= self._dues.since_s:
+            return self.entitled_gpu_s(account, at_s)
+        ring = self._rings.get(account)
+        if not ring:
+            return self._coarse.get(account, Usage()).entitled_gpu_s
+        after = bisect_right(ring, at_s, key=itemgetter(0))
+        if after == 0:
+            return ring[0][1].entitled_gpu_s
+        start_s, start = ring[after - 1]
+        if after < len(ring):
+            end_s, end = ring[after]
+            return start.towards(end, (at_s - start_s) / (end_s - start_s)).entitled_gpu_s
+        if self._fine_s is not None:  # to nothing until the last moment when we looked, as in `sample`
+            start_s = max(start_s, self._fine_s)
+        if at_s <= start_s:
+            return start.entitled_gpu_s
+        end_s = self._dues.since_s
+        grown = self.entitled_gpu_s(account, end_s) - start.entitled_gpu_s
+        return start.entitled_gpu_s + grown * (at_s - start_s) / (end_s - start_s)
+
+    def due_gpus(self, account: Account, window_s: float, now_s: float) -> float:
+        """What it was entitled to: the mean over what is covered of the window."""
+        covered_s = self.covered_s(window_s, now_s)
+        if covered_s <= 0:
+            return 0.0
+        before = self._entitled_gpu_s_at(account, now_s - covered_s)
+        return max(0.0, self.entitled_gpu_s(account, now_s) - before) / covered_s
 
     def received_gpus(self, account: Account, window_s: float, now_s: float) -> float:
         """The mean over what is covered of the window."""

@@ -271,8 +271,14 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
         # Nothing was heard since, which is not to say that nobody has received anything.
         now_s = ledger.newest_s
     models = machine.models()
-    # Of a pool that has no servers any more there is what was received in the window, if anything was.
-    had = [a for a in ledger.totals if a[1] in models or ledger.received_gpus(a, window_s, now_s) > 0]
+    # Of a pool that has no servers any more there is what was received in the window, or was due, if anything was.
+    had = [
+        account
+        for account in ledger.totals
+        if account[1] in models
+        or ledger.received_gpus(account, window_s, now_s) > 0
+        or ledger.due_gpus(account, window_s, now_s) > 0
+    ]
     accounts = sorted({*entitled, *base, *demand, *had})
     covered_s = ledger.covered_s(window_s, now_s)
     reply = controller_pb2.SharesReply(
@@ -294,6 +300,7 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
             received_gpus=ledger.received_gpus(account, window_s, now_s),
             received_gpu_s=ledger.totals.get(account, Usage()).gpu_s,
             base_gpus=base.get(account, 0.0),
+            due_gpus=ledger.due_gpus(account, window_s, now_s),
         )
         await pieces.rest()
     return reply
@@ -334,6 +341,7 @@ def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> contr
             lost_gpu_s=usage.lost_gpu_s,
             jobs=usage.jobs,
             suspends=usage.suspends,
+            entitled_gpu_s=usage.entitled_gpu_s,
         )
     return reply
 

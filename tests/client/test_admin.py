@@ -386,10 +386,16 @@ def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes)
         pools=[wire.Pool(gpu_model="V100", gpus=8, healthy=4, busy=2, away=4)],
         shares=[
             wire.ShareView(
-                user="ann", gpu_model="V100", tickets=100, base_gpus=2, entitled_gpus=1, received_gpus=1
+                user="ann",
+                gpu_model="V100",
+                tickets=100,
+                base_gpus=2,
+                entitled_gpus=1,
+                due_gpus=1,
+                received_gpus=1,
             ),
-            wire.ShareView(user="bob", gpu_model="V100", entitled_gpus=2, received_gpus=1.5),
-            wire.ShareView(user="eve", gpu_model="V100", received_gpus=0.1),
+            wire.ShareView(user="bob", gpu_model="V100", entitled_gpus=3, due_gpus=2, received_gpus=1.5),
+            wire.ShareView(user="eve", gpu_model="V100", due_gpus=0.2, received_gpus=0.1),
         ],
     )
     two_nodes.add(id=9, user="bob", reason="waiting-for-turn", reason_text="1 quantum of 2 is its")

@@ -51,6 +51,7 @@ def busy(fake):
                 tickets=100,
                 demand_gpus=4,
                 entitled_gpus=2,
+                due_gpus=3,
                 received_gpus=1.9,
                 received_gpu_s=100,
             ),
@@ -61,12 +62,17 @@ def busy(fake):
                 demand_gpus=1,
                 base_gpus=0.75,
                 entitled_gpus=1,
+                due_gpus=0,
                 received_gpus=0.95,
             ),
             wire.ShareView(user="bob", gpu_model="V100", tickets=50, entitled_gpus=0),
         ],
     )
-    fake.usage = [wire.UsageRow(user="ann", gpu_model="V100", gpu_s=7200, lost_gpu_s=0, jobs=3, suspends=40)]
+    fake.usage = [
+        wire.UsageRow(
+            user="ann", gpu_model="V100", gpu_s=7200, entitled_gpu_s=5400, lost_gpu_s=0, jobs=3, suspends=40
+        )
+    ]
     return fake
 
 
@@ -91,7 +97,8 @@ def test_share_json_is_one_object_per_user_with_pools_inside(hsctl):
     assert list(ann)[:5] == ["user", "tickets", "entitled", "receiving", "fairness"]
     assert ann["entitled"] == {"V100": 2, "K80": 1}
     assert ann["receiving"] == {"V100": 1.9, "K80": 0.95}
-    assert ann["fairness"] == pytest.approx(0.95)
+    assert ann["due"] == {"V100": 3, "K80": 0}
+    assert ann["fairness"] == pytest.approx(0.95), "of what was due in that time"
     assert bob["fairness"] is None
 
 
@@ -156,7 +163,7 @@ def test_usage_has_contract_names_and_looks_back(hsctl, busy):
     (row,) = json.loads(hsctl("usage", "--since", "7d", "--me", "--json").out)
     assert (row["user"], row["gpu_type"], row["gpu_seconds"], row["gpu_s"]) == ("ann", "V100", 7200, 7200)
     assert (busy.last("Usage").since_s, busy.last("Usage").user) == (7 * 86400, "ann")
-    assert hsctl("usage").out.splitlines()[1].split() == ["ann", "V100", "2.000", "0.0", "3", "40"]
+    assert hsctl("usage").out.splitlines()[1].split() == ["ann", "V100", "1.500", "2.000", "0.0", "3", "40"]
 
 
 @pytest.mark.usefixtures("busy")

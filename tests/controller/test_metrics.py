@@ -72,6 +72,8 @@ def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
             assert row.gpu_s >= 5.0
             received = (await cluster.read())["hs_user_received_gpu_seconds_total"]
             assert row.gpu_s <= received["V100", user] <= 12.0
+            due = found["hs_user_entitled_gpu_seconds_total"]["V100", user]
+            assert 0.0 < due <= row.entitled_gpu_s
             assert found["hs_queue_jobs"] == {
                 ("running", "running"): 1.0,
                 ("waiting-for-turn", "suspended"): 1.0,

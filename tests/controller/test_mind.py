@@ -193,7 +193,7 @@ def test_nor_is_what_it_tells_in_last_words_of_jobs_that_were_given_up(config: C
     told = back(1000.0)
     last_words = tuple(replace(report, phase=Phase.EXITED) for report in told.reports)
     here.write(1000.0, replace(told, reports=(), last_words=last_words))
-    assert here.mind.usage()[ANN, "V100"].gpu_s == pytest.approx(3 * 980.0), "it is charged"
+    assert here.mind.ledger.totals[ANN, "V100"].gpu_s == pytest.approx(3 * 980.0), "it is charged"
     assert here.received(1000.0) == pytest.approx(3.0, rel=0.1)
 
 
@@ -210,7 +210,7 @@ def test_nor_is_what_was_received_while_the_controller_was_away_or_since_a_backu
         here.write(now_s, UserSet(now_s=now_s, name=ANN, tickets=now_s))
     here.write(4010.0, back(4010.0))
     assert here.received(4010.0) == pytest.approx(3.0, rel=0.1)
-    assert here.mind.usage()[ANN, "V100"].gpu_s == pytest.approx(3 * 3990.0), "and all of it is charged"
+    assert here.mind.ledger.totals[ANN, "V100"].gpu_s == pytest.approx(3 * 3990.0), "and all of it is charged"
 
 
 def test_of_an_account_of_which_no_samples_are_kept_nothing_was_received_lately(config: Config) -> None:
@@ -229,12 +229,12 @@ def test_of_a_backup_that_was_put_back_prometheus_is_told_once_what_was_lost_and
     account = (ANN, "V100")
 
     def counted(mind: Mind) -> Usage:
-        return mind.usage()[account] - mind.counted_before[account]
+        return mind.ledger.totals[account] - mind.counted_before[account]
 
     assert counted(here.mind) == Usage()
     here.write(4010.0, back(4010.0, lost_gpu_s=900.0))
     assert counted(here.mind) == Usage()
-    assert here.mind.usage()[account].lost_gpu_s == 2700.0
+    assert here.mind.ledger.totals[account].lost_gpu_s == 2700.0
     later = JobReport(job=JobId(1), epoch=0, phase=Phase.HELD, gpu_s=4000.0, lost_gpu_s=905.0)
     here.write(4020.0, HostReported(now_s=4020.0, host=H1, reports=(later,)))
     assert (counted(here.mind).gpu_s, counted(here.mind).lost_gpu_s) == (pytest.approx(10.0), 5.0)

@@ -193,11 +193,16 @@ def test_while_the_journal_cannot_be_written_nobody_is_said_to_be_entitled_to_no
 @pytest.mark.parametrize("fair", [True, False])
 def test_nobody_is_said_to_be_below_a_share_that_the_policy_does_not_promise(fair: bool) -> None:
     pools = [pb.Pool(gpu_model="V100", gpus=4, healthy=4)]
-    row = pb.ShareView(user="ann", gpu_model="V100", entitled_gpus=2, received_gpus=0.5)
-    shares = pb.SharesReply(window_s=60, pools=pools, shares=[row], policy="fifo", fair=fair)
+    row = pb.ShareView(user="ann", gpu_model="V100", entitled_gpus=3, due_gpus=2, received_gpus=0.5)
+    left = pb.ShareView(user="bob", gpu_model="V100", due_gpus=1, received_gpus=0.1)
+    shares = pb.SharesReply(window_s=60, pools=pools, shares=[row, left], policy="fifo", fair=fair)
     [page] = looked({"answers": answers(Shares=shares)})
     assert ("Furthest below its share" in page["tiles"]) is fair
+    assert ("25 %" in page["tiles"]) is fair, (
+        "of what was due; bob, who is entitled to nothing any more, is not looked at"
+    )
     assert ("25 %" in page["who"]) is fair
+    assert "0.50 / 2.00 now 3.00" in page["who"]
     assert ("which fifo does not hold shares to" in page["window"]) is not fair
 
 

@@ -85,6 +85,8 @@ def test_jobs_have_a_share_and_users_a_ratio_only_under_a_policy_that_holds_shar
             stub, agent = here.client.stub, await here.agent().join()
             [job] = await here.client.submit(spec())
             await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=5.0, step=1)
+            await here.client.until(job, lambda view: view.step == 1)
             for name, fair in (("gandiva-fair", True), ("las", False)):
                 decided_s = here.loop.mind.watched.decided_s
                 await stub.SetPolicy(pb.SetPolicyRequest(key=name, name=name))
@@ -94,7 +96,16 @@ def test_jobs_have_a_share_and_users_a_ratio_only_under_a_policy_that_holds_shar
                 assert shares.shares[0].entitled_gpus > 0
                 view = await here.client.view(job)
                 assert (view.tickets > 0, view.entitled_gpus) == (fair, float(fair))
-                assert ("hs_user_fairness_ratio" in await here.read()) is fair
+                found = await here.read()
+                assert ("hs_user_fairness_ratio" in found) is fair
+                if fair:
+                    [(user,)] = found["hs_user_fairness_ratio"]
+                    [had], [due] = (
+                        found[f"hs_user_{what}_gpu_seconds_total"].values()
+                        for what in ("received", "entitled")
+                    )
+                    assert had >= 5.0
+                    assert found["hs_user_fairness_ratio"][user,] == pytest.approx(had / due)
 
     asyncio.run(story())
 

@@ -281,6 +281,7 @@ def test_shares_say_nothing_of_a_pool_that_is_gone_once_nobody_has_received_any_
             ledger, now_s = here.loop.mind.ledger, here.loop.clock.now_s
             await until(lambda: ledger.received_gpus((ME, "V100"), 0.1, now_s()) == 0)
             await until(lambda: not here.loop.mind.machine.entitled())  # by the next decision
+            await until(lambda: ledger.due_gpus((ME, "V100"), 0.1, now_s()) == 0)
             assert not (await stub.Shares(pb.SharesRequest(window_s=0.1))).shares
             [row] = (await stub.Usage(pb.UsageRequest())).rows
             assert (row.gpu_model, row.gpu_s) == ("V100", 5.0)

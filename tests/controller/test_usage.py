@@ -18,6 +18,7 @@ from hs_core.reports import Exit, JobReport, Phase
 ANN = UserName("ann")
 H1 = HostName("h1")
 V100 = (ANN, "V100")
+BOB = (UserName("bob"), "V100")
 JOB = Job(
     id=JobId(1),
     user=ANN,
@@ -149,3 +150,69 @@ def test_usage_between_two_coarse_samples_is_on_the_line_between_them(tmp_path: 
     for minute, gpu_s in ((95, 5700.0), (303, 6000.0), (507.5, 6450.0), (555, 9300.0)):
         assert journal.usage_at(60.0 * minute)[V100].gpu_s == pytest.approx(gpu_s)
     journal.close()
+
+
+def test_who_came_a_minute_ago_is_due_what_it_was_entitled_to_since_then() -> None:
+    book = ledger(every_s=10.0)
+    nobody, alone, both = {}, {BOB: 4.0}, {V100: 2.0, BOB: 2.0}
+    for second in range(3601):
+        book.entitle(nobody if second < 1000 else alone if second < 3540 else both, float(second))
+        book.sample(float(second))
+    assert book.due_gpus(V100, 3600.0, 3600.0) == pytest.approx(2.0 * 60 / 3600)
+    assert book.due_gpus(V100, 60.0, 3600.0) == pytest.approx(2.0)
+    assert book.due_gpus(BOB, 3600.0, 3600.0) == pytest.approx((4.0 * 2540 + 2.0 * 60) / 3600)
+    assert book.due_gpus(BOB, 120.0, 3600.0) == pytest.approx(3.0)
+    assert book.usage(3603.0)[V100].entitled_gpu_s == pytest.approx(2.0 * 63), "also since the last sample"
+
+
+def test_what_one_was_due_is_not_smeared_over_the_time_in_which_nothing_is_kept() -> None:
+    book = ledger(every_s=10.0)
+    book.entitle({V100: 2.0}, 0.0)
+    book.sample(0.0)
+    book.entitle({}, 5.0)
+    assert book.due_gpus(V100, 60.0, 3600.0) == 0.0
+    assert book.due_gpus(V100, 3600.0, 3600.0) == pytest.approx(2.0 * 5 / 3600)
+    then = book.unsampled_at(V100, 4.0)
+    assert then is not None
+    assert then.entitled_gpu_s == pytest.approx(8.0)
+
+
+def test_what_was_received_while_there_was_no_controller_was_due_and_what_came_after_is_by_entitlements() -> (
+    None
+):
+    book = ledger()
+    kept = []
+    for second in range(60):
+        book.entitle({V100: 4.0}, float(second))
+        book.charge(with_counters(4.0 * second))
+        kept += book.sample(float(second))
+    again = Ledger(book.totals, (with_counters(4.0 * 59),), kept, now_s=259.0, every_s=1.0)
+    entitled = {V100: 4.0}
+    for second in range(259, 309):
+        again.entitle(entitled, float(second))
+        again.sample(float(second))
+    again.charge(with_counters(4.0 * 59 + 250.0))  # one GPU of four: others had more
+    due_s = again.spread(V100, 250.0, 59.0, 309.0)
+    assert due_s == pytest.approx(200.0), "until there was a controller"
+    again.sample(309.0)
+    assert again.due_gpus(V100, 50.0, 309.0) == pytest.approx(4.0)
+    assert again.received_gpus(V100, 50.0, 309.0) == pytest.approx(1.0)
+    assert again.due_gpus(V100, 150.0, 309.0) == pytest.approx((50 * 4 + 100 * 1) / 150)
+    assert again.due_gpus(V100, 300.0, 309.0) == pytest.approx((50 * 4 + 200 * 1 + 50 * 4) / 300)
+    assert again.take()[V100].entitled_gpu_s == pytest.approx(59 * 4 + 200 + 50 * 4)
+
+
+def test_what_users_were_due_goes_on_after_a_restart_but_for_what_no_sample_tells(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "state")
+    book = ledger(every_s=10.0)
+    entitled = {V100: 3.0}
+    for second in range(26):
+        book.entitle(entitled, float(second))
+        samples = book.sample(float(second))
+        journal.commit(Batch(samples=samples, usage=book.take()))
+    loaded = journal.load()
+    journal.close()
+    assert loaded.usage[V100].entitled_gpu_s == pytest.approx(60.0)
+    again = Ledger(loaded.usage, (), loaded.samples, now_s=26.0, every_s=10.0)
+    again.entitle(entitled, 26.0)
+    assert again.due_gpus(V100, 30.0, 30.0) == pytest.approx(72.0 / 30)

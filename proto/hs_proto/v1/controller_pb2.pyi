@@ -1689,6 +1689,7 @@ class ShareView(_message.Message):
     RECEIVED_GPUS_FIELD_NUMBER: _builtins.int
     RECEIVED_GPU_S_FIELD_NUMBER: _builtins.int
     BASE_GPUS_FIELD_NUMBER: _builtins.int
+    DUE_GPUS_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     gpu_model: _builtins.str
     tickets: _builtins.float
@@ -1700,6 +1701,8 @@ class ShareView(_message.Message):
     """cumulative"""
     base_gpus: _builtins.float
     """entitled before trades"""
+    due_gpus: _builtins.float
+    """entitled to on average of the window"""
     def __init__(
         self,
         *,
@@ -1711,10 +1714,11 @@ class ShareView(_message.Message):
         received_gpus: _builtins.float = ...,
         received_gpu_s: _builtins.float = ...,
         base_gpus: _builtins.float = ...,
+        due_gpus: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_gpus", b"base_gpus", "demand_gpus", b"demand_gpus", "entitled_gpus", b"entitled_gpus", "gpu_model", b"gpu_model", "received_gpu_s", b"received_gpu_s", "received_gpus", b"received_gpus", "tickets", b"tickets", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_gpus", b"base_gpus", "demand_gpus", b"demand_gpus", "due_gpus", b"due_gpus", "entitled_gpus", b"entitled_gpus", "gpu_model", b"gpu_model", "received_gpu_s", b"received_gpu_s", "received_gpus", b"received_gpus", "tickets", b"tickets", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1808,12 +1812,14 @@ class UsageRow(_message.Message):
     LOST_GPU_S_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     SUSPENDS_FIELD_NUMBER: _builtins.int
+    ENTITLED_GPU_S_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     gpu_model: _builtins.str
     gpu_s: _builtins.float
     lost_gpu_s: _builtins.float
     jobs: _builtins.int
     suspends: _builtins.int
+    entitled_gpu_s: _builtins.float
     def __init__(
         self,
         *,
@@ -1823,10 +1829,11 @@ class UsageRow(_message.Message):
         lost_gpu_s: _builtins.float = ...,
         jobs: _builtins.int = ...,
         suspends: _builtins.int = ...,
+        entitled_gpu_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "jobs", b"jobs", "lost_gpu_s", b"lost_gpu_s", "suspends", b"suspends", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitled_gpu_s", b"entitled_gpu_s", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "jobs", b"jobs", "lost_gpu_s", b"lost_gpu_s", "suspends", b"suspends", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

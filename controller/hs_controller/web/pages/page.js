@@ -168,10 +168,11 @@ function tile(title, value, kind, more, part) {
 }
 
 function perUser() {
-  const found = new Map(seen.users.map((user) => [user, { due: 0, got: 0, tickets: 0, pools: new Map() }]));
+  const found = new Map(seen.users.map((user) => [user, { due: 0, got: 0, now: 0, tickets: 0, pools: new Map() }]));
   for (const share of seen.shares.shares) {
     const user = found.get(share.user);
-    user.due += share.entitled_gpus;
+    user.due += share.due_gpus;
+    user.now += share.entitled_gpus;
     user.got += share.received_gpus;
     user.tickets = share.tickets;
     user.pools.set(share.gpu_model, share);
@@ -189,7 +190,7 @@ function drawTiles() {
   });
   const lost = seen.totals.lost_gpu_s;
   tiles.push(tile("Lost work of these jobs", `${lost.toFixed(0)} GPU-s`, lost >= 1 ? "bad" : "good", "must read 0"));
-  const ratios = [...perUser()].filter(([, u]) => u.due > 0).map(([user, u]) => [u.got / u.due, user]).sort((a, b) => a[0] - b[0]);
+  const ratios = [...perUser()].filter(([, u]) => u.now > 0 && u.due > 0).map(([user, u]) => [u.got / u.due, user]).sort((a, b) => a[0] - b[0]);
   if (ratios.length && seen.shares.fair) {
     const [ratio, user] = ratios[0];
     tiles.push(tile("Furthest below its share", `${(100 * ratio).toFixed(0)} %`, ratio < 0.8 ? "warn" : "good", `${user}, of the last ${span(seen.shares.window_s)}`));
@@ -215,9 +216,11 @@ function given(user) {
 function shareCell(share, most, user) {
   if (!share) return td("");
   const part = (value) => `${Math.min(100, (100 * value) / Math.max(most, 1e-9))}%`;
-  const bar = el("div", { class: "share", style: { "--of": colour(user) } }, el("i", { style: { width: part(share.received_gpus) } }), el("u", { style: { left: part(share.entitled_gpus) } }));
-  const entitled = seen.shares.read_only ? "–" : gpus(share.entitled_gpus); // it is not known then
-  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${entitled}`), bar);
+  const bar = el("div", { class: "share", style: { "--of": colour(user) } }, el("i", { style: { width: part(share.received_gpus) } }), el("u", { style: { left: part(share.due_gpus) } }));
+  const known = !seen.shares.read_only; // what users are entitled to is not, while nothing can be written
+  const other = known && Math.abs(share.entitled_gpus - share.due_gpus) >= 0.005;
+  const now = other ? el("span", { class: "dim" }, ` now ${gpus(share.entitled_gpus)}`) : "";
+  return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${known ? gpus(share.due_gpus) : "–"}`, now), bar);
 }
 
 let editing = null; // tickets as typed, by user, while an administrator changes them
@@ -271,14 +274,14 @@ function drawWho() {
   const found = all.filter(([user]) => has(words, user));
   const most = (u) => u.due + u.got;
   const shown = found.length > ROWS ? found.sort((a, b) => most(b[1]) - most(a[1])).slice(0, ROWS) : found;
-  const largest = new Map(pools.map((p) => [p.gpu_model, Math.max(0, ...all.map(([, u]) => u.pools.get(p.gpu_model)).filter(Boolean).flatMap((s) => [s.received_gpus, s.entitled_gpus]))]));
+  const largest = new Map(pools.map((p) => [p.gpu_model, Math.max(0, ...all.map(([, u]) => u.pools.get(p.gpu_model)).filter(Boolean).flatMap((s) => [s.received_gpus, s.due_gpus]))]));
   const rows = shown.map(([user, u]) => {
     const ratio = u.due > 0 && seen.shares.fair ? `${(100 * u.got / u.due).toFixed(0)} %` : "–";
     return el("tr", {}, td(named(user)), ticketsCell(user, u.tickets), pools.map((p) => shareCell(u.pools.get(p.gpu_model), largest.get(p.gpu_model), user)), num(ratio), td(given(user)));
   });
   const heads = ["user", { text: "tickets", num: true }, ...pools.map((p) => p.gpu_model), { text: "received", num: true }, "gives → receives"];
   show("who", table(heads, rows, all.length ? "No user has such a name." : "Nobody has submitted a job yet."));
-  show("window", `GPUs received on average of the last ${span(seen.shares.window_s)} / ${seen.shares.fair ? "entitled to now" : `what tickets come to, which ${seen.shares.policy} does not hold shares to`}`);
+  show("window", `GPUs received / ${seen.shares.fair ? "entitled to" : "what tickets come to"}, on average of the last ${span(seen.shares.window_s)}${seen.shares.fair ? "" : `, which ${seen.shares.policy} does not hold shares to`}`);
   show("users-sum", shown.length < found.length ? `the ${ROWS} who have most, of ${found.length}` : `${found.length} of ${all.length}`);
 }
 
