@@ -87,7 +87,8 @@ class Handed:
             "objects": {name: packed(thing.state_dict(), name) for name, thing in self.objects.items()},
             "gradients": gradients.capture(self.objects, keeper.waiting(), packed),
             "data": self.data.position(self._fetched) if self.data is not None else None,
-            "rng": rng.capture(sys.modules.get("torch"), own),
+            # Until the batch that is fetched again has come, the generators are where they were for it.
+            "rng": rng.capture(sys.modules.get("torch"), own) if self._drawn is None else self._drawn["rng"],
         }
         if self._began is not None:
             content["began"] = self._began

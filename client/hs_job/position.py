@@ -41,6 +41,7 @@ class Data(Trained):
         self._begun: Optional[Dict[str, Any]] = None
         self._reused = False  # persistent workers: the iterator is set back, not made anew
         self._goal: Optional[Dict[str, Any]] = None
+        self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
         self._own_dice = True
         self._gradients = False  # it has been gone through with gradients enabled
@@ -92,7 +93,7 @@ class Data(Trained):
     def trained(self, iterator: Any) -> int:
         """Batches of this epoch, where the next one is asked for and an optimizer has stepped since the last one came."""
         fetched: int = iterator._num_yielded
-        return max(0, fetched - self.ahead)
+        return max(self._gone_on_after, fetched - self.ahead)  # of what was skipped none is in hand
 
     def is_asked(self) -> None:
         """A batch is about to be fetched. Workers draw by themselves."""
@@ -120,6 +121,7 @@ class Data(Trained):
         goal = self._goal
         if goal is None:
             self._epoch += 1
+            self._gone_on_after = 0
             self._reused = getattr(self.loader, "_iterator", None) is not None
             self._made = self._dice()
             iterator = original(self.loader)
@@ -159,7 +161,8 @@ class Data(Trained):
             rng.put_back(torch, [], ours)
         elif self._begun is not None:
             rng.put_back(torch, self.generators, self._begun)
-        self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
+        self._gone_on_after = self._batches(goal["fetched"], goal["stride"])
+        self._skip(iterator, self._gone_on_after, fetch)
         return iterator
 
     def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:

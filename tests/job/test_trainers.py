@@ -64,6 +64,25 @@ def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
 
 
 @pytest.mark.parametrize(
+    ("how", "at_step"),
+    [
+        (("accelerate",), 15),
+        (("accelerate", "adds-up", "worker"), 8),
+        (("accelerate", "stream"), 15),
+        (("transformers",), 15),
+        (("transformers", "adds-up", "worker"), 8),
+        (("lightning", "untried"), 15),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_job_that_is_moved_again_before_it_has_trained_is_moved_bit_for_bit(
+    agent: StubAgent, libraries: Warm, how: tuple[str, ...], at_step: int
+) -> None:
+    """The batch that these loaders fetch ahead is yet to be fetched again when it is saved."""
+    assert lines(move(agent, (SCRIPT, *how), at_step, times=3)) == alone(libraries, SCRIPT, *how)
+
+
+@pytest.mark.parametrize(
     ("how", "single"), [("accelerate", False), ("transformers", True), ("lightning", True)]
 )
 def test_copies_of_what_a_library_counts_by_itself_have_no_average(

@@ -153,6 +153,7 @@ def with_lightning(net: Net) -> object:
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[tries, stops] if "tries" in MORE else [stops],
+        num_sanity_val_steps=0 if "untried" in MORE else None,
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
