@@ -99,12 +99,13 @@ class Progress:
     def state_dict(self) -> Dict[str, Any]:
         trainer = self._trainer
         data = trainer.datamodule.state_dict() if trainer.datamodule is not None else {}
+        callbacks = {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())}
         return {
             "loops": trainer.fit_loop.state_dict(),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
-            "callbacks": {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())},
+            "callbacks": callbacks,
             "data": data,
-            "own": self._own(),
+            **self._own(callbacks),
         }
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
@@ -115,20 +116,42 @@ class Progress:
             return
         self._loaded = True
         trainer.fit_loop.load_state_dict(copy.deepcopy(saved["loops"]))
-        for each in self._callbacks():
-            if each.state_key in saved["callbacks"]:
-                each.load_state_dict(copy.deepcopy(saved["callbacks"][each.state_key]))
         if trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(saved["data"])
-        module = trainer.lightning_module
-        module.on_load_checkpoint({"state_dict": module.state_dict(), **copy.deepcopy(saved["own"])})
+        module, kept = trainer.lightning_module, copy.deepcopy(saved["callbacks"])
+        given = {**self._given(kept), **copy.deepcopy(saved["own"])}
+        given.update({name: module.state_dict() for name in saved.get("weights", ())})
+        module.on_load_checkpoint(given)
+        for each in self._callbacks():
+            each.on_load_checkpoint(trainer, module, given)
+        for each in self._callbacks():
+            if each.state_key in kept:
+                each.load_state_dict(kept[each.state_key])
 
     def _callbacks(self) -> List[Any]:
         return list(self._trainer.callbacks)
 
-    def _own(self) -> Dict[str, Any]:
-        """What the module's hook adds."""
+    def _given(self, callbacks: Dict[str, Any]) -> Dict[str, Any]:
+        """What hooks find in a checkpoint of its own, but for what is handed over beside it."""
+        trainer = self._trainer
+        return {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": dict(trainer.lightning_module.state_dict()),
+            "callbacks": callbacks,
+        }
+
+    def _own(self, callbacks: Dict[str, Any]) -> Dict[str, Any]:
+        """What the hooks of callbacks and of the module add, or put in the place of what they find, as an average of weights in that of the module's. The module's own are saved already."""
         module = self._trainer.lightning_module
-        given: Dict[str, Any] = {"state_dict": dict(module.state_dict())}
+        given = self._given(callbacks)
+        found = dict(given)
+        for each in self._callbacks():
+            each.on_save_checkpoint(self._trainer, module, given)
         module.on_save_checkpoint(given)
-        return {name: value for name, value in given.items() if name != "state_dict"}
+        own = {name: value for name, value in given.items() if found.get(name) is not value}
+        weights = [name for name, value in own.items() if value is found["state_dict"]]
+        return {
+            "own": {name: value for name, value in own.items() if name not in weights},
+            "weights": weights,
+        }

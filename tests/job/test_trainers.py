@@ -52,6 +52,7 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("lightning", "stream"), 15),
         (("lightning", "seeded"), 15),
         (("lightning", "tries"), 15),
+        (("lightning", "averages"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

@@ -127,7 +127,7 @@ def with_transformers(net: Net) -> object:
 
 def with_lightning(net: Net) -> object:
     import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
+    from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateFinder
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -149,10 +149,14 @@ def with_lightning(net: Net) -> object:
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
     stops = EarlyStopping("worth", patience=5)
-    tries = LearningRateFinder(num_training_steps=4, early_stop_threshold=None)
+    callbacks = [stops]
+    if "tries" in MORE:
+        callbacks.insert(0, LearningRateFinder(num_training_steps=4, early_stop_threshold=None))
+    if "averages" in MORE:
+        callbacks.append(EMAWeightAveraging(decay=0.9))
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[tries, stops] if "tries" in MORE else [stops],
+        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=callbacks,
         num_sanity_val_steps=0 if "untried" in MORE else None,
     )  # fmt: skip
     hs_job.attach(trainer)
