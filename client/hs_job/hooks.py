@@ -17,7 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from hs_job import gradients, noise, runtime
-from hs_job.position import Data, Trained
+from hs_job.position import Data, Made, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
 
@@ -172,7 +172,9 @@ class Hooks:
             gradients = self._torch.is_grad_enabled()
             if data is not None and data.loader is loader and data.is_training(gradients=gradients):
                 return data.iterate(original, self.fetch_unhooked)
+            made = Made(loader) if rt.keeper.comes_later and data is None else None
             iterator = original(loader)
+            iterator.__dict__["_hs_made"] = made
             trained = self._kinds.get(loader)
             if trained is None:
                 trained = self._kinds[loader] = Trained()

@@ -23,6 +23,9 @@ class Keeper:
         self.handed: Optional[Handed] = None
         self.handed_by = 0  # the process whose script has called hs_job.state; 0: none has
         self.single = False  # a library's loop trains: what that counts has no average with other copies
+        self.comes_later = (
+            False  # a library has made the loader's first iterator by the time that it is handed over
+        )
         self.waiting: Callable[[], Set[int]] = set  # parameters whose optimizer is yet to step
         self.folder: Optional[Folder] = place.folder(environment, rank, world)
         self.restore = place.number_of(environment.get("HS_RESTORE", ""))

@@ -47,10 +47,12 @@ def attach(trainer: Any) -> None:
         run()
 
     trainer._run_stage, fit.run = stages, begins
+    runtime.current().keeper.comes_later = True
 
 
 def _hand_over(trainer: Any) -> None:
-    """Its loaders are made, and the iterator of the first epoch anew, as the one of what was handed over; in a fresh run with the numbers that the first one drew."""
+    """Its loaders are made, and the iterator of the first epoch with them: in a fresh run that is taken up as it is. After a restore it is made anew, where the job had stopped; in a fresh run, where it has fetched
+    already, with the numbers that it drew before."""
     fit, torch = trainer.fit_loop, sys.modules["torch"]
     made = fit._combined_loader is not None  # somebody has asked how many steps there will be
     before = rng.capture(torch, [])
@@ -68,6 +70,10 @@ def _hand_over(trainer: Any) -> None:
     assert handed.data is not None
     if fetcher.length is None:
         handed.data.ahead = max(handed.data.ahead, getattr(fetcher, "prefetch_batches", 0))
+    if not handed.restored and handed.data.takes_up(_iterator(fetcher)):
+        return
+    if loader.persistent_workers:
+        loader._iterator = None  # one that is only set back draws less than one that is made
     for sampler in rng.samplers(loader):
         if callable(tell := getattr(sampler, "set_epoch", None)):
             tell(fit.epoch_progress.current.processed)  # it would, once the iterator is there
@@ -76,6 +82,12 @@ def _hand_over(trainer: Any) -> None:
     iter(fetcher)
     if made:
         rng.put_back(torch, [], after)
+
+
+def _iterator(fetcher: Any) -> Any:
+    """Of the loader itself; None: it has made none."""
+    made = getattr(getattr(fetcher.combined_loader, "_iterator", None), "iterators", None)
+    return made[0] if made else None
 
 
 def _objects(trainer: Any) -> Dict[str, Any]:

@@ -53,6 +53,9 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("lightning", "seeded"), 15),
         (("lightning", "tries"), 15),
         (("lightning", "averages"), 15),
+        (("lightning", "own"), 15),
+        (("lightning", "own", "asks", "worker"), 15),
+        (("lightning", "persistent", "worker"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

@@ -35,13 +35,14 @@ class Noisy(Dataset):
 
     def __init__(self) -> None:
         self.x = torch.randn(88, 6, generator=torch.Generator().manual_seed(5))
+        self.noise = 0.0 if "persistent" in MORE else 0.01
         self.y = (self.x.sum(1) > 0).long()
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"x": self.x[i] + 0.01 * torch.randn(6) + 0.01 * random.random(), "labels": self.y[i]}
+        return {"x": self.x[i] + self.noise * (torch.randn(6) + random.random()), "labels": self.y[i]}
 
 
 class Stream(IterableDataset):
@@ -67,6 +68,10 @@ class Net(nn.Module):
 
 def data(**more: object) -> DataLoader:
     stream = "stream" in MORE
+    if "own" in MORE:
+        more["generator"] = torch.Generator().manual_seed(9)
+    if "persistent" in MORE:
+        more["persistent_workers"] = True
     return DataLoader(
         Stream() if stream else Noisy(), batch_size=8, shuffle=not stream, num_workers=WORKERS, **more
     )
@@ -146,6 +151,8 @@ def with_lightning(net: Net) -> object:
 
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+            if "asks" in MORE and self.trainer.estimated_stepping_batches > 1:
+                random.random(), torch.rand(())
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
     stops = EarlyStopping("worth", patience=5)
