@@ -57,6 +57,7 @@ class Handed:
         self._rt = rt
         self.objects = objects
         self.data = Data(loader) if loader is not None else None
+        self._loader = self.data.loader if self.data is not None else None
         self.start_step = 0
         self.restored = False
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
@@ -87,6 +88,7 @@ class Handed:
             "step": step,
             "rank": self._rt.rank,
             "objects": {name: packed(thing.state_dict(), name) for name, thing in self.objects.items()},
+            "persistent": keeper.persistent(self._loader) + keeper.persisted,
             "modes": modules.modes(self.objects),
             "gradients": gradients.capture(self.objects, keeper.waiting(), packed),
             "data": self.data.position(self._fetched) if self.data is not None else None,
@@ -113,6 +115,7 @@ class Handed:
             self._check(content)
             self._content = content
             self._began = content.get("began")
+            rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
             self.start_step = rt.count = int(content["step"])
             rt.mark = (rt.count, 0.0)
