@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 import re
 import sys
+from itertools import zip_longest
 from typing import Any, Dict, List
 
 import hs_job
 from hs_job import rng, runtime
+from hs_job.pack import PackError
 
 _SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
 _SINCE = (2, 5)  # its loops resume amid an epoch without counting it twice
@@ -92,13 +94,16 @@ def _iterator(fetcher: Any) -> Any:
 
 def _objects(trainer: Any) -> Dict[str, Any]:
     found: Dict[str, Any] = {"model": trainer.lightning_module, "progress": Progress(trainer)}
-    schedules = [each.scheduler for each in trainer.lr_scheduler_configs]
-    for name, things in (("optimizer", trainer.optimizers), ("scheduler", schedules)):
+    for name, things in (("optimizer", trainer.optimizers), ("scheduler", _schedules(trainer))):
         found.update({f"{name}{at or ''}": thing for at, thing in enumerate(things)})
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is not None:
         found["scaler"] = scaler
     return found
+
+
+def _schedules(trainer: Any) -> List[Any]:
+    return [each.scheduler for each in trainer.lr_scheduler_configs]
 
 
 class Progress:
@@ -107,9 +112,15 @@ class Progress:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._loaded = False
+        self._schedules = _schedules(trainer)
 
     def state_dict(self) -> Dict[str, Any]:
         trainer = self._trainer
+        if any(a is not b for a, b in zip_longest(self._schedules, _schedules(trainer))):
+            raise PackError(
+                "a callback has changed the learning rate schedules since they were handed over "
+                "(StochasticWeightAveraging does): a new process would go on with those before"
+            )
         data = trainer.datamodule.state_dict() if trainer.datamodule is not None else {}
         callbacks = {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())}
         return {
