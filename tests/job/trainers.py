@@ -48,10 +48,15 @@ class Noisy(Dataset):
 class Stream(IterableDataset):
     """Nobody knows how long."""
 
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def __iter__(self):
         data = Noisy()
         for i in range(len(data)):
-            yield data[i]
+            yield data[(i + 7 * self.epoch) % len(data)]
 
 
 class Net(nn.Module):
@@ -115,9 +120,10 @@ def with_transformers(net: Net) -> object:
         args=transformers.TrainingArguments(
             output_dir="out", num_train_epochs=EPOCHS, per_device_train_batch_size=8, learning_rate=0.01,
             gradient_accumulation_steps=PARTS, logging_steps=4, eval_strategy="epoch", save_strategy="no",
-            report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, dataloader_num_workers=WORKERS,
+            max_steps=EPOCHS * 11 if "stream" in MORE else -1, report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, dataloader_num_workers=WORKERS,
+            dataloader_persistent_workers="persistent" in MORE,
         ),
-        train_dataset=Noisy(),
+        train_dataset=Stream() if "stream" in MORE else Noisy(),
         eval_dataset=Noisy(),
         callbacks=[Tells()],
     )  # fmt: skip
@@ -132,7 +138,12 @@ def with_transformers(net: Net) -> object:
 
 def with_lightning(net: Net) -> object:
     import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateFinder
+    from lightning.pytorch.callbacks import (
+        EarlyStopping,
+        EMAWeightAveraging,
+        LearningRateFinder,
+        StochasticWeightAveraging,
+    )
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -161,6 +172,8 @@ def with_lightning(net: Net) -> object:
         callbacks.insert(0, LearningRateFinder(num_training_steps=4, early_stop_threshold=None))
     if "averages" in MORE:
         callbacks.append(EMAWeightAveraging(decay=0.9))
+    if "swaps" in MORE:
+        callbacks.append(StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1))
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=callbacks,
