@@ -39,6 +39,18 @@ _IGNORED = {
     "ntasks-per-node": "#HS --torchrun starts a process per GPU",
     "hold": "use hsctl pause",
 }
+_VARIABLE = re.compile(r"\b(SLURM_[A-Z_]+)\b(=?)")
+_OURS = {
+    "SLURM_JOB_ID": "HS_JOB_ID",
+    "SLURM_JOBID": "HS_JOB_ID",
+    "SLURM_JOB_NAME": "HS_JOB_NAME",
+    "SLURM_ARRAY_TASK_ID": "HS_ARRAY_TASK_ID",
+    "SLURM_NNODES": "HS_NNODES",
+    "SLURM_JOB_NUM_NODES": "HS_NNODES",
+    "SLURM_NODEID": "HS_NODE_RANK",
+    "SLURM_GPUS_ON_NODE": "HS_GPUS_PER_NODE",
+    "SLURM_SUBMIT_DIR": "PWD",
+}
 _FLAGS = {
     "exclusive",
     "requeue",
@@ -96,7 +108,20 @@ def read(path: Path, arguments: list[str]) -> Script:
         elif text and not text.startswith("#"):
             break  # as sbatch: options end at the first command
     _share_out(script)
+    script.warnings += _unset(lines, path)
     return script
+
+
+def _unset(lines: list[str], path: Path) -> list[str]:
+    """What Slurm sets for a job, and nobody here does: where the script reads it first."""
+    told: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#"):
+            continue
+        for name, sets in _VARIABLE.findall(line):
+            ours = f"; {_OURS[name]} is" if name in _OURS else ""
+            told.setdefault(name, "" if sets else f"{path}:{number}: {name}: not set here{ours}")
+    return [each for each in told.values() if each]
 
 
 def _share_out(script: Script) -> None:
@@ -169,6 +194,10 @@ def _meaning(name: str, value: str) -> list[tuple[Path_, Any]] | str:
         return [(("output",), value)]
     if name in {"gpus", "gpus-per-node", "gres"}:
         return _gpus(name, value)
+    if name == "mem" and value == "0":
+        return "a job without it may take what its server has"
+    if name == "time" and value in {"0", "UNLIMITED", "INFINITE"}:
+        return []
     if name == "mem":
         text = f"{value}M" if value.isdecimal() else value
         return [(("resources", "memory"), quantities.size(text))]

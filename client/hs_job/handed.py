@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Optional
 
-from hs_job import gradients, rng, runtime
+from hs_job import gradients, modules, rng, runtime
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import pack, unpack
@@ -57,6 +57,7 @@ class Handed:
         self._rt = rt
         self.objects = objects
         self.data = Data(loader) if loader is not None else None
+        self._loader = self.data.loader if self.data is not None else None
         self.start_step = 0
         self.restored = False
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
@@ -65,6 +66,7 @@ class Handed:
         self._fetched = 0  # batches, of this epoch, that were trained on
         self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
+        self._built: modules.Built = {}
 
     @property
     def passes_by(self) -> bool:
@@ -76,6 +78,7 @@ class Handed:
     def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
         own = self.data.generators if self.data is not None else []
         keeper = self._rt.keeper
+        modules.check(self.objects, self._built)
 
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
@@ -85,9 +88,12 @@ class Handed:
             "step": step,
             "rank": self._rt.rank,
             "objects": {name: packed(thing.state_dict(), name) for name, thing in self.objects.items()},
+            "persistent": keeper.persistent(self._loader) + keeper.persisted,
+            "modes": modules.modes(self.objects),
             "gradients": gradients.capture(self.objects, keeper.waiting(), packed),
             "data": self.data.position(self._fetched) if self.data is not None else None,
-            "rng": rng.capture(sys.modules.get("torch"), own),
+            # Until the batch that is fetched again has come, the generators are where they were for it.
+            "rng": rng.capture(sys.modules.get("torch"), own) if self._drawn is None else self._drawn["rng"],
         }
         if self._began is not None:
             content["began"] = self._began
@@ -99,13 +105,17 @@ class Handed:
         rt = self._rt
         found = rt.keeper.read()
         rt.keeper.forget()
-        if found is None:
-            return
-        content, generation, note = found
+        if found is not None:
+            self._take_up(*found)
+        self._built = modules.built(self.objects)
+
+    def _take_up(self, content: Optional[Dict[str, Any]], generation: int, note: str) -> None:
+        rt = self._rt
         if content is not None:
             self._check(content)
             self._content = content
             self._began = content.get("began")
+            rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
             self.start_step = rt.count = int(content["step"])
             rt.mark = (rt.count, 0.0)
@@ -140,6 +150,7 @@ class Handed:
                 thing._opt_called = True
         for name, steps in self._content.get("behind", {}).items():
             catch_up(self.objects[name], steps)
+        modules.put_back(self.objects, self._content.get("modes", {}))
         self._put_gradients_back(layouts)
 
     def _put_gradients_back(self, layouts: Layouts) -> None:

@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from hs_job import gradients, noise, runtime
-from hs_job.position import Data, Trained
+from hs_job import gradients, noise, rng, runtime
+from hs_job.position import Data, Made, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
 
@@ -172,7 +172,12 @@ class Hooks:
             gradients = self._torch.is_grad_enabled()
             if data is not None and data.loader is loader and data.is_training(gradients=gradients):
                 return data.iterate(original, self.fetch_unhooked)
+            if rt.keeper.persisted > 0 and loader.persistent_workers and loader._iterator is None:
+                rt.keeper.persisted -= 1
+                self._start_workers(loader, original)
+            made = Made(loader) if rt.keeper.comes_later and data is None else None
             iterator = original(loader)
+            iterator.__dict__["_hs_made"] = made
             trained = self._kinds.get(loader)
             if trained is None:
                 trained = self._kinds[loader] = Trained()
@@ -180,6 +185,20 @@ class Hooks:
             return iterator
 
         kind.__iter__ = __iter__
+
+    def _start_workers(self, loader: Any, original: Callable[[Any], Any]) -> None:
+        """As the process before has done: where they stay, only their start draws a number more, and that was drawn then."""
+        generators = rng.generators(loader)
+        dice = rng.capture(self._torch, generators)
+        original(loader)
+        rng.put_back(self._torch, generators, dice)
+
+    def persistent(self, training: Any) -> int:
+        """Loaders whose workers stay from one iteration to the next, and are there."""
+        return sum(
+            each is not training and each.persistent_workers and each._iterator is not None
+            for each in list(self._kinds)
+        )
 
     def _hook_fetch(self, kind: Any) -> None:
         original = kind.__next__
@@ -268,6 +287,7 @@ def install() -> None:
     except Exception:
         rt.give_up()
         raise
+    rt.keeper.persistent = hooks.persistent
     rt.keeper.waiting = lambda: gradients.waiting(list(hooks.optimizers), rt.batch.stepped)
     rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
     _hooks = hooks

@@ -23,7 +23,16 @@ class Keeper:
         self.handed: Optional[Handed] = None
         self.handed_by = 0  # the process whose script has called hs_job.state; 0: none has
         self.single = False  # a library's loop trains: what that counts has no average with other copies
+        self.comes_later = (
+            False  # a library has made the loader's first iterator by the time that it is handed over
+        )
         self.waiting: Callable[[], Set[int]] = set  # parameters whose optimizer is yet to step
+        self.persistent: Callable[[Any], int] = lambda _: (
+            0
+        )  # loaders, but for the one given, whose workers stay
+        self.persisted = (
+            0  # of them, those whose workers were there in the process before and are not yet in this one
+        )
         self.folder: Optional[Folder] = place.folder(environment, rank, world)
         self.restore = place.number_of(environment.get("HS_RESTORE", ""))
         self.newest = -1  # generation that is in the folder, or that the agent asked for

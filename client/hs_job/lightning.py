@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 import re
 import sys
+from itertools import zip_longest
 from typing import Any, Dict, List
 
 import hs_job
 from hs_job import rng, runtime
+from hs_job.pack import PackError
 
 _SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
 _SINCE = (2, 5)  # its loops resume amid an epoch without counting it twice
@@ -47,10 +49,12 @@ def attach(trainer: Any) -> None:
         run()
 
     trainer._run_stage, fit.run = stages, begins
+    runtime.current().keeper.comes_later = True
 
 
 def _hand_over(trainer: Any) -> None:
-    """Its loaders are made, and the iterator of the first epoch anew, as the one of what was handed over; in a fresh run with the numbers that the first one drew."""
+    """Its loaders are made, and the iterator of the first epoch with them: in a fresh run that is taken up as it is. After a restore it is made anew, where the job had stopped; in a fresh run, where it has fetched
+    already, with the numbers that it drew before."""
     fit, torch = trainer.fit_loop, sys.modules["torch"]
     made = fit._combined_loader is not None  # somebody has asked how many steps there will be
     before = rng.capture(torch, [])
@@ -68,6 +72,10 @@ def _hand_over(trainer: Any) -> None:
     assert handed.data is not None
     if fetcher.length is None:
         handed.data.ahead = max(handed.data.ahead, getattr(fetcher, "prefetch_batches", 0))
+    if not handed.restored and handed.data.takes_up(_iterator(fetcher)):
+        return
+    if loader.persistent_workers:
+        loader._iterator = None  # one that is only set back draws less than one that is made
     for sampler in rng.samplers(loader):
         if callable(tell := getattr(sampler, "set_epoch", None)):
             tell(fit.epoch_progress.current.processed)  # it would, once the iterator is there
@@ -78,15 +86,24 @@ def _hand_over(trainer: Any) -> None:
         rng.put_back(torch, [], after)
 
 
+def _iterator(fetcher: Any) -> Any:
+    """Of the loader itself; None: it has made none."""
+    made = getattr(getattr(fetcher.combined_loader, "_iterator", None), "iterators", None)
+    return made[0] if made else None
+
+
 def _objects(trainer: Any) -> Dict[str, Any]:
     found: Dict[str, Any] = {"model": trainer.lightning_module, "progress": Progress(trainer)}
-    schedules = [each.scheduler for each in trainer.lr_scheduler_configs]
-    for name, things in (("optimizer", trainer.optimizers), ("scheduler", schedules)):
+    for name, things in (("optimizer", trainer.optimizers), ("scheduler", _schedules(trainer))):
         found.update({f"{name}{at or ''}": thing for at, thing in enumerate(things)})
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is not None:
         found["scaler"] = scaler
     return found
+
+
+def _schedules(trainer: Any) -> List[Any]:
+    return [each.scheduler for each in trainer.lr_scheduler_configs]
 
 
 class Progress:
@@ -95,16 +112,23 @@ class Progress:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._loaded = False
+        self._schedules = _schedules(trainer)
 
     def state_dict(self) -> Dict[str, Any]:
         trainer = self._trainer
+        if any(a is not b for a, b in zip_longest(self._schedules, _schedules(trainer))):
+            raise PackError(
+                "a callback has changed the learning rate schedules since they were handed over "
+                "(StochasticWeightAveraging does): a new process would go on with those before"
+            )
         data = trainer.datamodule.state_dict() if trainer.datamodule is not None else {}
+        callbacks = {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())}
         return {
             "loops": trainer.fit_loop.state_dict(),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
-            "callbacks": {each.state_key: kept for each in self._callbacks() if (kept := each.state_dict())},
+            "callbacks": callbacks,
             "data": data,
-            "own": self._own(),
+            **self._own(callbacks),
         }
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
@@ -115,20 +139,42 @@ class Progress:
             return
         self._loaded = True
         trainer.fit_loop.load_state_dict(copy.deepcopy(saved["loops"]))
-        for each in self._callbacks():
-            if each.state_key in saved["callbacks"]:
-                each.load_state_dict(copy.deepcopy(saved["callbacks"][each.state_key]))
         if trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(saved["data"])
-        module = trainer.lightning_module
-        module.on_load_checkpoint({"state_dict": module.state_dict(), **copy.deepcopy(saved["own"])})
+        module, kept = trainer.lightning_module, copy.deepcopy(saved["callbacks"])
+        given = {**self._given(kept), **copy.deepcopy(saved["own"])}
+        given.update({name: module.state_dict() for name in saved.get("weights", ())})
+        module.on_load_checkpoint(given)
+        for each in self._callbacks():
+            each.on_load_checkpoint(trainer, module, given)
+        for each in self._callbacks():
+            if each.state_key in kept:
+                each.load_state_dict(kept[each.state_key])
 
     def _callbacks(self) -> List[Any]:
         return list(self._trainer.callbacks)
 
-    def _own(self) -> Dict[str, Any]:
-        """What the module's hook adds."""
+    def _given(self, callbacks: Dict[str, Any]) -> Dict[str, Any]:
+        """What hooks find in a checkpoint of its own, but for what is handed over beside it."""
+        trainer = self._trainer
+        return {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": dict(trainer.lightning_module.state_dict()),
+            "callbacks": callbacks,
+        }
+
+    def _own(self, callbacks: Dict[str, Any]) -> Dict[str, Any]:
+        """What the hooks of callbacks and of the module add, or put in the place of what they find, as an average of weights in that of the module's. The module's own are saved already."""
         module = self._trainer.lightning_module
-        given: Dict[str, Any] = {"state_dict": dict(module.state_dict())}
+        given = self._given(callbacks)
+        found = dict(given)
+        for each in self._callbacks():
+            each.on_save_checkpoint(self._trainer, module, given)
         module.on_save_checkpoint(given)
-        return {name: value for name, value in given.items() if name != "state_dict"}
+        own = {name: value for name, value in given.items() if found.get(name) is not value}
+        weights = [name for name, value in own.items() if value is found["state_dict"]]
+        return {
+            "own": {name: value for name, value in own.items() if name not in weights},
+            "weights": weights,
+        }

@@ -19,6 +19,16 @@ from hs_job import rng, wrapped
 from hs_job.aloud import say
 
 
+class Made:
+    """What an iterator is about to be made with."""
+
+    def __init__(self, loader: Any) -> None:
+        self.reused = (
+            getattr(loader, "_iterator", None) is not None
+        )  # persistent workers: it is set back, not made anew
+        self.dice = rng.capture(sys.modules.get("torch"), rng.generators(loader))
+
+
 class Trained:
     """Of a DataLoader: whether its batches are trained on."""
 
@@ -39,8 +49,9 @@ class Data(Trained):
         self._epoch = -1  # of the newest iterator
         self._made: Dict[str, Any] = {}
         self._begun: Optional[Dict[str, Any]] = None
-        self._reused = False  # persistent workers: the iterator is set back, not made anew
+        self._reused = False
         self._goal: Optional[Dict[str, Any]] = None
+        self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
         self._own_dice = True
         self._gradients = False  # it has been gone through with gradients enabled
@@ -92,7 +103,7 @@ class Data(Trained):
     def trained(self, iterator: Any) -> int:
         """Batches of this epoch, where the next one is asked for and an optimizer has stepped since the last one came."""
         fetched: int = iterator._num_yielded
-        return max(0, fetched - self.ahead)
+        return max(self._gone_on_after, fetched - self.ahead)  # of what was skipped none is in hand
 
     def is_asked(self) -> None:
         """A batch is about to be fetched. Workers draw by themselves."""
@@ -119,10 +130,9 @@ class Data(Trained):
         """Stands in for the loader's `__iter__`."""
         goal = self._goal
         if goal is None:
-            self._epoch += 1
-            self._reused = getattr(self.loader, "_iterator", None) is not None
-            self._made = self._dice()
+            made = Made(self.loader)
             iterator = original(self.loader)
+            self._begins_epoch(made)
         elif not self.starts_at_epoch and self._passed_by < goal["epoch"]:
             self._passed_by += 1
             return _nothing()
@@ -131,6 +141,20 @@ class Data(Trained):
             iterator = self._make_again(original, fetch, goal)
         iterator.__dict__["_hs_trained"] = self
         return iterator
+
+    def takes_up(self, iterator: Any) -> bool:
+        """One that was made before the loader was handed over is that of its first epoch. False: it is not known how, or a batch of it was fetched."""
+        made: Optional[Made] = iterator.__dict__.get("_hs_made") if iterator is not None else None
+        if made is None or iterator._num_yielded:
+            return False
+        self._begins_epoch(made)
+        iterator.__dict__["_hs_trained"] = self
+        return True
+
+    def _begins_epoch(self, made: Made) -> None:
+        self._epoch += 1
+        self._gone_on_after = 0
+        self._made, self._reused = made.dice, made.reused
 
     def begins(self) -> None:
         """The newest iterator is asked for its first batch. The script may have drawn numbers since it was made."""
@@ -159,7 +183,8 @@ class Data(Trained):
             rng.put_back(torch, [], ours)
         elif self._begun is not None:
             rng.put_back(torch, self.generators, self._begun)
-        self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
+        self._gone_on_after = self._batches(goal["fetched"], goal["stride"])
+        self._skip(iterator, self._gone_on_after, fetch)
         return iterator
 
     def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:

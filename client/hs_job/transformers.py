@@ -63,6 +63,7 @@ def attach(trainer: Any) -> None:
             with open(os.path.join(folder, STATE), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123
                 file.write(content["objects"]["progress"]["state"])
             trainer._load_from_checkpoint = _nothing
+            _begins_at(trainer, content["data"])
             _position_is_the_loaders()
             return train(folder, *args, **kwargs)
 
@@ -78,6 +79,19 @@ def _fsdp(trainer: Any) -> int:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Weights are put back by `hs_job.state`."""
+
+
+def _begins_at(trainer: Any, data: Dict[str, Any]) -> None:
+    """Of a loader that has no length it takes all steps for one epoch, and would tell the data that it begins the first one again."""
+    begins = getattr(trainer, "_init_training_state", None)
+    if data["batches"] or begins is None:  # before transformers 5 its loop works that out by itself
+        return
+
+    def at(*args: Any, **kwargs: Any) -> Any:
+        begins(*args, **kwargs)
+        return data["epoch"], data["fetched"]
+
+    trainer._init_training_state = at
 
 
 def _position_is_the_loaders() -> None:

@@ -339,6 +339,28 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         assert told in sent.err
 
 
+@pytest.mark.parametrize("line", ["--mem=0", "--time=0", "-t UNLIMITED"])
+def test_where_slurm_has_no_limit_there_is_none(sent, tmp_path, line):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {line}\ntrue\n")
+    (spec,) = sent("job.sh")
+    assert (spec.memory_bytes, spec.max_duration_s) == (0, 0)
+
+
+def test_a_script_that_reads_what_slurm_sets_is_told_what_is_set_here(sent, tmp_path):
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\n"
+        "# of SLURM_NTASKS\n"
+        "export SLURM_LOCALID=0\n"
+        'python train.py --seed "$SLURM_ARRAY_TASK_ID" --rank $SLURM_LOCALID\n'
+        "cd ${SLURM_ARRAY_TASK_ID} && echo $SLURM_JOB_NODELIST\n"
+    )
+    sent("job.sh")
+    assert [line.partition("job.sh:")[2] for line in sent.err.splitlines()] == [
+        "4: SLURM_ARRAY_TASK_ID: not set here; HS_ARRAY_TASK_ID is",
+        "5: SLURM_JOB_NODELIST: not set here",
+    ]
+
+
 def test_who_asks_for_gpus_of_its_own_is_told_under_which_policies_it_may_share_them(sent, tmp_path):
     (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --exclusive\ntrue\n")
     sent("job.sh")

@@ -1,6 +1,9 @@
 """A job of the tests suspended, and moved to a new process."""
 
+import subprocess
+
 from job_stub import StubAgent
+from warm import Forked
 
 from hs_core.events.host import JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
@@ -33,10 +36,17 @@ def slow_down(agent: StubAgent, pace_s: float) -> None:
     agent.start()
 
 
-def move(agent: StubAgent, argv: tuple[str, ...], at_step: int, *, looks_first: bool = False) -> str:
+def move(
+    agent: StubAgent,
+    argv: tuple[str, ...],
+    at_step: int,
+    *,
+    looks_first: bool = False,
+    times: int = 1,
+) -> str:
     """Runs up to a step, takes the job to disk, restores it in a new process under a new agent. Its whole output.
 
-    `looks_first`: it is ready where it fetches other batches before it trains.
+    `looks_first`: it is ready where it fetches other batches before it trains. `times`: from where it is restored it is taken away again, before it has trained.
     """
     slow_down(agent, 0.03)
     job = agent.run(*argv)
@@ -51,12 +61,16 @@ def move(agent: StubAgent, argv: tuple[str, ...], at_step: int, *, looks_first: 
     agent.suspend(Tier.CHECKPOINT)
     held = agent.wait(JobHeld, since)
     assert held.tier is Tier.CHECKPOINT
-    rest, errors = job.communicate()
-    assert (job.returncode, errors) == (75, "")
-    agent.kill()
-    agent.start()
-    since = agent.seen()
-    job = agent.run(*argv, env={"HS_RESTORE": str(held.generation)})
+    for _ in range(times - 1):
+        output += _left(job)
+        job, since = _taken_up(agent, argv, held)
+        assert agent.wait(JobReady, since).step == held.step
+        agent.suspend(Tier.CHECKPOINT)
+        again = agent.wait(JobHeld, since)
+        assert (again.tier, again.step) == (Tier.CHECKPOINT, held.step)
+        held = again
+    rest = _left(job)
+    job, since = _taken_up(agent, argv, held)
     ready = let_go(agent, since)
     assert ready.step == (0 if looks_first else held.step)
     restored = agent.wait(JobRestored, since)
@@ -64,3 +78,18 @@ def move(agent: StubAgent, argv: tuple[str, ...], at_step: int, *, looks_first: 
     end, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
     return output + rest + end
+
+
+def _left(job: subprocess.Popen[str] | Forked) -> str:
+    rest, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    return rest
+
+
+def _taken_up(
+    agent: StubAgent, argv: tuple[str, ...], held: JobHeld
+) -> tuple[subprocess.Popen[str] | Forked, int]:
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    return agent.run(*argv, env={"HS_RESTORE": str(held.generation)}), since

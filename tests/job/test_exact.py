@@ -427,10 +427,33 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss!r}", flush=True)
 """
 
+LEARNS_LATER = """
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+model.weight = model[0].weight
+model[0].requires_grad_(False)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 5):
+    if epoch == 1:
+        model[0].requires_grad_(True)
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+    if epoch == 1:
+        model.eval()  # and forgets that it is
+"""
+
 
 @pytest.mark.parametrize(
     ("body", "at_step"),
     [
+        pytest.param(
+            LEARNS_LATER, 12, id="whose parts learn, and are in training mode, from an epoch on or until one"
+        ),
         pytest.param(OF_NO_LENGTH, 7, id="whose sampler says in its own way that it knows no length"),
         pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
         pytest.param(

@@ -1,13 +1,14 @@
 """Scripts of all kinds, and what goes wrong around them."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
-from moving import suspend_and_resume
+from moving import slow_down, suspend_and_resume
 from warm import Forked, Warm
 
 from hs_core.events.host import (
@@ -386,6 +387,44 @@ def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_
     since = agent.seen()
     agent.checkpoint()
     assert "odd['f'] is a builtins.builtin_function_or_method" in agent.wait(CheckpointFailed, since).why
+    assert not agent.wait(JobCapable, since).can_checkpoint
+    suspend_and_resume(agent, Tier.HOLD)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+
+
+GROWS = """
+import torch, hs_job
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hs_job.state(model=model, optimizer=optimizer)
+for step in range(state.step, 400):
+    if step == 200:
+        {grow}
+    model(torch.ones(2)).sum().backward(); optimizer.step(); hs_job.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("grow", "why"),
+    [
+        ("model.append(torch.nn.Linear(2, 2))", r"model has other parameters than before \(4, and 2 when"),
+        ("optimizer.add_param_group({'params': [torch.ones(1)]})", r"optimizer .* \(3 in 2 groups, and 2 in 1 group when"),
+    ],
+)  # fmt: skip
+def test_a_job_that_has_grown_since_it_handed_over_is_held_and_not_saved(
+    agent: StubAgent, grow: str, why: str
+) -> None:
+    """A new process would build what there was at first, and fail where it loads more."""
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, GROWS.format(grow=grow)))
+    agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
+    agent.checkpoint()
+    agent.wait(JobCheckpointed)
+    agent.wait(JobProgressed, where=lambda event: event.step > 201)
+    since = agent.seen()
+    agent.checkpoint()
+    assert re.search(why, agent.wait(CheckpointFailed, since).why)
     assert not agent.wait(JobCapable, since).can_checkpoint
     suspend_and_resume(agent, Tier.HOLD)
     _, errors = job.communicate()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
-from moving import let_go, lines, move
+from moving import let_go, lines, move, slow_down
 from warm import Warm
+
+from hs_core.events.host import CheckpointFailed, JobCapable
 
 SCRIPT = str(Path(__file__).parent / "trainers.py")
 
@@ -46,12 +48,18 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("transformers",), 15),
         (("transformers", "adds-up"), 8),
         (("transformers", "worker"), 11),
+        (("transformers", "stream"), 15),
+        (("transformers", "worker", "persistent"), 15),
         (("lightning",), 15),
         (("lightning", "adds-up"), 8),
         (("lightning", "worker"), 11),
         (("lightning", "stream"), 15),
         (("lightning", "seeded"), 15),
         (("lightning", "tries"), 15),
+        (("lightning", "averages"), 15),
+        (("lightning", "own"), 15),
+        (("lightning", "own", "asks", "worker"), 15),
+        (("lightning", "persistent", "worker"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
@@ -61,6 +69,43 @@ def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     """Lightning tries its validation out before it trains, and learning rates where it is told to."""
     moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] == "lightning"))
     assert moved == alone(libraries, SCRIPT, *how)
+
+
+@pytest.mark.parametrize(
+    ("how", "at_step"),
+    [
+        (("accelerate",), 15),
+        (("accelerate", "adds-up", "worker"), 8),
+        (("accelerate", "stream"), 15),
+        (("transformers",), 15),
+        (("transformers", "adds-up", "worker"), 8),
+        (("transformers", "persistent", "worker"), 15),
+        (("lightning", "untried"), 15),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_job_that_is_moved_again_before_it_has_trained_is_moved_bit_for_bit(
+    agent: StubAgent, libraries: Warm, how: tuple[str, ...], at_step: int
+) -> None:
+    """The batch that these loaders fetch ahead is yet to be fetched again when it is saved."""
+    assert lines(move(agent, (SCRIPT, *how), at_step, times=3)) == alone(libraries, SCRIPT, *how)
+
+
+def test_a_job_whose_callback_has_changed_its_schedules_is_held_and_not_saved(agent: StubAgent) -> None:
+    """Lightning's own checkpoints go on with those before, too, until the epoch ends."""
+    slow_down(agent, 0.1)
+    job = agent.run(SCRIPT, "lightning", "swaps", "untried")
+    let_go(agent)
+    assert job.stdout is not None
+    for line in job.stdout:
+        if line.startswith("0:13 "):
+            break
+    since = agent.seen()
+    agent.checkpoint()
+    assert "a callback has changed the learning rate schedules" in agent.wait(CheckpointFailed, since).why
+    assert not agent.wait(JobCapable, since).can_checkpoint
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
 
 
 @pytest.mark.parametrize(

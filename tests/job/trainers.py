@@ -35,22 +35,28 @@ class Noisy(Dataset):
 
     def __init__(self) -> None:
         self.x = torch.randn(88, 6, generator=torch.Generator().manual_seed(5))
+        self.noise = 0.0 if "persistent" in MORE else 0.01
         self.y = (self.x.sum(1) > 0).long()
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"x": self.x[i] + 0.01 * torch.randn(6) + 0.01 * random.random(), "labels": self.y[i]}
+        return {"x": self.x[i] + self.noise * (torch.randn(6) + random.random()), "labels": self.y[i]}
 
 
 class Stream(IterableDataset):
     """Nobody knows how long."""
 
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def __iter__(self):
         data = Noisy()
         for i in range(len(data)):
-            yield data[i]
+            yield data[(i + 7 * self.epoch) % len(data)]
 
 
 class Net(nn.Module):
@@ -67,6 +73,10 @@ class Net(nn.Module):
 
 def data(**more: object) -> DataLoader:
     stream = "stream" in MORE
+    if "own" in MORE:
+        more["generator"] = torch.Generator().manual_seed(9)
+    if "persistent" in MORE:
+        more["persistent_workers"] = True
     return DataLoader(
         Stream() if stream else Noisy(), batch_size=8, shuffle=not stream, num_workers=WORKERS, **more
     )
@@ -110,9 +120,10 @@ def with_transformers(net: Net) -> object:
         args=transformers.TrainingArguments(
             output_dir="out", num_train_epochs=EPOCHS, per_device_train_batch_size=8, learning_rate=0.01,
             gradient_accumulation_steps=PARTS, logging_steps=4, eval_strategy="epoch", save_strategy="no",
-            report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, dataloader_num_workers=WORKERS,
+            max_steps=EPOCHS * 11 if "stream" in MORE else -1, report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, dataloader_num_workers=WORKERS,
+            dataloader_persistent_workers="persistent" in MORE,
         ),
-        train_dataset=Noisy(),
+        train_dataset=Stream() if "stream" in MORE else Noisy(),
         eval_dataset=Noisy(),
         callbacks=[Tells()],
     )  # fmt: skip
@@ -127,7 +138,12 @@ def with_transformers(net: Net) -> object:
 
 def with_lightning(net: Net) -> object:
     import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
+    from lightning.pytorch.callbacks import (
+        EarlyStopping,
+        EMAWeightAveraging,
+        LearningRateFinder,
+        StochasticWeightAveraging,
+    )
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -146,13 +162,22 @@ def with_lightning(net: Net) -> object:
 
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+            if "asks" in MORE and self.trainer.estimated_stepping_batches > 1:
+                random.random(), torch.rand(())
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
     stops = EarlyStopping("worth", patience=5)
-    tries = LearningRateFinder(num_training_steps=4, early_stop_threshold=None)
+    callbacks = [stops]
+    if "tries" in MORE:
+        callbacks.insert(0, LearningRateFinder(num_training_steps=4, early_stop_threshold=None))
+    if "averages" in MORE:
+        callbacks.append(EMAWeightAveraging(decay=0.9))
+    if "swaps" in MORE:
+        callbacks.append(StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1))
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=[tries, stops] if "tries" in MORE else [stops],
+        enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=callbacks,
+        num_sanity_val_steps=0 if "untried" in MORE else None,
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
