@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 import time
+from getpass import getpass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hs_daemon import unheard, version
 from hs_daemon.exits import EXIT_CODES
 from hs_daemon.extras import not_installed
 from hs_daemon.notify import give_up
+
+TYPED, MOST_TOKEN = "-", 1000  # characters
 
 config_option = click.option(
     "--config",
@@ -87,7 +90,11 @@ def doctor(context: click.Context, config_file: Path | None) -> None:
 
 @cli.command()
 @click.option("--controller", required=True, metavar="HOST:PORT", help="Where the controller listens.")
-@click.option("--token", required=True, help="From `hsctl node enroll`; works once.")
+@click.option(
+    "--token",
+    required=True,
+    help="From `hsctl node enroll`; works once. With - it is read from standard input: whoever has an account on this host sees what commands are given.",
+)
 @click.option("--ca-sha256", required=True, help="Of the cluster's CA, from `hsctl node enroll`.")
 @click.option(
     "--name",
@@ -127,13 +134,22 @@ def join(
         place = identity.Place(name=socket.gethostname(), folder=folder.absolute())
     made = identity.join(
         controller=controller,
-        token=token,
+        token=_token(token),
         ca_sha256=ca_sha256,
         name=name or place.name,
         folder=place.folder,
         replace=replace,
     )
     click.echo(f"{made.node} has joined: {made.folder}, good until {time.ctime(made.not_after_s)}")
+
+
+def _token(said: str) -> str:
+    if said != TYPED:
+        return said
+    typed = (getpass("token: ") if sys.stdin.isatty() else sys.stdin.readline(MOST_TOKEN + 1)).strip()
+    if not typed or len(typed) > MOST_TOKEN:
+        raise RefusedError("--token -: a token was expected on standard input, in one line")
+    return typed
 
 
 def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> settings.Config:

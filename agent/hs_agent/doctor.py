@@ -444,7 +444,12 @@ def _controller(config: Config) -> Finding:
         return Finding(WARN, "controller", f"nobody answers at {target}: {error.strerror or error}")
     if config.token_file is not None and not os.access(Path(config.token_file), os.R_OK):
         return Finding(FAIL, "controller", f"{config.token_file} cannot be read (token_file)")
-    why = host_clock.why_not_told(config)
-    if why:
-        return Finding(FAIL, "controller", f"{target} refuses this host: {why}")
+    found = host_clock.why_not_told(config)
+    if found is not None and found.refused:
+        return Finding(FAIL, "controller", f"{target} refuses this host: {found.why}")
+    if found is not None:
+        text = (
+            f"{target} does not answer as this cluster's controller: is it that one's `listen`? ({found.why})"
+        )
+        return Finding(WARN, "controller", text)
     return Finding(OK, "controller", target)

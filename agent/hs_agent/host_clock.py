@@ -17,6 +17,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 STA_UNSYNC = 0x40
 CALLS, CALL_S, ASK_S = 3, 3.0, 5.0
 REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+NO_CONTROLLERS = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}  # answers, if there is one
 
 
 class _Timex(ctypes.Structure):
@@ -68,15 +69,21 @@ def against_the_controllers(config: Config) -> Difference | str:
         return str(error)
 
 
-def why_not_told(config: Config) -> str:
-    """Why the controller tells this host no time, as it does any host that is one of its servers; empty: it does, or nobody is there to ask."""
+class NotTold(NamedTuple):
+    why: str
+    refused: bool  # by a controller; else whoever is there is none of this host's cluster, as far as it could be asked
+
+
+def why_not_told(config: Config) -> NotTold | None:
+    """Why the controller tells this host no time, as it does any host that is one of its servers. None: it does, or this host has nothing to show it."""
     try:
         asyncio.run(_compared(config, calls=1))
     except grpc.aio.AioRpcError as error:
-        return (error.details() or error.code().name) if error.code() in REFUSED else ""
+        if error.code() in REFUSED | NO_CONTROLLERS:
+            return NotTold(error.details() or error.code().name, error.code() in REFUSED)
     except (RefusedError, OSError):
-        return ""
-    return ""
+        pass
+    return None
 
 
 async def _compared(config: Config, calls: int = CALLS) -> Difference:

@@ -1,7 +1,7 @@
 """Who this host is to the others: its key, its certificate and the cluster's CA; how it gets them, and keeps them fresh.
 
 TLS 1.3: the controller's door speaks nothing older. gRPC has no switch for it between agents, but takes a list of cipher suites for
-TLS 1.2 alone; given one that needs RSA keys, which nobody has here, TLS 1.2 has nothing left to agree on.
+TLS 1.2 alone; given one that needs RSA keys, which nobody has here, TLS 1.2 has nothing left to agree on. The package sets that list.
 """
 
 import asyncio
@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")  # read when gRPC is loaded
 
 import hs_daemon  # noqa: F401 - before gRPC, whose own lines it stops
 

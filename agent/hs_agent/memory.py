@@ -132,26 +132,31 @@ def _copied_from(state_dir: Path) -> Path | None:
 
 
 class InUseError(RefusedError):
-    """An agent runs with that state."""
+    """An agent runs with that folder."""
 
-    def __init__(self, state_dir: Path, holder: str) -> None:
+    def __init__(self, key: str, folder: Path, holder: str) -> None:
         super().__init__(
-            f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
+            f"{key} {folder} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
             Kind.CONFLICT,
         )
         self.holder = holder
 
 
+def _held(key: str, folder: Path) -> int:
+    """Raises RefusedError: others can change what is in it, or it is another agent's."""
+    why = why_not_ours(folder)
+    if why:
+        raise RefusedError(f"{key}: {folder}: {why}", Kind.CONFLICT)
+    try:
+        return hold(folder)
+    except HeldError as held:
+        raise InUseError(key, folder, held.holder) from None
+
+
 def lock(state_dir: Path) -> int:
     """Held as long as this process lives; the job's shims do not inherit it. Raises RefusedError: it is another's, or a copy of another's."""
     state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-    why = why_not_ours(state_dir)
-    if why:
-        raise RefusedError(f"state_dir: {state_dir}: {why}", Kind.CONFLICT)
-    try:
-        fd = hold(state_dir)
-    except HeldError as held:
-        raise InUseError(state_dir, held.holder) from None
+    fd = _held("state_dir", state_dir)
     original = _copied_from(state_dir)
     if original is not None:
         os.close(fd)
@@ -161,3 +166,8 @@ def lock(state_dir: Path) -> int:
             Kind.CONFLICT,
         )
     return fd
+
+
+def lock_sockets(run_dir: Path, state_dir: Path) -> int | None:
+    """As `lock`: of a job over several servers two agents would name its socket alike, and all of its ranks would talk to one of them. None: both are one folder."""
+    return None if run_dir.samefile(state_dir) else _held("run_dir", run_dir)

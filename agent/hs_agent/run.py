@@ -26,14 +26,18 @@ log = structlog.get_logger("agent")
 
 async def serve(config: Config) -> int:
     """The exit status."""
+    locks = contextlib.ExitStack()
     with _begun(config):
-        lock = memory.lock(config.state_dir)
+        locks.callback(os.close, memory.lock(config.state_dir))
     devices = open_devices(config)
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     try:
         with _begun(config):
             identity = secure.load(config)
-            agent = Agent(config, devices, groups, identity)
+            agent = Agent(config, devices, groups, identity)  # makes the folder
+            sockets = memory.lock_sockets(config.run_dir, config.state_dir)
+            if sockets is not None:
+                locks.callback(os.close, sockets)
         for warning in agent.warnings:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()
@@ -44,7 +48,7 @@ async def serve(config: Config) -> int:
     finally:
         cgroup.tidy(groups)
         devices.close()
-        os.close(lock)
+        locks.close()
 
 
 @contextlib.contextmanager

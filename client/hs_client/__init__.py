@@ -1,6 +1,12 @@
 """hsctl and the Python API: `from hs_client import Client, Job`."""
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# Read when gRPC is loaded, whichever module does that first. Its own lines are not for people; errors come as exceptions.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# Its own resolver goes by one line of /etc/hosts for a name and by none of /etc/nsswitch.conf: a name would be another machine than to all others.
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 if TYPE_CHECKING:
     from hs_client.api import Client, Submitted

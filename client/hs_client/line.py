@@ -1,16 +1,11 @@
 """One connection to a controller, and what is asked over it: what may be asked again is, and what fails comes as the client's own errors."""
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, TypeVar
-
-os.environ.setdefault(
-    "GRPC_VERBOSITY", "NONE"
-)  # gRPC's own lines are not for people; errors come as exceptions
 
 import grpc
 

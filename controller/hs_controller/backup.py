@@ -22,6 +22,7 @@ from hs_controller.sqlite import (
     RESTORING,
     StoreRefusedError,
     StoreUnavailableError,
+    check_ours,
     check_schema,
     engine,
     locked,
@@ -154,6 +155,7 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreRefusedError(f"state_dir: {folder}: cannot be made: {error.strerror}") from None
+    check_ours(folder)  # no controller would start there
     lock = locked(folder)
     fresh = folder / RESTORING
     try:

@@ -59,6 +59,8 @@ def init(state_dir: Path) -> str:
                 " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
             )
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if why := why_not_ours(state_dir):  # no controller would start there
+            raise PkiError(f"state_dir: {state_dir}: {why}")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         key = ec.generate_private_key(ec.SECP256R1())

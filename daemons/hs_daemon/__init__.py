@@ -8,6 +8,8 @@ from importlib import metadata
 
 # Read when gRPC is loaded. Its own lines (one a connection that is no TLS) are neither JSON nor have a level; what fails comes as exceptions.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# Its own resolver goes by one line of /etc/hosts for a name and by none of /etc/nsswitch.conf: a name would be another machine than to all others.
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 
 @cache

@@ -143,6 +143,7 @@ def main(argv: Sequence[str]) -> int:
     up(state, options.quantum_s)
     try:
         os.environ["HS_STATE"] = str(state)
+        os.environ.pop("HS_CONTROLLER", None)  # somebody's cluster, which would be asked before this one
         with Client() as client:
             submit(client)
             console.print("12 jobs submitted by A, B and C; each line below is one user")

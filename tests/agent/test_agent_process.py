@@ -28,6 +28,26 @@ def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_fo
     assert "Traceback" not in second.stderr
 
 
+def test_a_second_agent_on_the_same_sockets_is_refused(daemon, controller, wait_for) -> None:
+    """It forgot `run_dir`: of a job over both all ranks would talk to one of them."""
+    daemon.start()
+    wait_for(lambda: controller.hellos, "a hello")
+    beside = daemon.config.with_name("beside.toml")
+    state_dir = f'state_dir = "{daemon.place}/state'
+    assert state_dir in daemon.config.read_text()
+    beside.write_text(daemon.config.read_text().replace(state_dir, f"{state_dir}-2"))
+    second = subprocess.run(
+        [sys.executable, "-m", "hs_agent", "--config", str(beside)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert f"run_dir {daemon.place}/run belongs to another agent" in second.stderr
+    assert f"(pid {daemon.process.pid})" in second.stderr
+
+
 def test_the_doctor_of_a_host_whose_agent_runs_has_nothing_against_that(daemon, controller, wait_for) -> None:
     daemon.start()
     wait_for(lambda: controller.hellos, "a hello")

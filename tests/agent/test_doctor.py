@@ -227,7 +227,7 @@ def test_the_clock_is_compared_with_the_controllers(
 
 @pytest.mark.parametrize(
     ("code", "verdict"),
-    [("UNAUTHENTICATED", "fail"), ("PERMISSION_DENIED", "fail"), ("UNAVAILABLE", "ok"), ("OK", "ok")],
+    [("UNAUTHENTICATED", "fail"), ("PERMISSION_DENIED", "fail"), ("UNAVAILABLE", "warn"), ("OK", "ok")],
 )
 def test_a_host_that_the_controller_refuses_is_told_so(settings, controllers_clock, code, verdict) -> None:
     if code != "OK":
@@ -235,6 +235,16 @@ def test_a_host_that_the_controller_refuses_is_told_so(settings, controllers_clo
     found = doctor._controller(settings())
     assert found.verdict == verdict
     assert ("refuses this host: h1 was removed" in found.text) == (verdict == "fail")
+
+
+def test_who_answers_and_is_not_the_controller_is_told_from_it(settings, place) -> None:
+    """Of another port of its, or of another cluster, the agent would say for ever that there is no controller."""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{place}/c.sock")
+        other.listen()
+        found = doctor._controller(settings())
+    assert found.verdict == "warn"
+    assert "does not answer as this cluster's controller: is it that one's `listen`? (" in found.text
 
 
 def test_a_clock_that_nobody_keeps_right_is_a_warning_also_without_a_controller(

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import io
 import socket
 import sys
 import time
@@ -174,6 +175,36 @@ def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
     assert place == identity.Place(
         name=socket.gethostname(), folder=Path("/var/lib/heteroshare/agent/identity")
     )
+
+
+def test_a_token_may_come_on_standard_input_where_nobody_else_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words of a command are seen by every account of the host."""
+    joined: list[object] = []
+
+    def join(**said: object) -> SimpleNamespace:
+        joined.append(said["token"])
+        return SimpleNamespace(node=said["name"], folder=said["folder"], not_after_s=0.0)
+
+    monkeypatch.setattr(identity, "join", join)
+    told: list[str] = []
+    monkeypatch.setattr("hs_daemon.notify.complain", told.append)
+    words = ["join", "--controller", "a:1", "--token", "-", "--ca-sha256", "00"]
+    monkeypatch.setattr("sys.argv", ["hs-agent", *words, "--identity", str(tmp_path / "identity")])
+
+    def run(typed: str) -> int:
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        return int(ended.value.code or 0)
+
+    assert run("hsj_abc\n") == 0
+    assert joined == ["hsj_abc"]
+    for typed in ("", "\n", "x" * 2_000):
+        assert run(typed) == 2
+    assert set(told) == {"hs-agent: --token -: a token was expected on standard input, in one line"}
+    assert joined == ["hsj_abc"]
 
 
 def test_a_host_joins_by_the_name_and_into_the_folder_that_its_configuration_has(

@@ -2,7 +2,11 @@
 
 import datetime as dt
 import json
+import os
+import shutil
 import stat
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +181,38 @@ def test_an_address_without_a_known_ca_is_refused_before_anything_is_sent(call, 
     (tmp_path / "other.pem").write_text(new_ca().pem)
     started = call("--controller", target, "--ca", tmp_path / "other.pem", "info")
     assert started.code == 6, "a certificate of another CA is not talked to"
+
+
+def by_itself(*words: object, before: tuple[object, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """As people run it: gRPC reads what it goes by once, when it is loaded."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith("GRPC_")}
+    argv = [*map(str, before), sys.executable, "-m", "hs_client", *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=own)
+
+
+def test_of_a_certificate_that_is_refused_hsctl_says_one_line_and_grpc_none(listening, tmp_path):
+    (tmp_path / "other.pem").write_text(new_ca().pem)
+    ran = by_itself("--controller", f"127.0.0.1:{listening().port}", "--ca", tmp_path / "other.pem", "info")
+    assert (ran.returncode, ran.stdout) == (6, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("hsctl: no controller answers at ")
+
+
+def test_a_name_is_looked_up_as_every_other_program_does_it(listening, ca, tmp_path):
+    """gRPC's own resolver takes the first line of /etc/hosts with a name, and no other."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.2 gpu-head\n127.0.0.1 gpu-head\n")
+    bind = ["sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', hosts]
+    if shutil.which("unshare") is None or subprocess.run([*alone, *bind, "true"], check=False).returncode:
+        pytest.skip("no namespace of its own for another /etc/hosts")
+    (tmp_path / "ca.pem").write_text(ca.pem)
+    (tmp_path / "token").write_text("mine\n")
+    (tmp_path / "token").chmod(0o600)
+    target = f"gpu-head:{listening().port}"
+    words = ("--controller", target, "--ca", tmp_path / "ca.pem", "--token-file", tmp_path / "token", "info")
+    ran = by_itself(*words, before=(*alone, *bind))
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_plaintext_is_for_loopback_only_and_says_so_in_the_address(call):

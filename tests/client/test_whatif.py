@@ -273,6 +273,8 @@ def test_both_policies_are_simulated_and_what_was_is_said(hsctl, fake, tmp_path)
         ("/proc/kept.yaml", "cannot be written: No such file or directory"),
         ("/dev/zero", "cannot be written: it is no plain file"),
         ("k" * 300, "cannot be written: File name too long"),
+        ("kept.jsonl", "expected a name that ends in .yaml, .yml, .json: hs-sim goes by it"),
+        ("kept.csv", "expected a name that ends in .yaml, .yml, .json: hs-sim goes by it"),
     ],
 )
 def test_where_the_workload_cannot_be_kept_is_said_before_any_job_is_asked_for(

@@ -5,7 +5,9 @@ import contextlib
 import errno
 import os
 import shutil
+import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from hs_controller.config import Config
 from hs_controller.pki import Authority, PkiError
 from hs_core.errors import Kind, RefusedError
 from tests.controller.kit import started
-from tests.controller.secured import CONNECTED, Cluster, Host
+from tests.controller.secured import CONNECTED, Cluster, Host, free_port
 
 
 def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
@@ -36,6 +38,33 @@ def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_
         host.says(CONNECTED, 2)
     assert host.said(CONNECTED) == 2
     assert old.chain_pem != new.chain_pem == (host.identity / "cert.pem").read_bytes()
+
+
+def test_the_port_of_an_agent_that_runs_agrees_on_tls_1_3_and_on_nothing_before_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the program itself, as gRPC reads its list of cipher suites once, when it is first loaded."""
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES", raising=False)  # this process' own, which it would inherit
+    host = Host(cluster, "v17")
+    host.join()
+    port = free_port()
+    with host.config.open("a") as file:
+        file.write(f'peer_listen = "127.0.0.1:{port}"\n')
+
+    def agreed(version: ssl.TLSVersion) -> str | None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = version
+        context.load_cert_chain(host.identity / "cert.pem", host.identity / "key.pem")
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(("127.0.0.1", port), 5) as plain, context.wrap_socket(plain) as secure:
+            return secure.version()
+
+    with host.running():
+        host.says(CONNECTED)
+        assert agreed(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises(ssl.SSLError):
+            agreed(ssl.TLSVersion.TLSv1_2)
 
 
 def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:

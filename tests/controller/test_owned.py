@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
+from hs_controller import backup
 from hs_controller.callers import secret
 from hs_controller.journal import Journal
 from hs_controller.pki import Authority, init
@@ -80,3 +81,22 @@ def test_a_key_that_others_can_read_is_not_used(state: Path, name: str) -> None:
     (state / "pki" / name).chmod(0o640)
     with pytest.raises(Exception, match=f"{name}: can be read by others; chmod 600 it"):
         Authority.load(state)
+
+
+def test_neither_a_ca_nor_a_backup_is_put_where_others_can_change_it(state: Path, tmp_path: Path) -> None:
+    """The controller would not start there, and what is in them is not for others."""
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with backup.take(state) as copy:
+        (tmp_path / "copy.db").write_bytes(b"".join(chunk.data for chunk in copy.chunks()))
+    for put in (
+        lambda: init(open_to_all),
+        lambda: backup.restore(open_to_all, tmp_path / "copy.db", force=False),
+    ):
+        with pytest.raises(Exception, match=rf"{open_to_all}: others can change what is in it"):
+            put()
+        assert not list(open_to_all.iterdir())
+    open_to_all.chmod(0o700)
+    init(open_to_all)
+    assert backup.restore(open_to_all, tmp_path / "copy.db", force=False) == (0, None)

@@ -149,13 +149,15 @@ class Cluster:
     def __init__(self, state: Path, *flags: str) -> None:
         self.state = state
         self.flags = flags
-        self.environment = {**os.environ, "HS_STATE": str(state), "OMP_NUM_THREADS": "1"}
+        # Nothing of HeteroShare's own: an `HS_CONTROLLER` there is somebody's cluster.
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+        self.environment = kept | {"HS_STATE": str(state), "OMP_NUM_THREADS": "1"}
 
     def hsctl(self, *words: str, code: int | None = 0) -> Ran:
         """As typed in the folder beside the state, but in this process: an interpreter's start is not what is tested."""
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
         with ExitStack() as stack:
-            stack.enter_context(patch.dict(os.environ, self.environment))
+            stack.enter_context(patch.dict(os.environ, self.environment, clear=True))
             stack.enter_context(chdir(self.state.parent))
             stack.enter_context(redirect_stdout(streams[0]))
             stack.enter_context(redirect_stderr(streams[1]))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.figure4 import demo
+from hs_client import address
 from tests.e2e.harness import Cluster, until
 
 
@@ -163,3 +165,23 @@ def test_a_job_runs_as_the_account_its_user_is_mapped_to(cluster: Cluster) -> No
     assert lines[lines.index("NoNewPrivs:") :][:2] == ["NoNewPrivs:", "1"]
     assert int(lines[lines.index("CapEff:") + 1], 16) == 0
     assert int(lines[lines.index("CapBnd:") + 1], 16) == 0
+
+
+def test_neither_these_tests_nor_the_demo_ask_a_cluster_that_the_environment_names(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is somebody's, and jobs and users would be made there."""
+    monkeypatch.setenv("HS_CONTROLLER", "unix:/somebody/elses.sock")
+    again = Cluster(cluster.state)
+    assert again.json("info")["controller"] == f"unix:{again.socket()}"
+    assert again.process("info").returncode == 0
+
+    def client() -> None:
+        raise RuntimeError(address.resolve().origin)
+
+    monkeypatch.setenv("HS_STATE", "put back at the end")
+    for name, instead in {"up": lambda *_: None, "hsctl": lambda *_: None, "Client": client}.items():
+        monkeypatch.setattr(demo, name, instead)
+    with pytest.raises(RuntimeError) as asked:
+        demo.main(["--out", str(tmp_path / "out")])
+    assert "HS_CONTROLLER" not in str(asked.value)

@@ -185,3 +185,16 @@ def test_a_server_that_does_not_know_one_account_is_given_the_jobs_of_others_at_
     here.do("submit bob second gpus=1 steps=100000")
     here.do("tick")
     assert homes(here)[2] == "n1"
+
+
+def test_of_an_account_that_no_job_asks_for_any_more_nothing_is_said_and_of_the_next_one_again() -> None:
+    """No start would ever end it: the warning, and the alert, would stay for good."""
+    here = world("fifo", "host n1 V100:4\nuser ann\nsubmit ann first gpus=2 steps=100000\n@1\ntick")
+    Servers(here, without=(N1, "ann")).report()
+    assert "there is no account 'ann'" in here.machine.cannot_start(N1)
+    here.do("cancel ann 1")
+    here.do("report n1 1:0=exited why=cancelled")
+    assert here.machine.job(JobId(1)).state.ended
+    assert here.machine.cannot_start(N1) == ""
+    here.do("submit ann second gpus=2 steps=100000")
+    assert "there is no account 'ann'" in here.machine.cannot_start(N1)

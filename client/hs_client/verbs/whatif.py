@@ -18,6 +18,7 @@ from hs_client.replay import Past, past
 from hs_client.verbs.common import connected, json_option, out, span, warn
 
 _SIMULATOR_NEEDS = ("numpy", "scipy", "ortools")
+KEPT_AS = (".yaml", ".yml", ".json")
 
 
 @click.command()
@@ -79,20 +80,26 @@ def simulate(
 
 def _check_keep(file: Path) -> None:
     """Before jobs are asked for one by one, which may take long."""
+    why = ""
     try:
         if file.is_dir():
             why = "it is a folder"
         elif not file.exists():
             with tempfile.TemporaryFile(dir=file.parent):
-                return
+                pass
         elif file.is_file():
             with file.open("r+b"):
-                return
+                pass
         else:
             why = "it is no plain file"
     except OSError as error:
         why = error.strerror or str(error)
-    raise InvalidError(f"--keep {str(file)!r}: cannot be written: {why}")
+    if why:
+        raise InvalidError(f"--keep {str(file)!r}: cannot be written: {why}")
+    if file.suffix not in KEPT_AS:
+        raise InvalidError(
+            f"--keep {str(file)!r}: expected a name that ends in {', '.join(KEPT_AS)}: hs-sim goes by it"
+        )
 
 
 def _past(client: Client, since_s: float) -> Past:

@@ -146,7 +146,12 @@ class Admin(Hosts):
         there = self._book.at(name)
         if name in self._connected and (host.drain is None or there):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"
-            raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
+            todo = (
+                "drain it first"
+                if host.drain is None
+                else "it is being drained, wait until it is empty (hsctl node drain --wait; --deadline ends what cannot leave)"
+            )
+            raise RefusedError(f"server {name!r} is connected and {left}: {todo}", Kind.CONFLICT)
         if name in self._connected and (needing := self.needing(name)):
             raise RefusedError(
                 f"server {name!r} has the only checkpoint of {_which(needing)}: it can be removed once that is fetched, or, "

@@ -47,6 +47,7 @@ class Scenes(Views):
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
+            saves_within_s=self.settings.move_deadline_s if job in self._evictions.saving else 0.0,
             policy_says=self._says_of(job, now_s),
             until_edge=self._until_edge(job),
             round_in_s=self._round_in(job, now_s),

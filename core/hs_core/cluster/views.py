@@ -251,7 +251,10 @@ class Views(Contents):
                 else "it may have others again"
             )
             return f"could not start a job ({self._unable.of_all.why(host)}): {now}"
-        whose = [key for key in self._unable.of_one.all_tried() if key[1] == host]
+        # Of a user who has none left nobody waits for it, and no start would ever end the warning.
+        whose = [
+            key for key in self._unable.of_one.all_tried() if key[1] == host and key[0] in self._book.of_user
+        ]
         if not whose:
             return ""
         users = listed(sorted(user for user, _ in whose))

@@ -6,14 +6,18 @@ from hs_core.model import Job, JobState
 from hs_core.reports import LAUNCH_FAILED, Exit
 
 
-def ending(scene: Scene, what: str) -> Why:
+def ending(scene: Scene, what: str, saves_within_s: float = 0.0) -> Why:
+    """`saves_within_s`: it writes a checkpoint first, which may take so long; 0: it does not."""
     if away := scene.away or scene.without:
         return Why(
             reason=Reason.HOST_AWAY,
             text=f"it {what}, but its server {', '.join(away)} is not connected",
             next_step="it ends when the server is back",
         )
-    return Why(reason=Reason.ENDING, text=f"it {what}", next_step="its GPUs are free in a few seconds")
+    step = "its GPUs are free in a few seconds"
+    if saves_within_s:
+        step = f"it writes a checkpoint first, for which it has {saves_within_s:g} s from then on"
+    return Why(reason=Reason.ENDING, text=f"it {what}", next_step=step)
 
 
 def explain_end(job: Job) -> Why:

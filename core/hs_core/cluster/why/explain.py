@@ -52,7 +52,11 @@ def _of_live(scene: Scene) -> Why:
     if job.report is not None and job.report.phase is Phase.KILLING:
         return ending(scene, "is being ended")
     if scene.evicted:
-        return ending(scene, f"is being ended: {at(job)} was to be empty by now; it is queued again")
+        return ending(
+            scene,
+            f"is being ended: {at(job)} was to be empty by now; it is queued again",
+            scene.saves_within_s,
+        )
     if job.state is JobState.RUNNING:
         return runs(scene)
     return _on_its_host(scene)

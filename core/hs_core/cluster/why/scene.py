@@ -29,7 +29,10 @@ class Scene:
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     unsaved: str  # why it could not leave when it was last to move; empty: it could, or was not asked
-    evicted: bool  # its server was to be empty by now
+    evicted: bool  # its server was to be empty by now …
+    saves_within_s: (
+        float  # … and it writes a checkpoint before it is ended, which may take so long; 0: it does not
+    )
     policy_says: str
     until_edge: str  # and, within a round, what keeps it from GPUs until its end; empty: nothing
     round_in_s: float  # until the next one, as nothing but the policy keeps it from a turn; -1: something else does, or there are none
