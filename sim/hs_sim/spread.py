@@ -65,13 +65,14 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
         return
     others = set(active_children())
     with pool_of(workers) as pool:
-        place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
         try:
+            place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
             for future in as_completed(place):
                 yield place[future], future.result()
         except BaseException:  # interrupted, or one has failed: nobody waits for the rest
             for child in set(active_children()) - others:
                 child.terminate()
+            _hang_up(pool)
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -83,6 +84,14 @@ def pool_of(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
     )
+
+
+def _hang_up(pool: ProcessPoolExecutor) -> None:
+    """Its workers are ended. An item that is larger than a pipe holds may be half written: the thread that writes it, for which the pool waits, is told that nobody
+    reads on only once this process does not, either (CPython's gh-94777: newer ones close it themselves).
+    """
+    queue: Any = pool._call_queue  # noqa: SLF001
+    queue._reader.close()  # noqa: SLF001
 
 
 def _end_with_the_one_that_began_it() -> None:

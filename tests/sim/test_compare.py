@@ -354,9 +354,19 @@ def test_who_interrupts_does_not_wait_for_the_runs_under_way() -> None:
     assert time.monotonic() - began_s < 20.0
 
 
+def test_who_interrupts_does_not_wait_for_a_workload_that_no_process_is_left_to_read(tmp_path: Path) -> None:
+    """Each is larger than a pipe holds, and both workers have their hands full."""
+    script = tmp_path / "spreading.py"
+    script.write_text(SPREADING.format(items=[(0.0, 1_000_000)] + [(600.0, 1_000_000)] * 5))
+    done = subprocess.run(
+        [sys.executable, script], check=False, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=90.0
+    )
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
 def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "spreading.py"
-    script.write_text(SPREADING)
+    script.write_text(SPREADING.format(items=[(600.0, 1)] * 2))
     began = subprocess.Popen([sys.executable, script], cwd=tmp_path)
     try:
         until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
@@ -378,10 +388,14 @@ SPREADING = """
 import os, pathlib, time
 from hs_sim.spread import spread
 
-def work(seconds):
-    pathlib.Path(f"{os.getpid()}.pid").touch()
+def work(item):
+    seconds, _ = item
+    pathlib.Path(f"{{os.getpid()}}.pid").touch()
     time.sleep(seconds)
 
+def interrupt(at):
+    raise KeyboardInterrupt
+
 if __name__ == "__main__":
-    spread(work, [600.0, 600.0], workers=2)
+    spread(work, [(seconds, bytes(size)) for seconds, size in {items}], workers=2, done=interrupt)
 """
