@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -375,6 +376,12 @@ def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_
         began.wait()
     workers = [Path("/proc", path.stem) for path in tmp_path.glob("*.pid")]
     until(lambda: not any(worker.exists() for worker in workers))
+
+
+def test_a_process_that_is_killed_is_said_to_be_so() -> None:
+    with pytest.raises(RefusedError, match="--workers: one of 2 processes was killed") as caught:
+        spread(os._exit, [9, 9], workers=2)
+    assert caught.value.kind is Kind.UNAVAILABLE
 
 
 def until(holds: Callable[[], bool], at_most_s: float = 90.0) -> None:
