@@ -160,6 +160,7 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fiffo"], "did you mean fifo"),
         (["--policies", "fifo", "--trace", ""], "'--trace': expected a name that is not empty."),
         (["--policies", "fifo", "--json", ""], "'--json': expected a name that is not empty."),
+        (["--policies", "fifo", "--json", "-"], "'--json': '-' names no file here; expected a file's name"),
         (
             ["--policies", "fifo", "--gpu-memory-gib", "1048577"],
             "--gpu-memory-gib: 1048577; expected more than 0, at most 1048576\n",
@@ -211,6 +212,7 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
             "--models: with --like shockwave, which does not go by it",
         ),
         (["run", ""], "expected a name that is not empty."),
+        (["run", "-"], "'-' names no file here; expected a file's name"),
         (["workload", "check", ""], "'PATH': expected a name that is not empty."),
         (["figures", "table2", "--dir", ""], "'--dir': expected a name that is not empty."),
     ],
