@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
@@ -97,7 +97,8 @@ def _hang_up(pool: ProcessPoolExecutor) -> None:
     reads on only once this process does not, either (CPython's gh-94777: newer ones close it themselves).
     """
     inside: Any = pool
-    inside._call_queue._reader.close()  # noqa: SLF001
+    with suppress(OSError):  # closed just now
+        inside._call_queue._reader.close()  # noqa: SLF001
 
 
 def _end_with_the_one_that_began_it() -> None:
