@@ -279,7 +279,8 @@ class JobOutcome:
     arrival_s: float
     started_s: float | None  # first in its turn
     ended_s: float | None  # None: not ended when the run did
-    steps: int
+    steps: int  # all that it has to do
+    steps_done: int  # until it ended, or the run did
     gpu_s: Mapping[str, float]  # by GPU model
     suspends: int = 0
     migrations: int = 0

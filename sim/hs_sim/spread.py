@@ -3,7 +3,8 @@
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
@@ -65,13 +66,19 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
         return
     others = set(active_children())
     with pool_of(workers) as pool:
-        place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
         try:
+            place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
             for future in as_completed(place):
                 yield place[future], future.result()
-        except BaseException:  # interrupted, or one has failed: nobody waits for the rest
+        except BaseException as error:  # interrupted, or one has failed: nobody waits for the rest
             for child in set(active_children()) - others:
                 child.terminate()
+            _hang_up(pool)
+            if isinstance(error, BrokenProcessPool):
+                raise RefusedError(
+                    f"--workers: one of {workers} processes was killed, perhaps for want of memory; expected room for so many runs at once: fewer may do",
+                    Kind.UNAVAILABLE,
+                ) from None
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -83,6 +90,15 @@ def pool_of(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
     )
+
+
+def _hang_up(pool: ProcessPoolExecutor) -> None:
+    """Its workers are ended. An item that is larger than a pipe holds may be half written: the thread that writes it, for which the pool waits, is told that nobody
+    reads on only once this process does not, either (CPython's gh-94777: newer ones close it themselves).
+    """
+    inside: Any = pool
+    with suppress(OSError):  # closed just now
+        inside._call_queue._reader.close()  # noqa: SLF001
 
 
 def _end_with_the_one_that_began_it() -> None:

@@ -13,7 +13,7 @@ from hs_sim.metrics import summarize
 from hs_sim.model import JobOutcome, Result
 
 JOB_COLUMNS = (
-    "id", "user", "gang", "arrival_s", "started_s", "ended_s", "jct_s", "steps", "suspends", "migrations", "restarts", "lost_gpu_s",
+    "id", "user", "gang", "arrival_s", "started_s", "ended_s", "jct_s", "steps", "suspends", "migrations", "restarts", "lost_gpu_s", "steps_done",
 )  # fmt: skip
 
 

@@ -458,6 +458,23 @@ def test_late_jobs_join_the_one_that_they_disturb_least() -> None:
     keeps_within(asked, found)
 
 
+def test_a_random_pair_is_tried_and_parted_at_the_next_allocation_if_it_is_not_worth_it() -> None:
+    """The first two disturb each other so much that turns would be quicker, the others hardly."""
+    beside = np.full((2, 2, 1), 0.9)
+    beside[0, 0] = 0.4
+    asked = Question(
+        speed=np.ones((4, 1)),
+        gang=np.ones(4, int),
+        gpus=np.array([2]),
+        sharing=Sharing(kind=np.array([0, 0, 1, 1]), speed=beside),
+    )
+    drawn = [gandiva(asked, roll(seed)).pairs.tolist() for seed in range(20)]
+    assert [[0, 1], [2, 3]] in drawn
+    then = [gandiva(asked, roll(seed), [(0, 1)]).pairs.tolist() for seed in range(20)]
+    assert any([0, 1] not in pairs for pairs in then)
+    assert all([0, 2] in gandiva(asked, roll(seed), [(2, 0)]).pairs.tolist() for seed in range(20))
+
+
 @given(SEEDS)
 @settings(max_examples=40)
 def test_greedy_allocations_keep_within_the_cluster(seed: int) -> None:
@@ -529,6 +546,35 @@ def test_gavels_own_simulations_come_out_alike(name: str) -> None:
         assert done.mean_jct_s == pytest.approx(jct_s, rel=tolerance), trace
         assert done.makespan_s == pytest.approx(makespan_s, rel=tolerance), trace
         assert max(done.lps) <= 6 or sharing
+
+
+@pytest.mark.skipif(not gavelsim.DATA.is_dir(), reason=f"no data at {gavelsim.DATA}")
+def test_random_packing_comes_out_alike_in_the_mean_of_several_draws() -> None:
+    """Gavel's own run is one throw of its dice."""
+    tables = gavelsim.Tables.read(gavelsim.DATA / "gavel" / "throughputs.json")
+    found = []
+    for seed in range(4):
+        together: set[tuple[int, int]] = set()
+
+        def solve(
+            asked: Question,
+            _: Lives,
+            ids: list[int],
+            seed: int = seed,
+            together: set[tuple[int, int]] = together,
+        ) -> Allocation:
+            at = {job: place for place, job in enumerate(ids)}
+            now = sorted((at[one], at[other]) for one, other in together if one in at and other in at)
+            packed = gandiva(asked, roll(seed, len(ids), ids[-1]), now)
+            together.clear()
+            together.update((ids[one], ids[other]) for one, other in packed.pairs.tolist())
+            return packed
+
+        jobs = gavelsim.read_trace(gavelsim.DATA / "traces" / "gen120_multi_lam300_seed0.trace", tables)
+        found.append(gavelsim.simulate(jobs, tables, (12, 12, 12), solve, sharing=True))
+    assert np.mean([one.mean_jct_s for one in found]) == pytest.approx(20939, rel=0.04)
+    assert np.mean([one.makespan_s for one in found]) == pytest.approx(72712, rel=0.04)
+    assert np.mean([one.utilization for one in found]) == pytest.approx(0.863, abs=0.02)
 
 
 @pytest.mark.skipif(not gavelsim.DATA.is_dir(), reason=f"no data at {gavelsim.DATA}")

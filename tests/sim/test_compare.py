@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -159,6 +160,7 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fiffo"], "did you mean fifo"),
         (["--policies", "fifo", "--trace", ""], "'--trace': expected a name that is not empty."),
         (["--policies", "fifo", "--json", ""], "'--json': expected a name that is not empty."),
+        (["--policies", "fifo", "--json", "-"], "'--json': '-' names no file here; expected a file's name"),
         (
             ["--policies", "fifo", "--gpu-memory-gib", "1048577"],
             "--gpu-memory-gib: 1048577; expected more than 0, at most 1048576\n",
@@ -210,6 +212,7 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
             "--models: with --like shockwave, which does not go by it",
         ),
         (["run", ""], "expected a name that is not empty."),
+        (["run", "-"], "'-' names no file here; expected a file's name"),
         (["workload", "check", ""], "'PATH': expected a name that is not empty."),
         (["figures", "table2", "--dir", ""], "'--dir': expected a name that is not empty."),
     ],
@@ -354,9 +357,19 @@ def test_who_interrupts_does_not_wait_for_the_runs_under_way() -> None:
     assert time.monotonic() - began_s < 20.0
 
 
+def test_who_interrupts_does_not_wait_for_a_workload_that_no_process_is_left_to_read(tmp_path: Path) -> None:
+    """Each is larger than a pipe holds, and both workers have their hands full."""
+    script = tmp_path / "spreading.py"
+    script.write_text(SPREADING.format(items=[(0.0, 1_000_000)] + [(600.0, 1_000_000)] * 5))
+    done = subprocess.run(
+        [sys.executable, script], check=False, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=90.0
+    )
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
 def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "spreading.py"
-    script.write_text(SPREADING)
+    script.write_text(SPREADING.format(items=[(600.0, 1)] * 2))
     began = subprocess.Popen([sys.executable, script], cwd=tmp_path)
     try:
         until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
@@ -365,6 +378,12 @@ def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_
         began.wait()
     workers = [Path("/proc", path.stem) for path in tmp_path.glob("*.pid")]
     until(lambda: not any(worker.exists() for worker in workers))
+
+
+def test_a_process_that_is_killed_is_said_to_be_so() -> None:
+    with pytest.raises(RefusedError, match="--workers: one of 2 processes was killed") as caught:
+        spread(os._exit, [9, 9], workers=2)
+    assert caught.value.kind is Kind.UNAVAILABLE
 
 
 def until(holds: Callable[[], bool], at_most_s: float = 90.0) -> None:
@@ -378,10 +397,14 @@ SPREADING = """
 import os, pathlib, time
 from hs_sim.spread import spread
 
-def work(seconds):
-    pathlib.Path(f"{os.getpid()}.pid").touch()
+def work(item):
+    seconds, _ = item
+    pathlib.Path(f"{{os.getpid()}}.pid").touch()
     time.sleep(seconds)
 
+def interrupt(at):
+    raise KeyboardInterrupt
+
 if __name__ == "__main__":
-    spread(work, [600.0, 600.0], workers=2)
+    spread(work, [(seconds, bytes(size)) for seconds, size in {items}], workers=2, done=interrupt)
 """

@@ -51,6 +51,25 @@ def test_compat_lands_where_gavel_does(
         assert found.mean_jct_s == pytest.approx(jct_s, rel=tolerance)
 
 
+# Gavel's own part of the GPUs in use, on multi, lam300
+USED = {
+    "fifo": 0.744,
+    "gavel-max-min-blind": 0.857,
+    "gavel-max-min": 0.853,
+    "gavel-max-min-packed": 0.849,
+    "gavel-ftf": 0.867,
+    "gavel-max-sum": 0.784,
+    "gavel-makespan": 0.921,
+}
+
+
+@needs_data
+@pytest.mark.parametrize("policy", USED)
+def test_compat_uses_as_many_gpus_as_gavel_does(policy: str) -> None:
+    found = _simulated("gen120_multi_lam300_seed0", policy)
+    assert found.utilization == pytest.approx(USED[policy], abs=0.01)
+
+
 # Shockwave's, 32 V100, rounds of 120 s: its jobs change their batch sizes
 SHOCKWAVE = [
     ("gavel-max-min", 11274.1, 33208),

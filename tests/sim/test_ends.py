@@ -66,7 +66,7 @@ def test_who_has_not_trained_yet_has_not_started() -> None:
     assert summarize(short).starved == 3 - 1
     for until_s in range(60, 600, 5):
         *_, last = run_quanta(replace(asked, until_s=float(until_s))).jobs
-        assert (last.started_s is not None) == (last.steps > 0), until_s
+        assert (last.started_s is not None) == (last.steps_done > 0), until_s
 
 
 def asked_quanta(lengths: list[float], monkeypatch: pytest.MonkeyPatch, evened: int = 10) -> list[Snapshot]:

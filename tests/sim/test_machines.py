@@ -124,6 +124,18 @@ def test_who_is_on_its_way_to_another_server_when_a_sample_is_taken_has_its_step
     assert sum(sample.steps_per_s.get(A, 0.0) for sample in result.samples) == pytest.approx(3_000, rel=0.02)
 
 
+def test_both_depths_say_what_a_job_has_to_do_and_what_of_that_it_has_done_when_the_run_ends():
+    jobs = a_job(1, steps=1_000), a_job(2, steps=100_000), a_job(3, steps=500, arrival_s=5_000.0)
+    asked = an_experiment(*jobs, servers=1, until_s=600.0)
+    said = {"quanta": run_quanta(asked).jobs, "machines": run_machines(asked).jobs}
+    for depth, (ended, going, not_here) in said.items():
+        assert [job.steps for job in said[depth]] == [1_000, 100_000, 500], depth
+        assert [job.ended_s is None for job in said[depth]] == [False, True, True], depth
+        assert (ended.steps_done, not_here.steps_done) == (1_000, 0), depth
+        assert going.steps_done > 1_000, depth
+    assert said["quanta"][1].steps_done == pytest.approx(said["machines"][1].steps_done, rel=0.01)
+
+
 def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
     def spec(job: SimJob):
         return replace(job.spec(), checkpoint_interval_s=20.0)
@@ -133,7 +145,7 @@ def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
     world = World(experiment, faults=plan, specs=spec, watched=True)
     result = world.run()
     (job,) = result.jobs
-    assert job.steps == 1000
+    assert job.steps_done == 1000
     assert job.restarts == 1
     assert 40.0 < sum(job.gpu_s.values()) - 60.0 < 60.0, "it did only the steps since its checkpoint again"
 

@@ -117,7 +117,7 @@ def test_both_depths_agree_on_a_job_that_trains_as_copies(servers: int) -> None:
     assert whole.ended_s == pytest.approx(cheap.ended_s, rel=0.05)
     assert sum(whole.gpu_s.values()) == pytest.approx(sum(cheap.gpu_s.values()), rel=0.05)
     assert whole.ended_s < 1.1 * 900.0 / servers
-    assert (whole.steps, whole.restarts, whole.lost_gpu_s) == (9_000, 0, 0.0)
+    assert (whole.steps_done, whole.restarts, whole.lost_gpu_s) == (9_000, 0, 0.0)
 
 
 @depths
@@ -136,5 +136,5 @@ def test_who_comes_beside_copies_does_not_wait_for_their_round_to_end(
 def test_copies_of_unlike_speed_do_their_parts_once_their_speeds_were_measured() -> None:
     [job] = run_machines(forked(9_000, start_s=5.0)).jobs
     assert job.ended_s is not None
-    assert job.steps == 9_000
+    assert job.steps_done == 9_000
     assert job.ended_s < 0.9 * 900.0, "sooner than on the V100 alone"

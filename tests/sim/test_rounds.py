@@ -89,7 +89,7 @@ def test_a_job_that_ends_before_its_batches_grow_is_as_long_as_any() -> None:
 def test_how_much_of_a_growing_job_is_done_is_said_in_its_first_batches() -> None:
     (job,) = run_quanta(replace(growing(Growth.JUMP), until_s=1_500.0)).jobs
     assert job.ended_s is None
-    assert job.steps == 2_000
+    assert job.steps_done == 2_000
 
 
 def test_as_in_shockwaves_simulator_a_change_is_made_a_round_after_it_was_seen() -> None:

@@ -13,7 +13,7 @@ from hs_sim.writers import scratch_of
 
 
 class FileName(click.Path):
-    """An empty one, as of a variable that a script has not set, would be the folder that we are in."""
+    """An empty one, as of a variable that a script has not set, would be the folder that we are in, and `-`, by which others mean what comes in or goes out, a file of that name."""
 
     def __init__(self, *, folder: bool = False) -> None:
         super().__init__(path_type=Path, file_okay=not folder)
@@ -21,6 +21,8 @@ class FileName(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("expected a name that is not empty.", param, ctx)
+        if value == "-":
+            self.fail("'-' names no file here; expected a file's name (./- is one).", param, ctx)
         return super().convert(value, param, ctx)
 
 

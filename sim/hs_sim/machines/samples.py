@@ -15,7 +15,7 @@ class Samples:
         self.at_s = 0.0  # the last one
         self._gpu_s: dict[tuple[UserName, str], float] = {}  # received until then
         self._steps: dict[UserName, float] = {}  # and done
-        self._done: dict[int, int] = {}  # the same by job
+        self.done: dict[int, int] = {}  # the same by job
         self._shares: Mapping[tuple[UserName, str], Fraction] = {}  # as decided last
         self._shares_from_s = 0.0
         self._entitled_s: dict[tuple[UserName, str], float] = {}  # since the last one
@@ -37,10 +37,10 @@ class Samples:
         took_s = now_s - self.at_s
         self._accrue(now_s)
         received = _received(truth)
-        self._done = _done(truth, gangs, self._done)
+        self.done = _done(truth, gangs, self.done)
         steps: dict[UserName, float] = {}
         for at, job in truth.jobs.items():
-            steps[job.sim.user] = steps.get(job.sim.user, 0.0) + self._done[at]
+            steps[job.sim.user] = steps.get(job.sim.user, 0.0) + self.done[at]
         self.taken.append(
             Sample(
                 at_s=now_s,

@@ -87,10 +87,9 @@ def together(question: Question, one: int, other: int, on: int) -> float:
 
 
 def gandiva(question: Question, dice: Random, together_now: Sequence[tuple[int, int]] = ()) -> Allocation:
-    """Gandiva's packing (OSDI'18) as Gavel has it: shares as if isolated while all fit; else random pairs of equal gangs, which are kept
-    (`together_now`: positions) as long as they are worth it, and equal time for pairs and singles.
+    """Gandiva's packing (OSDI'18) as Gavel has it: shares as if isolated while all fit; else random pairs of equal gangs, and equal time for pairs and singles.
 
-    A pair is worth it if it keeps 1 or more of the speeds alone, summed over all types: a low bar (0.34 on each of three), as in Gavel.
+    What a pair is worth is seen once it was together: those of before (`together_now`: positions) are kept as long as they are worth it, and a new one is whoever is drawn. A pair is worth it if it keeps 1 or more of the speeds alone, summed over all types: a low bar (0.34 on each of three), as in Gavel.
     """
     if question.sharing is None or question.gang.sum() <= question.gpus.sum():
         return isolated(question)
@@ -103,7 +102,7 @@ def gandiva(question: Question, dice: Random, together_now: Sequence[tuple[int, 
         other = waiting.pop(gang, None)
         if other is None:
             waiting[gang] = job
-        elif _worth(question, job, other):
+        else:
             pairs.append((min(job, other), max(job, other)))
     paired = {job for pair in pairs for job in pair}
     units = len(question.gang) - len(pairs)
