@@ -13,16 +13,17 @@ For few jobs on few servers: among many there is always one for which a single m
 """
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b
 from math import fsum, log
 from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.dice import roll
-from hs_core.mechanism.job_weights import Shares
+from hs_core.mechanism.job_weights import Fits, Shares
 from hs_core.mechanism.played import played
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.world import World
+from hs_core.mechanism.world import At, World
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, UserName
 from hs_core.policy import JobFacts
@@ -42,11 +43,14 @@ ROUNDS = 5  # of who lacks something weighing more
 HEAVIER = 4.0  # times as much as its share, or as little, who weighs so
 TURN = 2.0  # times as much as the round before
 LEAST = 1e-3  # tickets per GPU
+STEPS_OF_WEIGHT = 1024  # of a ticket per GPU: so tickets stay simple fractions
+A_LITTLE = Fraction(1, 64)  # of a GPU, of who has no share where it lives
 COARSE = 1.25  # times as fast: so much is another speed
 GAIN = 1.25  # times as much of its class's mini-batches, that a job comes to on GPUs that idle all the time
 
 Homes = tuple[int, ...]  # a server for each job
 Change = tuple[tuple[int, int], ...]  # jobs, and the servers that they go to
+MayUse = tuple[frozenset[int], ...]  # servers, by job; none: it does not move
 Factors = tuple[float, ...]  # of each user's weight
 
 
@@ -59,7 +63,6 @@ class Table(NamedTuple):
     width: tuple[int, ...]
     value: tuple[tuple[float, ...], ...]  # and pool: of all its GPUs, if it always runs
     stays: tuple[bool, ...]  # nothing can suspend it
-    may_use: tuple[frozenset[int], ...]  # servers; none: it does not move
     due: tuple[float, ...]  # by user: what its shares are worth
     weight: tuple[float, ...]  # tickets per GPU
     homes: Homes
@@ -103,12 +106,13 @@ def settle_together(mover: "Mover") -> bool:
     world = mover.world
     if not is_small(world) or mover.done or world.going or world.unable or world.floor.away or mover.spent:
         return False
-    jobs = [job for job in world.jobs if job.id in world.homes]
-    names = sorted(world.hosts)
-    table = _table(mover, jobs, names)
-    if not any(table.may_use):
+    jobs, names = _who_and_where(world)
+    place = {name: at for at, name in enumerate(names)}
+    may_use = tuple([frozenset([place[name] for name in _could_go_to(mover, job)]) for job in jobs])
+    if not any(may_use):
         return False
-    found = _settled(table)
+    table = _table(mover, jobs, names)
+    found = _settled(table, may_use)
     moved = [at for at, home in enumerate(found.homes) if home != table.homes[at]]
     worth_it = found.gain >= WORTH_IT + A_MOVE * sum(jobs[at].started for at in moved)
     if not moved or not worth_it or not mover.affords([jobs[at] for at in moved]):
@@ -125,6 +129,26 @@ def settle_together(mover: "Mover") -> bool:
         same = world.hosts[to].model == world.model(world.homes[job.id])
         mover.move(job, (to,), MoveReason.BALANCE if same else MoveReason.POOL, text)
     return True
+
+
+def fits(mover: "Mover", shares: Shares) -> Fits:
+    """Of jobs that are held: shares, fitted so that everybody weighs as was thought when they changed homes."""
+    world = mover.world
+    jobs, names = _who_and_where(world)
+    table = _table(mover, jobs, names)
+    given, factors = dict(shares), dict[At, Fraction]()
+    for user, weight, factor in zip(_users(jobs), table.weight, _weighed(table).factors, strict=True):
+        per_gpu = Fraction(max(1, round(STEPS_OF_WEIGHT * weight * factor)), STEPS_OF_WEIGHT)
+        for model in world.models:
+            at = user, model
+            if gpus := world.gpus.get(at, 0):
+                share = given.get(at) or A_LITTLE
+                given[at], factors[at] = share, per_gpu * gpus / share
+    return Fits(given, factors)
+
+
+def _who_and_where(world: World) -> tuple[list[JobFacts], list[HostName]]:
+    return [job for job in world.jobs if job.id in world.homes], sorted(world.hosts)
 
 
 def _users(jobs: Sequence[JobFacts]) -> list[UserName]:
@@ -150,7 +174,6 @@ def _table(mover: "Mover", jobs: Sequence[JobFacts], names: Sequence[HostName]) 
         width=tuple([job.gang for job in jobs]),
         value=tuple(value),
         stays=tuple([_stays(world, job) for job in jobs]),
-        may_use=tuple([frozenset([place[name] for name in _could_go_to(mover, job)]) for job in jobs]),
         due=tuple([
             fsum([share * one / gpus for share, one in zip(has, all_, strict=True)])
             for has, all_, gpus in zip(shares, worth, asked, strict=True)
@@ -187,9 +210,8 @@ def _may_take(job: JobFacts, own: str, model: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _settled(table: Table) -> Found:
-    search = _Search(table)
-    start = search.weighed(table.homes, (1.0,) * len(table.due))
+def _settled(table: Table, may_use: MayUse) -> Found:
+    search, start = _Search(table, may_use), _weighed(table)
     best = search.descend(start)
     for sidestep in range(SIDESTEPS):
         if best.squares < WORTH_IT:
@@ -198,6 +220,12 @@ def _settled(table: Table) -> Found:
         if other.squares < best.squares - NEARER:
             best = other
     return Found(best.homes, start.lacks, best.lacks)
+
+
+@lru_cache(maxsize=64)
+def _weighed(table: Table) -> "_Weighed":
+    """Homes as they are."""
+    return _Search(table).weighed(table.homes, (1.0,) * len(table.due))
 
 
 def _squares(lacks: Sequence[float]) -> float:
@@ -217,8 +245,8 @@ class _Weighed(NamedTuple):
 
 
 class _Search:
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: Table, may_use: MayUse = ()) -> None:
+        self._table, self._may_use = table, may_use
 
     def descend(self, now: _Weighed) -> _Weighed:
         for _ in range(STEPS):
@@ -257,9 +285,10 @@ class _Search:
     def _changes(self, homes: Homes) -> Iterator[Change]:
         """One job elsewhere, or two in each other's place."""
         table = self._table
-        movable = [at for at, servers in enumerate(table.may_use) if servers]
+        may_use = self._may_use
+        movable = [at for at, servers in enumerate(may_use) if servers]
         for at in movable:
-            for server in sorted(table.may_use[at]):
+            for server in sorted(may_use[at]):
                 if server != homes[at]:
                     yield ((at, server),)
         alike = [(table.owner[at], table.width[at], table.value[at]) for at in range(len(homes))]
@@ -269,8 +298,8 @@ class _Search:
                 if (
                     here != there
                     and alike[one] != alike[other]
-                    and there in table.may_use[one]
-                    and here in table.may_use[other]
+                    and there in may_use[one]
+                    and here in may_use[other]
                 ):
                     yield (one, there), (other, here)
 

@@ -58,7 +58,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     mover = settle_all(board, speeds, _limits(world, memory), held=held)
     if world.new or mover.done:
         mended, due, levels = _levels(world, shares, traded.entitled, speeds, levels)
-    fits = fitted(world, levels, mended)
+    fits = exchange.fits(mover, mended) if mover.held else fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
     played = _play(world, tickets, memory.get("books", {}))
