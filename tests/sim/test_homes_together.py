@@ -13,6 +13,7 @@ from hs_core.mechanism import exchange
 from hs_core.mechanism.moves import Mover
 from hs_core.model import Migrate
 from hs_core.names import JobId, UserName
+from hs_core.policies import gandiva_fair
 from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -132,22 +133,24 @@ def test_who_comes_ends_the_rest() -> None:
         id=10, user=UserName("dan"), arrival_s=STILL * QUANTUM_S, steps=10**9, job_class="c2", gpus=2,
         state_bytes=1 << 20,
     )  # fmt: skip
-    stillness, seen = exchange.stillness, list[str]()
+    held: dict[int, bool] = {}
+    settle_all = gandiva_fair.settle_all
 
-    def heard(*given: Any) -> str:
-        seen.append(stillness(*given))
-        return seen[-1]
+    def heard(board: Any, speeds: Any, limits: Any, **given: bool) -> Mover:
+        held[board.world.snapshot.quantum] = given["held"]
+        return settle_all(board, speeds, limits, **given)
 
-    workload = asked.workload
     more = replace(
-        workload,
-        jobs=(*workload.jobs, late),
-        tickets={**workload.tickets, UserName("dan"): 100.0},
+        asked.workload,
+        jobs=(*asked.workload.jobs, late),
+        tickets={**asked.workload.tickets, UserName("dan"): 100.0},
     )
-    with patch.object(exchange, "stillness", heard), moves() as told:
+    with patch.object(gandiva_fair, "settle_all", heard):
         run_quanta(replace(asked, workload=more))
-    assert len(set(seen)) == 3, "as they come, all are there, and one more is"
-    assert any(quantum > STILL for quantum, _, _ in told)
+    before = [is_held for quantum, is_held in held.items() if STILL / 2 < quantum < STILL]
+    assert before
+    assert all(before)
+    assert not held[min(quantum for quantum in held if quantum >= STILL)]
 
 
 @pytest.mark.parametrize("migrate", [Migrate.NEVER, Migrate.SAME_TYPE])

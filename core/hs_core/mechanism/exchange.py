@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MOST_JOBS, MOST_SERVERS = 64, 16
 WORTH_IT = 0.004  # less in the squares of what users lack, and so much more for each job that moves: once it costs a start
 A_MOVE = 0.001
+COMES_TO = (
+    0.8  # of what it comes to where it is, at least, who goes to another model and whose user lacks something
+)
 NEARER = 0.0005  # of a step, in the same
 STEPS = 8
 MOST_CHANGES = 160  # that are looked at in a step
@@ -43,6 +46,7 @@ ROUNDS = 5  # of who lacks something weighing more
 HEAVIER = 4.0  # times as much as its share, or as little, who weighs so
 TURN = 2.0  # times as much as the round before
 LEAST = 1e-3  # tickets per GPU
+SLACK = 1e-9
 STEPS_OF_WEIGHT = 1024  # of a ticket per GPU: so tickets stay simple fractions
 A_LITTLE = Fraction(1, 64)  # of a GPU, of who has no share where it lives
 COARSE = 1.25  # times as fast: so much is another speed
@@ -52,6 +56,7 @@ Homes = tuple[int, ...]  # a server for each job
 Change = tuple[tuple[int, int], ...]  # jobs, and the servers that they go to
 MayUse = tuple[frozenset[int], ...]  # servers, by job; none: it does not move
 Factors = tuple[float, ...]  # of each user's weight
+_Has = list[tuple[int, float]]  # jobs of a server, and what each comes to
 
 
 class Table(NamedTuple):
@@ -80,11 +85,9 @@ class Found(NamedTuple):
 
 def stillness(world: World, entitled: Shares, speeds: Speeds) -> str:
     """Of a world in which nothing changes but time, and where jobs live: the same word."""
+    models = world.models if len(world.models) > 1 else ()  # else speeds are all the same to it
     rates = [
-        (
-            kind,
-            [None if (one := speeds.get(kind, model)) is None else _coarsely(one) for model in world.models],
-        )
+        (kind, [None if (one := speeds.get(kind, model)) is None else _coarsely(one) for model in models])
         for kind in sorted({job.job_class for job in world.jobs})
     ]
     servers = [(host.name, host.gpus, host.accepts) for host in world.hosts.values()]
@@ -120,9 +123,9 @@ def settle_together(mover: "Mover") -> bool:
     users = _users(jobs)
     worst = max(range(len(users)), key=lambda user: found.before[user] - found.after[user])
     text = (
-        f"{len(moved)} jobs change homes together: {users[worst]} would lack {found.before[worst]:.0%} of its share"
+        f"{len(moved)} jobs change homes together: {users[worst]} would lack {max(0.0, found.before[worst]):.0%} of its share"
         if len(moved) > 1
-        else f"where it is {users[worst]} would lack {found.before[worst]:.0%} of its share"
+        else f"where it is {users[worst]} would lack {max(0.0, found.before[worst]):.0%} of its share"
     )
     for at in moved:
         job, to = jobs[at], names[found.homes[at]]
@@ -212,12 +215,12 @@ def _may_take(job: JobFacts, own: str, model: str) -> bool:
 @lru_cache(maxsize=64)
 def _settled(table: Table, may_use: MayUse) -> Found:
     search, start = _Search(table, may_use), _weighed(table)
-    best = search.descend(start)
+    best = search.descend(start, start)
     for sidestep in range(SIDESTEPS):
         if best.squares < WORTH_IT:
             break
-        other = search.descend(search.aside(best, sidestep))
-        if other.squares < best.squares - NEARER:
+        other = search.descend(search.aside(best, sidestep), start)
+        if other.squares < best.squares - NEARER and search.is_fair(other, start):
             best = other
     return Found(best.homes, start.lacks, best.lacks)
 
@@ -229,7 +232,7 @@ def _weighed(table: Table) -> "_Weighed":
 
 
 def _squares(lacks: Sequence[float]) -> float:
-    return fsum([lack * lack for lack in lacks])
+    return fsum([lack * lack for lack in lacks if lack > 0])
 
 
 class _Weighed(NamedTuple):
@@ -237,7 +240,8 @@ class _Weighed(NamedTuple):
 
     homes: Homes
     factors: Factors
-    lacks: Sequence[float]  # of each user, as a part of what is due to it
+    comes_to: Sequence[float]  # each job
+    lacks: Sequence[float]  # each user, as a part of what is due to it; negative: it has more
 
     @property
     def squares(self) -> float:
@@ -248,9 +252,9 @@ class _Search:
     def __init__(self, table: Table, may_use: MayUse = ()) -> None:
         self._table, self._may_use = table, may_use
 
-    def descend(self, now: _Weighed) -> _Weighed:
+    def descend(self, now: _Weighed, start: _Weighed) -> _Weighed:
         for _ in range(STEPS):
-            step = self._step(now)
+            step = self._step(now, start)
             if step is None:
                 break
             now = step
@@ -263,29 +267,42 @@ class _Search:
                 homes = _changed(homes, dice.choice(changes))
         return self.weighed(homes, now.factors)
 
-    def _step(self, now: _Weighed) -> _Weighed | None:
+    def _step(self, now: _Weighed, start: _Weighed) -> _Weighed | None:
         """To the best of the homes that are one change away; None: none is any better."""
-        has = self._by_server(now.homes, now.factors)
-        sums = [fsum(parts) for parts in zip(*has, strict=True)]
         changes = list(self._changes(now.homes))
         if len(changes) > MOST_CHANGES:
             changes = roll(len(changes), *now.homes).sample(changes, MOST_CHANGES)
+        has = self._by_server(now.homes, now.factors)
         found: list[tuple[float, Homes]] = []
         for change in changes:
-            homes, then = _changed(now.homes, change), list(sums)
+            homes, then = _changed(now.homes, change), list(has)
             for server in {now.homes[at] for at, _ in change} | {to for _, to in change}:
-                here = self._server(server, homes, now.factors)
-                then = [all_ + new - old for all_, new, old in zip(then, here, has[server], strict=True)]
-            found.append((round(_squares(self._lacks(then)), 9), homes))
+                then[server] = self._server(server, homes, now.factors)
+            found.append((round(_squares(self._lacks(_together(then, len(homes)))), 9), homes))
         found.sort()
         closely = [self.weighed(homes, now.factors) for _, homes in found[:CLOSELY]]
-        best = min(closely, key=lambda one: one.squares, default=None)
-        return best if best is not None and best.squares < now.squares - NEARER else None
+        fair = [one for one in closely if one.squares < now.squares - NEARER and self.is_fair(one, start)]
+        return min(fair, key=lambda one: one.squares, default=None)
+
+    def is_fair(self, one: _Weighed, start: _Weighed) -> bool:
+        """No more is lost in all than those who lack something gain, and only of those who had more than is due to them a job comes to less on another model."""
+        table = self._table
+        lost = fsum(start.comes_to) - fsum(one.comes_to)
+        if lost > self._short(start) - self._short(one) + SLACK:
+            return False
+        return not any(
+            table.pool[to] != table.pool[home] and now < was * COMES_TO and start.lacks[owner] > 0
+            for to, home, now, was, owner in zip(
+                one.homes, start.homes, one.comes_to, start.comes_to, table.owner, strict=True
+            )
+        )
+
+    def _short(self, one: _Weighed) -> float:
+        return fsum([lack * due for lack, due in zip(one.lacks, self._table.due, strict=True) if lack > 0])
 
     def _changes(self, homes: Homes) -> Iterator[Change]:
         """One job elsewhere, or two in each other's place."""
-        table = self._table
-        may_use = self._may_use
+        table, may_use = self._table, self._may_use
         movable = [at for at, servers in enumerate(may_use) if servers]
         for at in movable:
             for server in sorted(may_use[at]):
@@ -295,57 +312,57 @@ class _Search:
         for place, one in enumerate(movable):
             for other in movable[place + 1 :]:
                 here, there = homes[one], homes[other]
-                if (
-                    here != there
-                    and alike[one] != alike[other]
-                    and there in may_use[one]
-                    and here in may_use[other]
-                ):
+                if here == there or alike[one] == alike[other]:
+                    continue
+                if there in may_use[one] and here in may_use[other]:
                     yield (one, there), (other, here)
 
     def weighed(self, homes: Homes, factors: Factors) -> _Weighed:
         best: _Weighed | None = None
         for _ in range(ROUNDS):
-            has = [fsum(parts) for parts in zip(*self._by_server(homes, factors), strict=True)]
-            now = _Weighed(homes, factors, self._lacks(has))
+            comes_to = _together(self._by_server(homes, factors), len(homes))
+            now = _Weighed(homes, factors, comes_to, self._lacks(comes_to))
             if best is None or now.squares < best.squares:
                 best = now
-            if not any(now.lacks):
+            if best.squares <= 0:
                 break
             factors = tuple([
-                min(HEAVIER, max(1 / HEAVIER, factor * min(TURN, max(1 / TURN, due / max(had, LEAST)))))
-                for factor, due, had in zip(factors, self._table.due, has, strict=True)
+                min(HEAVIER, max(1 / HEAVIER, factor * min(TURN, max(1 / TURN, 1 / max(LEAST, 1 - lack)))))
+                for factor, lack in zip(factors, now.lacks, strict=True)
             ])  # fmt: skip
         assert best is not None
         return best
 
-    def _lacks(self, has: Sequence[float]) -> list[float]:
-        return [
-            max(0.0, 1 - had / due) if due > 0 else 0.0 for had, due in zip(has, self._table.due, strict=True)
-        ]
+    def _lacks(self, comes_to: Sequence[float]) -> list[float]:
+        sums = [0.0] * len(self._table.due)
+        for owner, value in zip(self._table.owner, comes_to, strict=True):
+            sums[owner] += value
+        return [1 - has / due if due > 0 else 0.0 for has, due in zip(sums, self._table.due, strict=True)]
 
-    def _by_server(self, homes: Homes, factors: Factors) -> list[list[float]]:
+    def _by_server(self, homes: Homes, factors: Factors) -> list[_Has]:
         return [self._server(server, homes, factors) for server in range(len(self._table.gpus))]
 
-    def _server(self, server: int, homes: Homes, factors: Factors) -> list[float]:
-        """What users have there."""
+    def _server(self, server: int, homes: Homes, factors: Factors) -> _Has:
+        """What jobs there come to."""
         table = self._table
-        gpus, pool, found = table.gpus[server], table.pool[server], [0.0] * len(table.due)
-        turns: list[int] = []
-        for at, home in enumerate(homes):
-            if home != server:
-                continue
-            if table.stays[at]:
-                gpus -= table.width[at]
-                found[table.owner[at]] += table.value[at][pool]
-            else:
-                turns.append(at)
+        gpus, pool = table.gpus[server], table.pool[server]
+        there = [at for at, home in enumerate(homes) if home == server]
+        turns = [at for at in there if not table.stays[at]]
+        has = [(at, table.value[at][pool]) for at in there if table.stays[at]]
+        gpus -= sum(table.width[at] for at, _ in has)
         # To two digits: turns that hardly differ are not worth playing again.
         weights = [float(f"{table.weight[table.owner[at]] * factors[table.owner[at]]:.1e}") for at in turns]
         jobs = tuple(zip([table.width[at] for at in turns], weights, strict=True))
-        for at, part in zip(turns, played(max(0, gpus), jobs).parts, strict=True):
-            found[table.owner[at]] += part * table.value[at][pool]
-        return found
+        parts = played(max(0, gpus), jobs).parts
+        return has + [(at, part * table.value[at][pool]) for at, part in zip(turns, parts, strict=True)]
+
+
+def _together(servers: Sequence[_Has], jobs: int) -> list[float]:
+    found = [0.0] * jobs
+    for has in servers:
+        for at, value in has:
+            found[at] = value
+    return found
 
 
 def _changed(homes: Homes, change: Change) -> Homes:
