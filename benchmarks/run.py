@@ -37,6 +37,7 @@ BENCHMARKS = (
     "crowded",
     "windows",
     "pools",
+    "mixed_widths",
     "gang_bindings",
     "device_memory",
     "gang_shares",

@@ -458,7 +458,7 @@ def test_an_agent_that_slept_as_a_job_was_to_stop_has_no_longer_quanta_for_it(mo
 
 def test_users_trade_and_trades_are_taken_back_and_made_anew_in_the_middle_of_trouble():
     told: list[dict[str, int]] = []
-    for seed in (348, 360, 376):
+    for seed in (360, 376, 648):
         worlds: list[World] = []
         assert run_seed(seed, worlds.append, deeds=True) is None
         laws = worlds[0].trade_laws

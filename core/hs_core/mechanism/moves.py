@@ -12,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from hs_core.mechanism import offers
+from hs_core.mechanism import exchange, offers
 from hs_core.mechanism.census import Kind
 from hs_core.mechanism.changes import Cost
 from hs_core.mechanism.evening import even_out
@@ -64,7 +64,9 @@ class Moved:
 
 
 class Mover:
-    def __init__(self, board: Board, speeds: Speeds, limits: Limits) -> None:
+    def __init__(self, board: Board, speeds: Speeds, limits: Limits, *, held: bool = False) -> None:
+        """`held`: jobs have changed homes together (`mechanism.exchange`), and nothing is another since but the time."""
+        self.held = held
         self.board = board
         self.world = board.world
         self.speeds = speeds
@@ -250,6 +252,8 @@ class Mover:
 
     def _gain(self, worth: Worth, job: JobFacts, source: str, target: str) -> float | None:
         """What the user's sum grows by, if that is worth a move. One that only the job gains by, much, comes after all others."""
+        if self.held and self.speeds.measured(job.job_class, (source, target)):
+            return None
         now, then, gain = worth.gain(job, source, target)
         if gain > self.limits.pool_gain * job.gang * now + SLACK:
             return gain
@@ -289,12 +293,16 @@ def drain(board: Board, speeds: Speeds, limits: Limits) -> Mover:
     return mover
 
 
-def settle_all(board: Board, speeds: Speeds, limits: Limits) -> Mover:
+def settle_all(board: Board, speeds: Speeds, limits: Limits, *, held: bool = False) -> Mover:
     """All moves of one decision."""
-    mover = drain(board, speeds, limits)
+    mover = Mover(board, speeds, limits, held=held)
+    mover.drain()
+    mover.held = held and not mover.done and not exchange.wastes(mover)
     mover.change_pools()
-    for model in board.world.models:
-        if board.crowded(model):
-            even_out(mover, board.pool(model))
-    Spare(mover).fill()
+    if not mover.held:
+        for model in board.world.models:
+            if board.crowded(model):
+                even_out(mover, board.pool(model))
+        Spare(mover).fill()
+    mover.held = exchange.settle_together(mover) or (mover.held and not mover.done)
     return mover

@@ -12,7 +12,7 @@ from itertools import chain, compress
 from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
-from hs_core.mechanism import crowd, split, trade, trading, until_edge
+from hs_core.mechanism import crowd, exchange, split, trade, trading, until_edge
 from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Fits, Shares, Weighed, of_small, weigh
@@ -53,10 +53,12 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     factors = lags.factors()
     board = Board(world, shares, levels, factors, due)
     place(board, speeds)
-    mover = settle_all(board, speeds, _limits(world, memory))
+    still = exchange.stillness(world, traded.entitled, speeds) if exchange.is_small(world) else ""
+    held = still != "" and still == memory.get("held")
+    mover = settle_all(board, speeds, _limits(world, memory), held=held)
     if world.new or mover.done:
         mended, due, levels = _levels(world, shares, traded.entitled, speeds, levels)
-    fits = fitted(world, levels, mended)
+    fits = exchange.fits(mover, mended) if mover.held else fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
     played = _play(world, tickets, memory.get("books", {}))
@@ -69,6 +71,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
             "turns": split.dump_turns(played.turns),
             "books": played.table.books(),
             "lags": lags.dump(),
+            "held": still if mover.held else "",
             "weights": until_edge.dump(traded.entitled, fits, factors),
         },
     )

@@ -1,0 +1,415 @@
+"""Jobs that change homes together, on servers of all models (departure from Gandiva_fair, 3.3, which balances job by job).
+
+All other moves are of one job, or of a few that go to one server, and each of them is a gain by itself. Where jobs of several widths share few servers
+that is not enough: everybody is in somebody's way, GPUs idle in each other's turns, and a user lacks a fifth of what its shares are worth as long as
+they live, though other homes would give everybody theirs. So homes are thought of as a whole, from those that are there step by step (one job that
+goes elsewhere, or two that change places) to where users lack least; turns are played ahead (`mechanism.played`), and who lacks something weighs more in them, as amends, fits
+and lags make it. If that is worth the moves they are made all at once.
+
+After that nobody moves by another measure until somebody comes or leaves, or shares or speeds have changed (`stillness`): pool by pool and server by server it looks
+best to undo it. Only to GPUs that would idle all the time, and to where a class was not measured, jobs go all the same.
+
+For few jobs on few servers: among many there is always one for which a single move is a gain.
+"""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import blake2b
+from math import fsum, log
+from typing import TYPE_CHECKING, NamedTuple
+
+from hs_core.dice import roll
+from hs_core.mechanism.job_weights import Fits, Shares
+from hs_core.mechanism.played import played
+from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.world import At, World
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, UserName
+from hs_core.policy import JobFacts
+
+if TYPE_CHECKING:
+    from hs_core.mechanism.moves import Mover
+
+MOST_JOBS, MOST_SERVERS = 64, 16
+WORTH_IT = 0.004  # less in the squares of what users lack, and so much more for each job that moves: once it costs a start
+A_MOVE = 0.001
+COMES_TO = (
+    0.8  # of what it comes to where it is, at least, who goes to another model and whose user lacks something
+)
+NEARER = 0.0005  # of a step, in the same
+STEPS = 8
+MOST_CHANGES = 160  # that are looked at in a step
+CLOSELY = 6  # of these
+SIDESTEPS = 6  # from where no step helps, each of two changes at random
+ROUNDS = 5  # of who lacks something weighing more
+HEAVIER = 4.0  # times as much as its share, or as little, who weighs so
+TURN = 2.0  # times as much as the round before
+LEAST = 1e-3  # tickets per GPU
+SLACK = 1e-9
+STEPS_OF_WEIGHT = 1024  # of a ticket per GPU: so tickets stay simple fractions
+A_LITTLE = Fraction(1, 64)  # of a GPU, of who has no share where it lives
+COARSE = 1.25  # times as fast: so much is another speed
+GAIN = 1.25  # times as much of its class's mini-batches, that a job comes to on GPUs that idle all the time
+
+Homes = tuple[int, ...]  # a server for each job
+Change = tuple[tuple[int, int], ...]  # jobs, and the servers that they go to
+MayUse = tuple[frozenset[int], ...]  # servers, by job; none: it does not move
+Factors = tuple[float, ...]  # of each user's weight
+_Has = list[tuple[int, float]]  # jobs of a server, and what each comes to
+
+
+class Table(NamedTuple):
+    """A decision in numbers. A value: the same question has the same answer."""
+
+    gpus: tuple[int, ...]  # by server
+    pool: tuple[int, ...]
+    owner: tuple[int, ...]  # by job
+    width: tuple[int, ...]
+    value: tuple[tuple[float, ...], ...]  # and pool: of all its GPUs, if it always runs
+    stays: tuple[bool, ...]  # nothing can suspend it
+    due: tuple[float, ...]  # by user: what its shares are worth
+    weight: tuple[float, ...]  # tickets per GPU
+    homes: Homes
+
+
+class Found(NamedTuple):
+    homes: Homes
+    before: Sequence[float]  # what each user lacks, as a part of what is due to it
+    after: Sequence[float]
+
+    @property
+    def gain(self) -> float:
+        return _squares(self.before) - _squares(self.after)
+
+
+def stillness(world: World, entitled: Shares, speeds: Speeds) -> str:
+    """Of a world in which nothing changes but time, and where jobs live: the same word."""
+    models = world.models if len(world.models) > 1 else ()  # else speeds are all the same to it
+    rates = [
+        (kind, [None if (one := speeds.get(kind, model)) is None else _coarsely(one) for model in models])
+        for kind in sorted({job.job_class for job in world.jobs})
+    ]
+    servers = [(host.name, host.gpus, host.accepts) for host in world.hosts.values()]
+    shares = sorted((user, model, str(share)) for (user, model), share in entitled.items())
+    return blake2b(repr((rates, servers, shares, [*world.ids])).encode(), digest_size=8).hexdigest()
+
+
+def _coarsely(speed: float) -> int:
+    return round(log(speed) / log(COARSE)) if speed > 0 else -1
+
+
+def is_small(world: World) -> bool:
+    """Enough for its homes to be thought of as a whole."""
+    return len(world.jobs) <= MOST_JOBS and len(world.hosts) <= MOST_SERVERS and not world.several
+
+
+def settle_together(mover: "Mover") -> bool:
+    """Whether it was worth it, and jobs have moved."""
+    world = mover.world
+    if not is_small(world) or mover.done or world.going or world.unable or world.floor.away or mover.spent:
+        return False
+    jobs, names = _who_and_where(world)
+    place = {name: at for at, name in enumerate(names)}
+    may_use = tuple([frozenset([place[name] for name in _could_go_to(mover, job)]) for job in jobs])
+    if not any(may_use):
+        return False
+    table = _table(mover, jobs, names)
+    found = _settled(table, may_use)
+    moved = [at for at, home in enumerate(found.homes) if home != table.homes[at]]
+    worth_it = found.gain >= WORTH_IT + A_MOVE * sum(jobs[at].started for at in moved)
+    if not moved or not worth_it or not mover.affords([jobs[at] for at in moved]):
+        return False
+    users = _users(jobs)
+    worst = max(range(len(users)), key=lambda user: found.before[user] - found.after[user])
+    text = (
+        f"{len(moved)} jobs change homes together: {users[worst]} would lack {max(0.0, found.before[worst]):.0%} of its share"
+        if len(moved) > 1
+        else f"where it is {users[worst]} would lack {max(0.0, found.before[worst]):.0%} of its share"
+    )
+    for at in moved:
+        job, to = jobs[at], names[found.homes[at]]
+        same = world.hosts[to].model == world.model(world.homes[job.id])
+        mover.move(job, (to,), MoveReason.BALANCE if same else MoveReason.POOL, text)
+    return True
+
+
+def fits(mover: "Mover", shares: Shares) -> Fits:
+    """Of jobs that are held: shares, fitted so that everybody weighs as was thought when they changed homes."""
+    world = mover.world
+    jobs, names = _who_and_where(world)
+    table = _table(mover, jobs, names)
+    given, factors = dict(shares), dict[At, Fraction]()
+    for user, weight, factor in zip(_users(jobs), table.weight, _weighed(table).factors, strict=True):
+        per_gpu = Fraction(max(1, round(STEPS_OF_WEIGHT * weight * factor)), STEPS_OF_WEIGHT)
+        for model in world.models:
+            at = user, model
+            if gpus := world.gpus.get(at, 0):
+                share = given.get(at) or A_LITTLE
+                given[at], factors[at] = share, per_gpu * gpus / share
+    return Fits(given, factors)
+
+
+def _who_and_where(world: World) -> tuple[list[JobFacts], list[HostName]]:
+    return [job for job in world.jobs if job.id in world.homes], sorted(world.hosts)
+
+
+def _users(jobs: Sequence[JobFacts]) -> list[UserName]:
+    return sorted({job.user for job in jobs})
+
+
+def _table(mover: "Mover", jobs: Sequence[JobFacts], names: Sequence[HostName]) -> Table:
+    world, speeds, entitled = mover.world, mover.speeds, mover.board.entitled
+    models, users = world.models, _users(jobs)
+    number = {user: at for at, user in enumerate(users)}
+    place = {name: at for at, name in enumerate(names)}
+    value = [tuple([speed * job.gang for speed in speeds.hoped(job.job_class)]) for job in jobs]
+    shares = [[entitled.get((user, model), 0.0) for model in models] for user in users]
+    asked, worth = [0] * len(users), [[0.0] * len(models) for _ in users]
+    for job, values in zip(jobs, value, strict=True):
+        at = number[job.user]
+        asked[at] += job.gang
+        worth[at] = [had + one for had, one in zip(worth[at], values, strict=True)]
+    return Table(
+        gpus=tuple([world.hosts[name].gpus for name in names]),
+        pool=tuple([models.index(world.hosts[name].model) for name in names]),
+        owner=tuple([number[job.user] for job in jobs]),
+        width=tuple([job.gang for job in jobs]),
+        value=tuple(value),
+        stays=tuple([_stays(world, job) for job in jobs]),
+        due=tuple([
+            fsum([share * one / gpus for share, one in zip(has, all_, strict=True)])
+            for has, all_, gpus in zip(shares, worth, asked, strict=True)
+        ]),
+        weight=tuple([
+            min(1.0, max(LEAST, fsum(has) / gpus)) for has, gpus in zip(shares, asked, strict=True)
+        ]),
+        homes=tuple([place[world.homes[job.id][0]] for job in jobs]),
+    )  # fmt: skip
+
+
+def _stays(world: World, job: JobFacts) -> bool:
+    return not job.sliceable and job.id in world.snapshot.running
+
+
+def _could_go_to(mover: "Mover", job: JobFacts) -> Iterator[HostName]:
+    """Servers of models on which its class was measured: what nobody knows is nothing to go by."""
+    world = mover.world
+    if _stays(world, job) or not mover.may_go(job):
+        return
+    own = world.model(world.homes[job.id])
+    for model in world.usable(job):
+        known = model == own or mover.speeds.measured(job.job_class, (own, model))
+        if known and (not job.started or _may_take(job, own, model)):
+            yield from world.floor.names_fitting(job, model)
+
+
+def _may_take(job: JobFacts, own: str, model: str) -> bool:
+    """Who has a process."""
+    return job.migrate is Migrate.AUTO or (job.migrate is Migrate.SAME_TYPE and model == own)
+
+
+# --- from homes to better ones ----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _settled(table: Table, may_use: MayUse) -> Found:
+    search, start = _Search(table, may_use), _weighed(table)
+    best = search.descend(start, start)
+    for sidestep in range(SIDESTEPS):
+        if best.squares < WORTH_IT:
+            break
+        other = search.descend(search.aside(best, sidestep), start)
+        if other.squares < best.squares - NEARER and search.is_fair(other, start):
+            best = other
+    return Found(best.homes, start.lacks, best.lacks)
+
+
+@lru_cache(maxsize=64)
+def _weighed(table: Table) -> "_Weighed":
+    """Homes as they are."""
+    return _Search(table).weighed(table.homes, (1.0,) * len(table.due))
+
+
+def _squares(lacks: Sequence[float]) -> float:
+    return fsum([lack * lack for lack in lacks if lack > 0])
+
+
+class _Weighed(NamedTuple):
+    """Homes, and weights by which users lack least there."""
+
+    homes: Homes
+    factors: Factors
+    comes_to: Sequence[float]  # each job
+    lacks: Sequence[float]  # each user, as a part of what is due to it; negative: it has more
+
+    @property
+    def squares(self) -> float:
+        return _squares(self.lacks)
+
+
+class _Search:
+    def __init__(self, table: Table, may_use: MayUse = ()) -> None:
+        self._table, self._may_use = table, may_use
+
+    def descend(self, now: _Weighed, start: _Weighed) -> _Weighed:
+        for _ in range(STEPS):
+            step = self._step(now, start)
+            if step is None:
+                break
+            now = step
+        return now
+
+    def aside(self, now: _Weighed, number: int) -> _Weighed:
+        dice, homes = roll(number, len(now.homes)), now.homes
+        for _ in range(2):
+            if changes := list(self._changes(homes)):
+                homes = _changed(homes, dice.choice(changes))
+        return self.weighed(homes, now.factors)
+
+    def _step(self, now: _Weighed, start: _Weighed) -> _Weighed | None:
+        """To the best of the homes that are one change away; None: none is any better."""
+        changes = list(self._changes(now.homes))
+        if len(changes) > MOST_CHANGES:
+            changes = roll(len(changes), *now.homes).sample(changes, MOST_CHANGES)
+        has = self._by_server(now.homes, now.factors)
+        found: list[tuple[float, Homes]] = []
+        for change in changes:
+            homes, then = _changed(now.homes, change), list(has)
+            for server in {now.homes[at] for at, _ in change} | {to for _, to in change}:
+                then[server] = self._server(server, homes, now.factors)
+            found.append((round(_squares(self._lacks(_together(then, len(homes)))), 9), homes))
+        found.sort()
+        closely = [self.weighed(homes, now.factors) for _, homes in found[:CLOSELY]]
+        fair = [one for one in closely if one.squares < now.squares - NEARER and self.is_fair(one, start)]
+        return min(fair, key=lambda one: one.squares, default=None)
+
+    def is_fair(self, one: _Weighed, start: _Weighed) -> bool:
+        """No more is lost in all than those who lack something gain, and only of those who had more than is due to them a job comes to less on another model."""
+        table = self._table
+        lost = fsum(start.comes_to) - fsum(one.comes_to)
+        if lost > self._short(start) - self._short(one) + SLACK:
+            return False
+        return not any(
+            table.pool[to] != table.pool[home] and now < was * COMES_TO and start.lacks[owner] > 0
+            for to, home, now, was, owner in zip(
+                one.homes, start.homes, one.comes_to, start.comes_to, table.owner, strict=True
+            )
+        )
+
+    def _short(self, one: _Weighed) -> float:
+        return fsum([lack * due for lack, due in zip(one.lacks, self._table.due, strict=True) if lack > 0])
+
+    def _changes(self, homes: Homes) -> Iterator[Change]:
+        """One job elsewhere, or two in each other's place."""
+        table, may_use = self._table, self._may_use
+        movable = [at for at, servers in enumerate(may_use) if servers]
+        for at in movable:
+            for server in sorted(may_use[at]):
+                if server != homes[at]:
+                    yield ((at, server),)
+        alike = [(table.owner[at], table.width[at], table.value[at]) for at in range(len(homes))]
+        for place, one in enumerate(movable):
+            for other in movable[place + 1 :]:
+                here, there = homes[one], homes[other]
+                if here == there or alike[one] == alike[other]:
+                    continue
+                if there in may_use[one] and here in may_use[other]:
+                    yield (one, there), (other, here)
+
+    def weighed(self, homes: Homes, factors: Factors) -> _Weighed:
+        best: _Weighed | None = None
+        for _ in range(ROUNDS):
+            comes_to = _together(self._by_server(homes, factors), len(homes))
+            now = _Weighed(homes, factors, comes_to, self._lacks(comes_to))
+            if best is None or now.squares < best.squares:
+                best = now
+            if best.squares <= 0:
+                break
+            factors = tuple([
+                min(HEAVIER, max(1 / HEAVIER, factor * min(TURN, max(1 / TURN, 1 / max(LEAST, 1 - lack)))))
+                for factor, lack in zip(factors, now.lacks, strict=True)
+            ])  # fmt: skip
+        assert best is not None
+        return best
+
+    def _lacks(self, comes_to: Sequence[float]) -> list[float]:
+        sums = [0.0] * len(self._table.due)
+        for owner, value in zip(self._table.owner, comes_to, strict=True):
+            sums[owner] += value
+        return [1 - has / due if due > 0 else 0.0 for has, due in zip(sums, self._table.due, strict=True)]
+
+    def _by_server(self, homes: Homes, factors: Factors) -> list[_Has]:
+        return [self._server(server, homes, factors) for server in range(len(self._table.gpus))]
+
+    def _server(self, server: int, homes: Homes, factors: Factors) -> _Has:
+        """What jobs there come to."""
+        table = self._table
+        gpus, pool = table.gpus[server], table.pool[server]
+        there = [at for at, home in enumerate(homes) if home == server]
+        turns = [at for at in there if not table.stays[at]]
+        has = [(at, table.value[at][pool]) for at in there if table.stays[at]]
+        gpus -= sum(table.width[at] for at, _ in has)
+        # To two digits: turns that hardly differ are not worth playing again.
+        weights = [float(f"{table.weight[table.owner[at]] * factors[table.owner[at]]:.1e}") for at in turns]
+        jobs = tuple(zip([table.width[at] for at in turns], weights, strict=True))
+        parts = played(max(0, gpus), jobs).parts
+        return has + [(at, part * table.value[at][pool]) for at, part in zip(turns, parts, strict=True)]
+
+
+def _together(servers: Sequence[_Has], jobs: int) -> list[float]:
+    found = [0.0] * jobs
+    for has in servers:
+        for at, value in has:
+            found[at] = value
+    return found
+
+
+def _changed(homes: Homes, change: Change) -> Homes:
+    new = list(homes)
+    for at, server in change:
+        new[at] = server
+    return tuple(new)
+
+
+# --- what ends it -----------------------------------------------------------------------------------------------------
+
+
+def wastes(mover: "Mover") -> bool:
+    """GPUs idle all the time for which a job waits that would come to more of its mini-batches there."""
+    world = mover.world
+    left = {
+        name: host.gpus - sum(job.per_node for job in _there(world, name))
+        for name, host in world.hosts.items()
+        if host.accepts
+    }
+    free = {name: gpus for name, gpus in left.items() if gpus > 0}
+    if not free:
+        return False
+    for name, host in world.hosts.items():
+        jobs = _there(world, name)
+        if sum(job.per_node for job in jobs) <= host.gpus:
+            continue
+        due = [float(f"{mover.board.due(job.user, host.model):.1e}") for job in jobs]
+        parts = played(host.gpus, tuple(zip([job.per_node for job in jobs], due, strict=True))).parts
+        for job, part in zip(jobs, parts, strict=True):
+            if any(_gains(mover, job, part, to) for to, gpus in free.items() if gpus >= job.per_node):
+                return True
+    return False
+
+
+def _gains(mover: "Mover", job: JobFacts, part: float, to: HostName) -> bool:
+    world, speeds = mover.world, mover.speeds
+    own, model = world.model(world.homes[job.id]), world.hosts[to].model
+    if not job.movable or (job.started and not _may_take(job, own, model)):
+        return False
+    if model not in world.usable(job) or to not in world.floor.names_fitting(job, model):
+        return False
+    one, other = speeds.get(job.job_class, own), speeds.get(job.job_class, model)
+    faster = 1.0 if own == model or one is None or other is None else other / max(one, LEAST)
+    return faster >= GAIN * part
+
+
+def _there(world: World, name: HostName) -> list[JobFacts]:
+    here = world.at.get(name)
+    return [] if here is None else list(here.jobs)
