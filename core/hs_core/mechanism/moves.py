@@ -215,14 +215,14 @@ class Mover:
         if world.new or self.done:  # jobs have found homes, or others, in this decision
             return self._find_offers(worth)
         goes_by: tuple[Any, ...] = (
-            *(world.floor, self.speeds, self.limits.pool_gain, self.limits.fairer),
+            *(world.floor, self.speeds, self.limits.pool_gain, self.limits.fairer, self.held),
             *(self.board.entitled, world.gpus, world.kind_gpus),
             {kind: band.first.gang for kind, band in world.kinds.items() if band},
         )
         offered = _offered()
         if not offered or offered[0][0] != goes_by:
             # Copies of what the world has: that is about to change.
-            kept = (*goes_by[:4], *map(dict, goes_by[4:]))
+            kept = (*goes_by[:5], *map(dict, goes_by[5:]))
             offered[:] = [(kept, self._find_offers(worth))]
         return list(offered[0][1])
 
