@@ -63,7 +63,7 @@ def test_one_whose_process_stays_on_a_gpu_that_is_out_of_use_is_told_so_and_not_
     )
     assert "does not go on there" in why.next_step
     at.do("report n1 1:0=held run_s=20 suspends=1 gpus=GPU-n1-0,GPU-n1-1")
-    assert at.machine.why(JobId(1), 0.0).text.endswith("idle now, as it hands over no state")
+    assert at.machine.why(JobId(1), 0.0).text.endswith("idle now, as it writes no checkpoints")
 
 
 @pytest.mark.parametrize("policy", ["gandiva-fair", "las"])
@@ -382,7 +382,7 @@ def test_a_gang_over_several_servers_is_told_of_a_gpu_that_its_process_stays_on_
     assert why.reason is Reason.WAITING_FOR_TURN
     assert why.text == (
         "it waits for its turn on n1, n2: its process on n2 stays on GPUs 0, 1, of which GPU 0 is unhealthy;"
-        " it cannot go to others as it hands over no state"
+        " it cannot go to others as it writes no checkpoints"
     )
     assert "does not go on there" in why.next_step
 

@@ -35,7 +35,7 @@ def why_it_stays(job: Job, misfit: str) -> str:
     if job.spec.migrate is Migrate.NEVER:
         return "; it may not go to another server (migrate: never)"
     if not can_leave(job.report):
-        return f"; it cannot go to another server {'before its first step' if _fresh(job) else 'as it hands over no state'}"
+        return f"; it cannot go to another server {'before its first step' if _fresh(job) else 'as it writes no checkpoints'}"
     return f"; no other server can take it: it {misfit}" if misfit else ""
 
 
@@ -53,7 +53,7 @@ def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
     states = " and ".join(f"{gpus_text(host, gpus)} {_is(gpus)} {how}" for gpus, how in found if gpus)
     whose = f"of which {states}" if states else "which others have their turns on, too"
     others = f"{gpus_text(host, free)}, idle now," if enough else "others"
-    why = "before its first turn there" if _unused(job, host) else "as it hands over no state"
+    why = "before its first turn there" if _unused(job, host) else "as it writes no checkpoints"
     its = "its process" if job.nodes == 1 else f"its process on {host.name}"
     return f"{its} stays on {gpus_text(host, bound)}, {whose}; it cannot go to {others} {why}"
 
@@ -88,7 +88,7 @@ def _out_of_use(host: Host) -> str:
 def _until(job: Job) -> str:
     if _writes(job):
         return "until its turn ends"
-    return "until its first turn ends" if _fresh(job) else "until it ends, as it hands over no state"
+    return "until its first turn ends" if _fresh(job) else "until it ends, as it writes no checkpoints"
 
 
 def _fresh(job: Job) -> bool:
