@@ -29,7 +29,7 @@ from examples.cluster.deployment import BrokenDeploymentError, Deployment
 from examples.cluster.network import Network, network
 from examples.cluster.record import STARTING, Recorder
 from examples.cluster.workload import GANG, LATE, MODELS, SERVERS, TEAMS
-from examples.common.showing import save_text
+from examples.common.showing import save_text, status_of
 from examples.common.training import result, same_weights, uninterrupted_all
 from hs_client import Client
 from hs_proto.v1.controller_pb2 import JobView
@@ -418,4 +418,4 @@ def rate_words(measured: report.Rates) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(status_of(main))

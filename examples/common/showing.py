@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from hs_client.errors import INTERRUPTED
 
 
 def hsctl(*words: str) -> None:
@@ -22,3 +24,12 @@ def save_text(width: int, tables: Sequence[Table], lines: Sequence[str], path: P
             console.print(table)
         for line in lines:
             console.print(line)
+
+
+def status_of(main: Callable[[Sequence[str]], int]) -> int:
+    """Of a demo, as a command: 130 where it was interrupted, of which nobody needs to be told where it was then."""
+    try:
+        return main(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted: what was started is ended", file=sys.stderr)
+        return INTERRUPTED

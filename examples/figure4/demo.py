@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from examples.common.showing import hsctl, save_text
+from examples.common.showing import hsctl, save_text, status_of
 from examples.common.training import ENDED, result, same_weights, uninterrupted_all
 from examples.figure4 import report
 from examples.figure4.muster import Muster
@@ -191,4 +191,4 @@ def conclude(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(status_of(main))
