@@ -69,6 +69,13 @@ def flush_files() -> None:
                     thing.flush()
 
 
+def hush() -> None:
+    """Nothing is logged any more."""
+    logs = sys.modules.get("logging")
+    if logs is not None:
+        logs.disable(logs.CRITICAL)
+
+
 def vanish() -> None:
     """Without running user code."""
     flush_files()

@@ -21,7 +21,7 @@ from hs_job import blocked, place, said
 from hs_job.aloud import say
 from hs_job.batch import Batch
 from hs_job.keeper import Keeper
-from hs_job.leaving import EXIT, end_workers, undisturbed, vanish, works_for_a_loader
+from hs_job.leaving import EXIT, end_workers, hush, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.noted import Noted
 from hs_job.orders import Orders
@@ -476,7 +476,8 @@ class Runtime:
     def _heard_leave(self) -> None:
         self._orders.leave = True
         if self._phase is Phase.NEW and not works_for_a_loader():
-            vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
+            hush()  # torchrun's launcher: it would call its ranks' leaving a failure, also while it looks for what to flush
+            vanish()
 
     def _lost(self) -> None:
         """The agent is gone."""

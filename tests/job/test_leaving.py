@@ -1,10 +1,15 @@
 """How a process leaves once its state is durable."""
 
+import logging
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+import pytest
+
+from hs_job import leaving
 
 SCRIPT = textwrap.dedent(
     """
@@ -123,3 +128,13 @@ def test_the_sockets_of_loaders_workers_are_gone_when_it_has_left_and_not_before
     assert (code, was_there) == ("75", "True"), "a child leaves its parent's alone"
     assert Path(folder).parent == tmp_path
     assert not list(tmp_path.iterdir())
+
+
+def test_a_launcher_that_is_to_leave_logs_nothing_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Its ranks leave meanwhile, which it takes for a failure."""
+    try:
+        leaving.hush()
+        logging.getLogger("torch.distributed.elastic").error("failed (exitcode: 75)")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert caplog.records == []
