@@ -8,6 +8,8 @@ from math import fsum
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from pools import lacks_in
+
 from hs_core.dice import roll
 from hs_core.mechanism import exchange
 from hs_core.mechanism.moves import Mover
@@ -83,13 +85,7 @@ def live(number: int, models: int, speedup: float) -> Lived:
 
     with patch.object(Mover, "move", heard):
         samples = run_quanta(experiment).samples[FIRST:LAST]
-    lacks: list[float] = []
-    for user in experiment.workload.tickets:
-        had, due = (
-            fsum(gpus * worth[model] for each in samples for (of, model), gpus in kind(each).items() if of == user)
-            for kind in (lambda sample: sample.gpus, lambda sample: sample.entitled)
-        )  # fmt: skip
-        lacks.append(max(0.0, 1 - had / due))
+    lacks = lacks_in(samples, experiment.workload.tickets, worth)
     used = fsum(gpus for each in samples for gpus in each.gpus.values()) / len(samples)
     asked = sum(job.gpus for job in experiment.workload.jobs)
     there = sum(4 * pool.servers for pool in experiment.cluster.pools)

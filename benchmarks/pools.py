@@ -4,6 +4,7 @@ Half of the users have no more jobs than an even part of the cluster has GPUs. A
 the next older one. Once as it is, and once without amends (`hs_core.mechanism.amends`), as the paper has it.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import fsum
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from hs_core.dice import roll
 from hs_core.mechanism.job_weights import Shares
 from hs_core.names import UserName
 from hs_core.policies import gandiva_fair
-from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
+from hs_sim.model import ClusterSpec, Experiment, Pool, Sample, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
 WORLDS = 60
@@ -56,11 +57,14 @@ def draw(number: int, speedup: float) -> tuple[Experiment, dict[str, float]]:
 
 
 def lacks(number: int, speedup: float) -> list[float]:
-    """Of each user, what it lacks of what its shares are worth, as a part of that; 0 where it has more."""
     experiment, worth = draw(number, speedup)
-    samples = run_quanta(experiment).samples[FIRST:LAST]
+    return lacks_in(run_quanta(experiment).samples[FIRST:LAST], experiment.workload.tickets, worth)
+
+
+def lacks_in(samples: Sequence[Sample], users: Iterable[UserName], worth: Mapping[str, float]) -> list[float]:
+    """Of each user, what it lacks of what its shares are worth, as a part of that; 0 where it has more."""
     found: list[float] = []
-    for user in experiment.workload.tickets:
+    for user in users:
         had, due = (
             fsum(gpus * worth[model] for each in samples for (of, model), gpus in kind(each).items() if of == user)
             for kind in (lambda sample: sample.gpus, lambda sample: sample.entitled)

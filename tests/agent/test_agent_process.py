@@ -13,16 +13,16 @@ from hs_core.reports import Phase
 from tests.agent.real_jobs import COUNT, UNSUSPENDED, lines, python
 
 
+def started_beside(config: Path) -> subprocess.CompletedProcess[str]:
+    """Another agent, that is expected to end by itself."""
+    words = [sys.executable, "-m", "hs_agent", "--config", str(config)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_for) -> None:
     daemon.start()
     wait_for(lambda: controller.hellos, "a hello")
-    second = subprocess.run(
-        [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    second = started_beside(daemon.config)
     assert second.returncode == 1
     assert f"belongs to another agent that is running (pid {daemon.process.pid})" in second.stderr
     assert "Traceback" not in second.stderr
@@ -36,13 +36,7 @@ def test_a_second_agent_on_the_same_sockets_is_refused(daemon, controller, wait_
     state_dir = f'state_dir = "{daemon.place}/state'
     assert state_dir in daemon.config.read_text()
     beside.write_text(daemon.config.read_text().replace(state_dir, f"{state_dir}-2"))
-    second = subprocess.run(
-        [sys.executable, "-m", "hs_agent", "--config", str(beside)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    second = started_beside(beside)
     assert second.returncode == 1
     assert f"run_dir {daemon.place}/run belongs to another agent" in second.stderr
     assert f"(pid {daemon.process.pid})" in second.stderr

@@ -23,7 +23,7 @@ TURN = 2.0  # times as much as the round before
 COMES_TO = (
     0.8  # of what it comes to where it is, at least, who goes to another model and whose user lacks something
 )
-ENOUGH = 0.004  # less in these squares, and nobody looks any further
+ENOUGH = 0.004  # of these squares: with less nobody looks any further, nor moves for less
 LEAST = 1e-3  # tickets per GPU
 SLACK = 1e-9
 

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from hashlib import blake2b
 from math import fsum, log
+from operator import sub
 from typing import TYPE_CHECKING
 
-from hs_core.mechanism.better_homes import LEAST, Table, better, weighed
+from hs_core.mechanism.better_homes import ENOUGH, LEAST, Table, better, weighed
 from hs_core.mechanism.job_weights import Fits, Shares
-from hs_core.mechanism.played import played
 from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.spare import Spare
 from hs_core.mechanism.world import At, World
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, UserName
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
     from hs_core.mechanism.moves import Mover
 
 MOST_JOBS, MOST_SERVERS = 64, 16
-WORTH_IT = 0.004  # less in the squares of what users lack, and so much more for each job that moves: once it costs a start
-A_MOVE = 0.001
+A_MOVE = 0.001  # less in the squares of what users lack, beyond `ENOUGH`, for each job that moves: once it costs a start
 STEPS_OF_WEIGHT = 1024  # of a ticket per GPU: so tickets stay simple fractions
 A_LITTLE = Fraction(1, 64)  # of a GPU, of who has no share where it lives
 COARSE = 1.25  # times as fast: so much is another speed
-GAIN = 1.25  # times as much of its class's mini-batches, that a job comes to on GPUs that idle all the time
 
 
 def stillness(world: World, entitled: Shares, speeds: Speeds) -> str:
@@ -73,7 +72,7 @@ def settle_together(mover: "Mover") -> bool:
     table = _table(mover, jobs, names)
     found = better(table, may_use)
     moved = [at for at, home in enumerate(found.homes) if home != table.homes[at]]
-    worth_it = found.gain >= WORTH_IT + A_MOVE * sum(jobs[at].started for at in moved)
+    worth_it = found.gain >= ENOUGH + A_MOVE * sum(jobs[at].started for at in moved)
     if not moved or not worth_it or not mover.affords([jobs[at] for at in moved]):
         return False
     users = _users(jobs)
@@ -170,25 +169,18 @@ def _may_take(job: JobFacts, own: str, model: str) -> bool:
 
 def wastes(mover: "Mover") -> bool:
     """GPUs idle all the time for which a job waits that would come to more of its mini-batches there."""
-    world = mover.world
-    left = {
-        name: host.gpus - sum(job.per_node for job in _there(world, name))
-        for name, host in world.hosts.items()
-        if host.accepts
-    }
-    free = {name: gpus for name, gpus in left.items() if gpus > 0}
-    if not free:
-        return False
-    for name, host in world.hosts.items():
-        jobs = _there(world, name)
-        if sum(job.per_node for job in jobs) <= host.gpus:
-            continue
-        due = [float(f"{mover.board.due(job.user, host.model):.1e}") for job in jobs]
-        parts = played(host.gpus, tuple(zip([job.per_node for job in jobs], due, strict=True))).parts
-        for job, part in zip(jobs, parts, strict=True):
-            if any(_gains(mover, job, part, to) for to, gpus in free.items() if gpus >= job.per_node):
-                return True
-    return False
+    world, spare = mover.world, Spare(mover)
+    left: dict[HostName, int] = {}
+    for model in world.models:
+        there = world.floor.servers[model]
+        left.update(zip(there.names, map(sub, there.gpus.tolist(), world.asked_in(model)), strict=True))
+    free = {name: gpus for name, gpus in left.items() if gpus > 0 and world.hosts[name].accepts}
+    waiting = [job for name, gpus in left.items() if gpus < 0 for job in world.at[name]] if free else []
+    return any(
+        gpus >= job.per_node and _gains(mover, job, spare.part(job), to)
+        for job in waiting
+        for to, gpus in free.items()
+    )
 
 
 def _gains(mover: "Mover", job: JobFacts, part: float, to: HostName) -> bool:
@@ -200,9 +192,4 @@ def _gains(mover: "Mover", job: JobFacts, part: float, to: HostName) -> bool:
         return False
     one, other = speeds.get(job.job_class, own), speeds.get(job.job_class, model)
     faster = 1.0 if own == model or one is None or other is None else other / max(one, LEAST)
-    return faster >= GAIN * part
-
-
-def _there(world: World, name: HostName) -> list[JobFacts]:
-    here = world.at.get(name)
-    return [] if here is None else list(here.jobs)
+    return faster >= (1.0 + mover.limits.spare_gain) * part

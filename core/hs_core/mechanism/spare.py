@@ -82,11 +82,11 @@ class Spare:
             return False
         then = other * self._board.part(job.user, target, job.gang)
         # Most could not be, however long they run here, which takes longer to find.
-        return then < one * (1 - SLACK) and then < one * self._part(job) * (1 - SLACK)
+        return then < one * (1 - SLACK) and then < one * self.part(job) * (1 - SLACK)
 
     # --- what is played ---------------------------------------------------------------------------------------------
 
-    def _part(self, job: JobFacts) -> float:
+    def part(self, job: JobFacts) -> float:
         """Of the time that it runs where it lives: as long as on the server where it runs least."""
         return min([self._part_on(job, name) for name in self._world.homes[job.id]])
 
@@ -156,7 +156,7 @@ class Spare:
             if target == source:
                 continue
             here, there, least = self._rates(one, source, target)
-            now = self._part(one) if now is None else now
+            now = self.part(one) if now is None else now
             enough = (1.0 + self._limits.spare_gain) * here * now + SLACK
             # Most would gain too little if they ran all the time, which is sooner known than where there is room.
             if there <= enough:
