@@ -202,8 +202,9 @@ async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
             sums[name] = [0.0, 0.0]
     for (name, model), gpus in machine.demand().items():
         demand.add_metric([name, model], float(gpus))
-    for account, usage in sorted(ledger.usage(now_s).items()):
-        new = usage - mind.counted_before.get(account, Usage())
+    for account in sorted(ledger.totals.keys() | machine.entitled().keys()):
+        # What has come together since the last sample is counted with the next: a crash takes it, and a counter that goes back has begun anew.
+        new = ledger.totals.get(account, Usage()) - mind.counted_before.get(account, Usage())
         received.add_metric(list(account), max(0.0, new.gpu_s))
         lost.add_metric(list(account), max(0.0, new.lost_gpu_s))
         due.add_metric(list(account), max(0.0, new.entitled_gpu_s))

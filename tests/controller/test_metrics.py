@@ -72,8 +72,13 @@ def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
             assert row.gpu_s >= 5.0
             received = (await cluster.read())["hs_user_received_gpu_seconds_total"]
             assert row.gpu_s <= received["V100", user] <= 12.0
-            due = found["hs_user_entitled_gpu_seconds_total"]["V100", user]
-            assert 0.0 < due <= row.entitled_gpu_s
+            ledger = cluster.loop.mind.ledger
+            await agent.until(lambda: ledger.totals[user, "V100"].entitled_gpu_s > 0)
+            told = ledger.totals[user, "V100"].entitled_gpu_s
+            due = (await cluster.read())["hs_user_entitled_gpu_seconds_total"]["V100", user]
+            [later] = (await cluster.client.stub.Usage(pb.UsageRequest())).rows
+            assert told <= due <= later.entitled_gpu_s
+            assert due in {told, ledger.totals[user, "V100"].entitled_gpu_s}, "no more than a sample tells"
             assert found["hs_queue_jobs"] == {
                 ("running", "running"): 1.0,
                 ("waiting-for-turn", "suspended"): 1.0,
