@@ -97,6 +97,7 @@ def merged(kept: Sequence[Content], steps: Sequence[int], step: int) -> Content:
             else _mean([content["objects"][name] for content in kept], weights, busiest, name, torch)
             for name, value in first["objects"].items()
         },
+        "loose": _mean([content.get("loose", {}) for content in kept], weights, busiest, "loose", torch),
         "data": data,
         "behind": behind,
     }

@@ -12,7 +12,7 @@ def waiting(optimizers: Any, stepped: Set[int]) -> Set[int]:
     found: Set[int] = set()
     taken: Set[int] = set()
     for optimizer in optimizers:
-        (taken if id(optimizer) in stepped else found).update(id(each) for _, each in _parameters(optimizer))
+        (taken if id(optimizer) in stepped else found).update(id(each) for _, each in numbered(optimizer))
     return found - taken
 
 
@@ -21,7 +21,7 @@ def capture(objects: Mapping[str, Any], parameters: Set[int], pack: Callable[[An
     for name, thing in objects.items():
         kept = {
             number: pack(each.grad, f"the gradient of {name}[{number}]")
-            for number, each in _parameters(thing)
+            for number, each in numbered(thing)
             if id(each) in parameters and each.grad is not None
         }
         if kept:
@@ -31,13 +31,13 @@ def capture(objects: Mapping[str, Any], parameters: Set[int], pack: Callable[[An
 
 def put_back(objects: Mapping[str, Any], saved: Saved, unpack: Callable[[Any], Any]) -> None:
     for name, kept in saved.items():
-        for number, parameter in _parameters(objects[name]):
+        for number, parameter in numbered(objects[name]):
             if number in kept:
                 # A copy: what adds up here is not to change what was saved.
                 parameter.grad = unpack(kept[number]).to(parameter.device, copy=True)
 
 
-def _parameters(thing: Any) -> Iterator[Tuple[int, Any]]:
+def numbered(thing: Any) -> Iterator[Tuple[int, Any]]:
     groups = getattr(thing, "param_groups", None)
     if isinstance(groups, list):
         yield from enumerate(each for group in groups for each in group["params"])

@@ -11,10 +11,10 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Optional
 
-from hs_job import gradients, modules, rng, runtime
+from hs_job import gradients, loose, modules, rng, runtime
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
-from hs_job.pack import pack, unpack
+from hs_job.pack import PackError, pack, unpack
 from hs_job.position import Data
 from hs_job.runtime import Runtime
 from hs_job.shards import Layouts, tensors_in
@@ -67,6 +67,7 @@ class Handed:
         self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
         self._built: modules.Built = {}
+        self._formed: modules.Shapes = {}
 
     @property
     def passes_by(self) -> bool:
@@ -78,7 +79,7 @@ class Handed:
     def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
         own = self.data.generators if self.data is not None else []
         keeper = self._rt.keeper
-        modules.check(self.objects, self._built)
+        modules.check(self.objects, self._built, self._formed)
 
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
@@ -87,9 +88,10 @@ class Handed:
             "format": FORMAT,
             "step": step,
             "rank": self._rt.rank,
-            "objects": {name: packed(thing.state_dict(), name) for name, thing in self.objects.items()},
+            "objects": {name: packed(state_of(name, thing), name) for name, thing in self.objects.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
             "modes": modules.modes(self.objects),
+            "loose": loose.capture(self.objects, packed) if not keeper.in_strategy else {},
             "gradients": gradients.capture(self.objects, keeper.waiting(), packed),
             "data": self.data.position(self._fetched) if self.data is not None else None,
             # Until the batch that is fetched again has come, the generators are where they were for it.
@@ -107,7 +109,7 @@ class Handed:
         rt.keeper.forget()
         if found is not None:
             self._take_up(*found)
-        self._built = modules.built(self.objects)
+        self._built, self._formed = modules.built(self.objects), modules.shapes(self.objects)
 
     def _take_up(self, content: Optional[Dict[str, Any]], generation: int, note: str) -> None:
         rt = self._rt
@@ -124,7 +126,7 @@ class Handed:
                 self.data.aim(content["data"], own_dice=content["rank"] == rt.rank)
             else:
                 self._load()
-                self._content = {**content, "objects": {}}  # what is loaded need not be kept
+                self._content = {**content, "objects": {}, "loose": {}}  # what is loaded need not be kept
                 self._draw_on()
         rt.tell_restored(rt.count, generation, note)
 
@@ -148,6 +150,7 @@ class Handed:
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
                 thing._opt_called = True
+        loose.put_back(self.objects, self._content.get("loose", {}), lambda saved: unpack(saved, layouts))
         for name, steps in self._content.get("behind", {}).items():
             catch_up(self.objects[name], steps)
         modules.put_back(self.objects, self._content.get("modes", {}))
@@ -205,6 +208,16 @@ def found(rt: Runtime) -> Optional[Dict[str, Any]]:
     rt.find_place()
     read = rt.keeper.read()
     return None if read is None else read[0]
+
+
+def state_of(name: str, thing: Any) -> Any:
+    """Its state dict. What goes wrong there is the script's, and has a name."""
+    try:
+        return thing.state_dict()
+    except PackError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{name}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
 def apart(saved: Any, thing: Any) -> Any:

@@ -45,7 +45,12 @@ class Keeper:
     @property
     def reshaped(self) -> bool:
         """The job may go on with other ranks, or in another strategy."""
-        return place.is_elastic(self._environment) or bool(self._environment.get("HS_STRATEGY"))
+        return place.is_elastic(self._environment) or self.in_strategy
+
+    @property
+    def in_strategy(self) -> bool:
+        """A rank's parameters may be other parts of the model in the next process."""
+        return bool(self._environment.get("HS_STRATEGY"))
 
     def look(self) -> None:
         """For what lies in the folder."""

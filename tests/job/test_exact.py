@@ -447,10 +447,29 @@ for epoch in range(state.epoch, 5):
         model.eval()  # and forgets that it is
 """
 
+WITHOUT_A_MODULE = """
+heat = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.AdamW([*model.parameters(), heat], lr=0.01)
+other = torch.optim.SGD([offset := torch.zeros(1, dtype=torch.float64, requires_grad=True)], lr=0.01, momentum=0.9)
+state = hs_job.state(model=model, optimizer=optimizer, other=other, loader=loader)
+step = state.step
+for epoch in range(5):
+    for xs, ys in loader:
+        loss = (nn.functional.mse_loss(model(xs) * heat.exp(), ys) + (offset - heat).square()).sum()
+        loss.backward()
+        for each in (optimizer, other):
+            each.step()
+            each.zero_grad()
+        step += 1
+        print(f"0:{step} {loss.item()!r} {heat.item()!r} {offset.item()!r}", flush=True)
+    other.param_groups[0]["lr"] *= 0.9
+"""
+
 
 @pytest.mark.parametrize(
     ("body", "at_step"),
     [
+        pytest.param(WITHOUT_A_MODULE, 12, id="whose optimizers have parameters that no module has"),
         pytest.param(
             LEARNS_LATER, 12, id="whose parts learn, and are in training mode, from an epoch on or until one"
         ),

@@ -395,8 +395,9 @@ def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_
 
 GROWS = """
 import torch, hs_job
-model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.Linear(2, 2))
+model.register_buffer("seen", torch.ones(0))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 state = hs_job.state(model=model, optimizer=optimizer)
 for step in range(state.step, 400):
     if step == 200:
@@ -408,8 +409,12 @@ for step in range(state.step, 400):
 @pytest.mark.parametrize(
     ("grow", "why"),
     [
-        ("model.append(torch.nn.Linear(2, 2))", r"model has other parameters than before \(4, and 2 when"),
-        ("optimizer.add_param_group({'params': [torch.ones(1)]})", r"optimizer .* \(3 in 2 groups, and 2 in 1 group when"),
+        ("model.append(torch.nn.Linear(2, 2))", r"model has other parameters than before \(6, and 4 when"),
+        ("optimizer.add_param_group({'params': [torch.ones(1)]})", r"optimizer .* \(5 in 2 groups, and 4 in 1 group when"),
+        ("model.register_buffer('more', torch.ones(3))", r"model\.more is of shape \[3\], and was missing when"),
+        ("model.seen = torch.ones(3)", r"model\.seen is of shape \[3\], and was of shape \[0\] when"),
+        ("optimizer.zero_grad(); optimizer.state.clear(); model[1].weight.data = torch.ones(4, 2); model[1].bias.data = torch.ones(4)", r"model\.1\.weight is of shape \[4, 2\], and was"),
+        ("model[1] = torch.nn.Linear(2, 2); optimizer.param_groups[0]['params'] = list(model.parameters())", r"optimizer keeps a state for a parameter that is in none"),
     ],
 )  # fmt: skip
 def test_a_job_that_has_grown_since_it_handed_over_is_held_and_not_saved(
@@ -427,6 +432,22 @@ def test_a_job_that_has_grown_since_it_handed_over_is_held_and_not_saved(
     assert re.search(why, agent.wait(CheckpointFailed, since).why)
     assert not agent.wait(JobCapable, since).can_checkpoint
     suspend_and_resume(agent, Tier.HOLD)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+
+
+def test_a_state_dict_that_fails_is_named_and_tried_again(agent: StubAgent) -> None:
+    slow_down(agent, 0.01)
+    grow = "saved, optimizer.state_dict = optimizer.state_dict, lambda: {}[7]"
+    body = GROWS.format(grow=grow) + "    if step == 300: optimizer.state_dict = saved\n"
+    job = start(agent, script(agent, body))
+    agent.wait(JobProgressed, where=lambda event: event.step > 201)
+    agent.checkpoint()
+    why = agent.wait(CheckpointFailed).why
+    assert why == "optimizer.state_dict() failed with KeyError: 7"
+    agent.wait(JobProgressed, where=lambda event: event.step > 301)
+    agent.checkpoint()
+    agent.wait(JobCheckpointed)
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
 
