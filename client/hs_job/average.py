@@ -20,7 +20,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
-from hs_job import arrays, rng
+from hs_job import arrays, dice, rng
 from hs_job.files import read_small
 from hs_job.pack import versions, with_versions
 
@@ -319,13 +319,16 @@ def _reseed(state: Dict[str, Any], step: int, copy: int) -> Dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is not None:
         for tensor in (*state.get("own", ()), *((state["torch"],) if "torch" in state else ())):
-            digest.update(bytes(tensor.tolist()))
+            if not isinstance(tensor, dict):
+                digest.update(bytes(tensor.tolist()))
     seeds = random.Random(digest.digest())
     version, numbers, gauss = random.Random(seeds.getrandbits(64)).getstate()
     found: Dict[str, Any] = {**state, "python": [version, list(numbers), gauss]}
     if torch is not None:
 
         def anew(tensor: Any) -> Any:
+            if isinstance(tensor, dict):
+                return dice.anew(tensor, seeds.getrandbits(32))
             if tensor.numel() == 16:  # a CUDA generator: seed and offset
                 made = struct.pack("<qq", seeds.getrandbits(62), 0)
                 return torch.tensor(list(made), dtype=torch.uint8, device="cpu")

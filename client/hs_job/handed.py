@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import os
 import sys
 import threading
-from typing import Any, Callable, Dict, Optional
+from collections import OrderedDict, deque
+from typing import Any, Callable, Dict, Iterator, Optional
 
-from hs_job import gradients, loose, modules, rng, runtime
+from hs_job import cycled, gradients, loose, modules, rng, runtime
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -20,6 +23,10 @@ from hs_job.runtime import Runtime
 from hs_job.shards import Layouts, tensors_in
 
 FORMAT = 1
+_CYCLED = (
+    "itertools.cycle goes through the loader, and keeps the batches of its first epoch: a new process would have no more of these than were left "
+    "(expected a loop that iterates the loader once for each epoch)"
+)
 
 
 class State:
@@ -66,6 +73,7 @@ class Handed:
         self._fetched = 0  # batches, of this epoch, that were trained on
         self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
+        self._looked = False  # at what goes through the loader
         self._built: modules.Built = {}
         self._formed: modules.Shapes = {}
 
@@ -145,7 +153,8 @@ class Handed:
         for name, thing in self.objects.items():
             saved = self._content["objects"][name]
             state = unpack(apart(saved, thing) if again else saved, layouts)
-            thing.load_state_dict(state)
+            with _types_kept():
+                thing.load_state_dict(state)
             keep_types(thing, state)
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
@@ -190,6 +199,10 @@ class Handed:
             self._content = None
         if not iterator._num_yielded:
             self.data.begins()
+        if not self._looked:
+            self._looked = True
+            if cycled.goes_through(iterator):
+                self._rt.cannot_be_saved(_CYCLED)
         self.data.is_asked()
 
     def fetched(self) -> None:
@@ -236,8 +249,8 @@ def apart(saved: Any, thing: Any) -> Any:
 
 
 def keep_types(thing: Any, state: Any) -> None:
-    """What an optimizer keeps for a parameter is of the type that it was of: torch's `load_state_dict` gives it the parameter's, which would round
-    32-bit weights beside 16-bit parameters with each move."""
+    """What an optimizer keeps for a parameter is of the type that it was of: torch's `load_state_dict` gives tensors the parameter's, which would round
+    32-bit weights beside 16-bit parameters with each move, and makes other containers, and no text, of what else it finds there."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(thing, torch.optim.Optimizer):
         return
@@ -247,10 +260,48 @@ def keep_types(thing: Any, state: Any) -> None:
     for number, parameter in zip(numbers, parameters):
         own = thing.state.get(parameter, {})
         for name, value in (kept.get(number) or {}).items():
-            loaded = own.get(name)
-            tensors = isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor)
-            if tensors and value.dtype != loaded.dtype and value.shape == loaded.shape:
-                own[name] = value.to(loaded.device)
+            if name in own:
+                own[name] = _as_it_was(value, own[name], torch)
+
+
+@contextlib.contextmanager
+def _types_kept() -> Iterator[None]:
+    """Also of optimizers that are inside of what is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    kind = torch.optim.Optimizer
+    original = kind.load_state_dict
+
+    @functools.wraps(original)
+    def load_state_dict(optimizer: Any, state_dict: Any) -> None:
+        original(optimizer, state_dict)
+        keep_types(optimizer, state_dict)
+
+    kind.load_state_dict = load_state_dict
+    try:
+        yield
+    finally:
+        kind.load_state_dict = original
+
+
+def _as_it_was(value: Any, loaded: Any, torch: Any) -> Any:
+    """What torch, or an optimizer with a way of its own, has made of a value otherwise stays."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        changed = (
+            isinstance(loaded, torch.Tensor) and value.dtype != loaded.dtype and value.shape == loaded.shape
+        )
+        return value.to(loaded.device) if changed else loaded
+    if kind is str:
+        return value if type(loaded) is str and loaded.startswith("<generator object ") else loaded
+    if kind in (dict, OrderedDict) and isinstance(loaded, dict) and value.keys() == loaded.keys():
+        return kind((key, _as_it_was(each, loaded[key], torch)) for key, each in value.items())
+    if kind in (list, tuple, deque) and type(loaded) is kind and len(value) == len(loaded):
+        found = (_as_it_was(*pair, torch) for pair in zip(value, loaded))
+        return deque(found, value.maxlen) if kind is deque else kind(found)
+    return loaded
 
 
 def catch_up(schedule: Any, steps: int) -> None:

@@ -40,7 +40,7 @@ class Keeper:
         self._environment = environment
         self._read: Optional[Found] = None
         self._rounds = 0  # in which nodes have agreed on what they take up
-        self._unsavable = False  # what was handed over holds what no checkpoint can: trying again is no use
+        self.unsavable = ""  # why what was handed over is what no checkpoint can hold: trying again is no use
 
     @property
     def reshaped(self) -> bool:
@@ -104,7 +104,7 @@ class Keeper:
     def can(self, by_hand: bool) -> bool:
         """`by_hand`: the script counts its steps itself."""
         handed = self.handed
-        if handed is None or self.folder is None or self._unsavable:
+        if handed is None or self.folder is None or self.unsavable:
             return False
         return handed.data is not None or by_hand
 
@@ -125,8 +125,8 @@ class Keeper:
         assert self.folder is not None
         try:
             content = self.handed.capture(step, host_of)
-        except PackError:
-            self._unsavable = True
+        except PackError as error:
+            self.unsavable = str(error)
             raise
         return self.folder.write(
             stop.generation,

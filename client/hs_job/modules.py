@@ -81,7 +81,7 @@ def check(objects: Mapping[str, Any], then: Built, formed: Shapes) -> None:
 
 def _check_shapes(name: str, now: Dict[str, Shape], then: Dict[str, Shape]) -> None:
     for at in {**then, **now}:
-        is_now, was = (each[at] if at in each else "missing" for each in (now, then))
+        is_now, was = (each.get(at, "missing") for each in (now, then))
         if is_now != was and None not in (is_now, was):
             raise PackError(
                 f"{name}.{at} is {is_now}, and was {was} when it was handed over: a new process would build it as it was"
@@ -114,7 +114,9 @@ def _shapes(module: Any, at: str, *, known: bool) -> Iterator[Tuple[str, Shape]]
 
 def _is_loaded_as_it_is(module: Any) -> bool:
     """Neither it nor a hook has a way of its own, as lazy modules do until their first batch."""
-    ways = (getattr(type(module), name) for name in ("state_dict", "_save_to_state_dict", "_load_from_state_dict"))
+    ways = (
+        getattr(type(module), name) for name in ("state_dict", "_save_to_state_dict", "_load_from_state_dict")
+    )
     hooks = (getattr(module, name) for name in _HOOKS)
     return all(each.__module__ in _PLAIN for each in ways) and not any(hooks)
 

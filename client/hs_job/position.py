@@ -128,6 +128,7 @@ class Data(Trained):
 
     def iterate(self, original: Callable[[Any], Any], fetch: Callable[[Any], Any]) -> Any:
         """Stands in for the loader's `__iter__`."""
+        self.generators = rng.generators(self.loader)  # a script may make others for each epoch
         goal = self._goal
         if goal is None:
             made = Made(self.loader)

@@ -8,15 +8,18 @@ import random
 import sys
 from typing import Any, Dict, Iterator, List
 
+from hs_job import dice
 from hs_job.pack import pack, unpack
 
 
 def generators(loader: Any) -> List[Any]:
-    """The torch generators that a DataLoader and its samplers were given, each once."""
+    """Those that a DataLoader and its samplers were given, and those that its samplers and its dataset keep, each once."""
     found: List[Any] = []
-    for owner in (loader, *samplers(loader)):
-        generator = getattr(owner, "generator", None)
-        if hasattr(generator, "get_state") and not any(generator is each for each in found):
+    owners = [loader, *samplers(loader)]
+    given = (getattr(owner, "generator", None) for owner in owners)
+    kept = dice.among([*owners[1:], getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)])
+    for generator in (*(each for each in given if hasattr(each, "get_state")), *kept):
+        if not any(generator is each for each in found):
             found.append(generator)
     return found
 
@@ -35,7 +38,7 @@ def capture(torch: Any, own: List[Any]) -> Dict[str, Any]:
     version, numbers, gauss = random.getstate()
     state: Dict[str, Any] = {
         "python": [version, list(numbers), gauss],
-        "own": [each.get_state() for each in own],
+        "own": [dice.state(each) for each in own],
     }
     if torch is not None:
         state["torch"] = torch.get_rng_state()
@@ -59,7 +62,7 @@ def put_back(torch: Any, own: List[Any], state: Dict[str, Any]) -> None:
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     for generator, kept in zip(own, state["own"]):
-        generator.set_state(kept)
+        dice.set_state(generator, kept)
     if torch is not None and "torch" in state:
         torch.set_rng_state(state["torch"])
         if "cuda" in state and torch.cuda.is_available():

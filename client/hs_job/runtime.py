@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
+_NOWHERE_S, _NOWHERE_STEPS = 10.0, 20
 _LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
@@ -83,6 +84,7 @@ class Runtime:
         self._untold = Untold()
         self._pace = Pace()
         self._told_can: List[str] = []
+        self._told_nowhere = False
         self._blocked = blocked.Watch()
         self._link: Optional[Link] = None
 
@@ -219,6 +221,20 @@ class Runtime:
                 self._stand(Phase.PARKED, restorable)
             else:
                 self.armed = stop is not None
+                if stop is not None:
+                    self._say_if_nowhere(stop)
+
+    def _say_if_nowhere(self, stop: Stop) -> None:
+        """It trains on, and not where it could be saved: why its move will be given up, only its script knows."""
+        steps, since_s = self.count - stop.at_step, time.monotonic() - stop.heard_s
+        if self._told_nowhere or steps < _NOWHERE_STEPS or since_s < _NOWHERE_S or not stop.committed:
+            return
+        self._told_nowhere = True
+        say(
+            f"told to leave or to save {since_s:.0f} s and {steps} steps ago, and come to no place where that can be done: it trains on batches that are not "
+            "fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before (expected: iter(loader) after hs_job.state, "
+            "or that no loader is handed over and each mini-batch ends with hs_job.step())"
+        )
 
     def _has_done_its_portion(self, restorable: bool) -> bool:
         return self.count >= self.last and (restorable or "checkpoint" not in self.can())
@@ -329,7 +345,10 @@ class Runtime:
         began = time.monotonic()
         digest, why = "", ""
         if not self.keeper.can(self.by_hand):
-            why = "no state was handed over with hs_job.state that a new process could take up"
+            why = (
+                self.keeper.unsavable
+                or "no state was handed over with hs_job.state that a new process could take up"
+            )
         elif not restorable:
             why = (
                 "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
@@ -533,6 +552,12 @@ class Runtime:
         if self.keeper.single:
             can.append("single")
         return can
+
+    def cannot_be_saved(self, why: str) -> None:
+        """From now on, for a reason that its user can mend."""
+        self.keeper.unsavable = why
+        say(f"the job is held, and not moved: {why}")
+        self.tell_can()
 
     def tell_can(self) -> None:
         if not self.live:

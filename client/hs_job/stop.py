@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 class Stop:
     """Until it is done."""
 
-    __slots__ = ("accepted", "at_step", "committed", "generation", "id", "kind", "tier", "whole")
+    __slots__ = ("accepted", "at_step", "committed", "generation", "heard_s", "id", "kind", "tier", "whole")
 
     def __init__(self, kind: str, message: Message) -> None:
         self.kind = kind
@@ -20,6 +21,7 @@ class Stop:
         self.tier = str(message.get("tier", "checkpoint" if kind == "save" else "hold"))
         self.generation = int(message.get("generation", -1))
         self.whole = int(message.get("whole", -1))  # newest generation that all nodes have
+        self.heard_s = time.monotonic()
         self.accepted = False
         self.committed = False
 

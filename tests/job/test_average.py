@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from warm import Warm
 
 from hs_core.events.host import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
-from hs_job import average, rng
+from hs_job import average, dice, rng
 from hs_job.checkpoint import Folder
 from hs_job.handed import catch_up
 from hs_job.pack import load, pack, unpack
@@ -283,13 +284,44 @@ def test_an_average_is_the_same_whatever_the_default_device_is() -> None:
 
 def test_copies_draw_apart_also_from_a_generator_that_a_script_has_given_numpy() -> None:
     part = saved(4, 1.0, fetched=4, began=2, count=4)
-    dice = np.random.RandomState(np.random.PCG64(1))
-    part["rng"]["numpy"] = rng.of_numpy(dice.get_state(legacy=False))
+    made = np.random.RandomState(np.random.PCG64(1))
+    part["rng"]["numpy"] = rng.of_numpy(made.get_state(legacy=False))
     drawn = []
     for copy in range(3):
-        dice.set_state(unpack(average.as_copy(average.merged([part], [2], 4), copy, 3)["rng"]["numpy"]))
-        drawn.append(dice.rand())
+        made.set_state(unpack(average.as_copy(average.merged([part], [2], 4), copy, 3)["rng"]["numpy"]))
+        drawn.append(made.rand())
     assert len(set(drawn)) == 3
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        random.Random(1),
+        np.random.default_rng(1),
+        np.random.Generator(np.random.MT19937(1)),
+        np.random.RandomState(1),
+        torch.Generator().manual_seed(1),
+    ],
+    ids=["python", "numpy", "numpy's older kind", "numpy's old one", "torch"],
+)
+def test_copies_draw_apart_also_from_generators_that_their_data_keep(made: Any) -> None:
+    part = saved(4, 1.0, fetched=4, began=2, count=4)
+    part["rng"]["own"] = [dice.state(made)]
+    states = []
+    for copy in range(3):
+        copied = average.as_copy(average.merged([part], [2], 4), copy, 3)["rng"]["own"][0]
+        dice.set_state(made, copied)
+        states.append(repr(dice.state(made)))
+        assert repr(copied) == states[-1]
+    assert len(set(states)) == 3
+
+
+def test_parameters_that_no_module_has_are_averaged_too() -> None:
+    parts = [saved(4, 1.0, fetched=4, began=2, count=4) for _ in range(2)]
+    for part, heat in zip(parts, (1.0, 5.0), strict=True):
+        part["loose"] = {"optimizer": {2: torch.tensor([heat])}}
+    found = average.merged(parts, [3, 1], 6)
+    assert found["loose"]["optimizer"][2].tolist() == [2.0]
 
 
 def test_a_copy_that_did_nothing_has_no_weight() -> None:

@@ -334,6 +334,100 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss!r} {optimizer.state[model.weight]['wide'].tolist()}", flush=True)
 """
 
+INSIDE_ANOTHER = """
+from collections import OrderedDict, deque
+
+class Kept(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state.update(last=deque(maxlen=3), way="wide", parts=[OrderedDict(wide=parameter.float().clone(), at=torch.zeros(1, dtype=torch.int64))])
+            state["last"].append(parameter.grad.float())
+            part = state["parts"][0]
+            part["at"] += 1
+            assert (state["way"], part["at"].dtype) == ("wide", torch.int64)
+            parameter.copy_(part["wide"].sub_(sum(state["last"]), alpha=0.001))
+
+class Around(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self):
+        self.inner.step()
+
+    def state_dict(self):
+        return {"inner": self.inner.state_dict()}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+
+model.bfloat16()
+optimizer = Around(Kept(model.parameters(), {}))
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {optimizer.inner.state[model.weight]['parts']}", flush=True)
+"""
+
+DICE_OF_THE_DATA = """
+import random
+import numpy as np
+
+class Order(torch.utils.data.Sampler):
+    def __init__(self):
+        self.seeds = random.Random(4)
+
+    def __iter__(self):
+        return iter(np.random.RandomState(self.seeds.randrange(100)).permutation(40).tolist())
+
+    def __len__(self):
+        return 40
+
+class Noise:
+    def __init__(self):
+        self.kept = {"torch": torch.Generator().manual_seed(3), "old": np.random.RandomState(5)}
+
+    def __call__(self, xs):
+        return xs + torch.rand(1, generator=self.kept["torch"]) + float(self.kept["old"].rand())
+
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self):
+        self.transforms = [Noise()]
+        self.begin(0)
+
+    def begin(self, epoch):
+        self.dice = np.random.default_rng(epoch)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, at):
+        xs, ys = data[at]
+        return self.transforms[0](xs) + float(self.dice.normal()), ys
+
+noisy = Noisy()
+loader = DataLoader(torch.utils.data.Subset(noisy, range(40)), batch_size=8, sampler=Order())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    noisy.begin(epoch)
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
 WITH_ARRAYS = """
 import numpy as np
 
@@ -477,6 +571,14 @@ for epoch in range(5):
         pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
         pytest.param(
             AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
+        ),
+        pytest.param(
+            INSIDE_ANOTHER,
+            7,
+            id="whose optimizer is inside another, and keeps more than tensors of its parameters' type",
+        ),
+        pytest.param(
+            DICE_OF_THE_DATA, 12, id="whose sampler, dataset and transforms draw from generators of their own"
         ),
         pytest.param(WIDE_WEIGHTS, 7, id="whose optimizer keeps 32-bit weights beside 16-bit parameters"),
         pytest.param(

@@ -436,6 +436,82 @@ def test_a_job_that_has_grown_since_it_handed_over_is_held_and_not_saved(
     assert (job.returncode, errors) == (0, "")
 
 
+LOADED = """
+import itertools, torch, hs_job
+from hs_job import runtime
+runtime._NOWHERE_S = 0.0
+torch.manual_seed(1)
+x = torch.randn(40, 2)
+loader = torch.utils.data.DataLoader(x, batch_size=8, shuffle=True)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+early = iter(loader)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+{batches}
+for xs in itertools.islice(batches, state.step, 400):
+    optimizer.zero_grad(); model(xs).square().sum().backward(); optimizer.step()
+print(model.weight.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "batches",
+    ["batches = itertools.cycle(loader)", "batches = itertools.cycle((each for each in map(abs, loader)))"],
+    ids=["by itself", "with others between"],
+)
+def test_a_loader_that_is_cycled_through_is_not_saved_and_that_is_said_before_it_matters(
+    agent: StubAgent, batches: str
+) -> None:
+    """A new process would go round the batches that were left of the epoch."""
+    slow_down(agent, 0.01)
+    path = script(agent, LOADED.format(batches=batches))
+    alone = agent.run(path, env={"HS_AGENT_SOCKET": ""})
+    expected = alone.communicate()
+    assert (alone.returncode, expected[1]) == (0, "")
+    job = start(agent, path)
+    assert not agent.wait(JobReady).can_checkpoint
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    why = "itertools.cycle goes through the loader, and keeps the batches of its first epoch"
+    assert agent.wait(CheckpointFailed, since).why.startswith(why)
+    agent.resume()
+    suspend_and_resume(agent, Tier.HOLD)
+    output, errors = job.communicate()
+    assert (job.returncode, output) == (0, expected[0])
+    assert errors.startswith(f"heteroshare: the job is held, and not moved: {why}")
+    assert errors.count("\n") == 1
+
+
+def test_a_loop_that_is_not_cycled_is_taken_for_none(agent: StubAgent) -> None:
+    body = LOADED.format(batches="batches = (each for _ in itertools.count() for each in enumerate(loader))")
+    slow_down(agent, 0.01)
+    job = start(
+        agent, script(agent, body.replace("for xs in", "cycles = itertools.cycle([loader])\nfor _, xs in"))
+    )
+    agent.wait(JobProgressed, where=lambda event: event.step > 20)
+    agent.checkpoint()
+    agent.wait(JobCheckpointed)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+
+
+def test_a_job_that_is_to_leave_and_trains_on_batches_of_no_loader_that_it_handed_over_says_so(
+    agent: StubAgent,
+) -> None:
+    slow_down(agent, 0.01)
+    body = LOADED.format(batches="batches = itertools.chain(early, x.split(1) * 20)")
+    job = start(agent, script(agent, body))
+    agent.wait(JobWentOn)
+    agent.suspend(Tier.CHECKPOINT)
+    agent.wait(SuspendFailed, where=lambda event: "left before" in event.why)
+    _, errors = job.communicate()
+    assert job.returncode == 0
+    assert re.fullmatch(
+        r"heteroshare: told to leave or to save \d+ s and 20 steps ago, and come to no place .*\n", errors
+    )
+
+
 def test_a_state_dict_that_fails_is_named_and_tried_again(agent: StubAgent) -> None:
     slow_down(agent, 0.01)
     grow = "saved, optimizer.state_dict = optimizer.state_dict, lambda: {}[7]"
