@@ -13,6 +13,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.loader: Optional[Trained] = None  # that was asked for a batch last
+        self.number = 0  # of those that came of what was handed over
         self.stepped: Set[int] = set()  # optimizers, by identity, since it came
         self._came = False
         self._held_at = False  # a place to stop since the newest step that counts
@@ -36,6 +37,7 @@ class Batch:
     def comes(self) -> None:
         """Of what was handed over: a job that is saved goes on from here."""
         self._came = True
+        self.number += 1
         self.stepped.clear()
 
     def steps(self, optimizer: int) -> None:

@@ -11,10 +11,12 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional, Set
 
 from hs_job import cycled, gradients, loose, modules, rng, runtime
+from hs_job.aloud import say
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -73,6 +75,7 @@ class Handed:
         self._fetched = 0  # batches, of this epoch, that were trained on
         self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
+        self._told_of: Any = weakref.WeakSet()  # optimizers that are not saved
         self._looked = False  # at what goes through the loader
         self._built: modules.Built = {}
         self._formed: modules.Shapes = {}
@@ -92,11 +95,14 @@ class Handed:
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
 
+        with _asked() as asked:
+            states = {name: state_of(name, thing) for name, thing in self.objects.items()}
+        self._tell_left_out(asked)
         content = {
             "format": FORMAT,
             "step": step,
             "rank": self._rt.rank,
-            "objects": {name: packed(state_of(name, thing), name) for name, thing in self.objects.items()},
+            "objects": {name: packed(state, name) for name, state in states.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
             "modes": modules.modes(self.objects),
             "loose": loose.capture(self.objects, packed) if not keeper.in_strategy else {},
@@ -108,6 +114,20 @@ class Handed:
         if self._began is not None:
             content["began"] = self._began
         return content
+
+    def _tell_left_out(self, asked: Set[int]) -> None:
+        """Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
+        torch = sys.modules.get("torch")
+        for each in self._rt.keeper.lasting():
+            saved = id(each) in asked or any(each is thing for thing in self.objects.values())
+            plain = torch is not None and type(each).state_dict is torch.optim.Optimizer.state_dict
+            if saved or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
+                continue
+            if each not in self._told_of:
+                self._told_of.add(each)
+                say(
+                    f"an optimizer ({type(each).__name__}) trains whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew"
+                )
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -262,6 +282,29 @@ def keep_types(thing: Any, state: Any) -> None:
         for name, value in (kept.get(number) or {}).items():
             if name in own:
                 own[name] = _as_it_was(value, own[name], torch)
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[Set[int]]:
+    """Optimizers, by identity, that are asked for their state meanwhile."""
+    found: Set[int] = set()
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield found
+        return
+    kind = torch.optim.Optimizer
+    original = kind.state_dict
+
+    @functools.wraps(original)
+    def state_dict(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        found.add(id(optimizer))
+        return original(optimizer, *args, **kwargs)
+
+    kind.state_dict = state_dict
+    try:
+        yield found
+    finally:
+        kind.state_dict = original
 
 
 @contextlib.contextmanager

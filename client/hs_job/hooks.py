@@ -40,6 +40,8 @@ class Hooks:
         self._under_way: Dict[Call, List[int]] = {}  # … and how many were done when those under way began
         self._kinds: Any = weakref.WeakKeyDictionary()
         self.optimizers: Any = weakref.WeakSet()
+        self._last: Any = weakref.WeakKeyDictionary()  # the batch that each optimizer has stepped for last …
+        self.lasting: Any = weakref.WeakSet()  # … and those that were there for another one before
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self.fetch_unhooked = loading._BaseDataLoaderIter.__next__
 
@@ -121,6 +123,8 @@ class Hooks:
             return
         batch, key = rt.batch, id(optimizer)
         batch.steps(key)
+        if self._last.setdefault(optimizer, batch.number) != batch.number:
+            self.lasting.add(optimizer)
         if key not in self._known:  # unpickled or copied: its constructor never ran
             self._known.add(key)
             self.optimizers.add(optimizer)
@@ -289,6 +293,7 @@ def install() -> None:
         raise
     rt.keeper.persistent = hooks.persistent
     rt.keeper.waiting = lambda: gradients.waiting(list(hooks.optimizers), rt.batch.stepped)
+    rt.keeper.lasting = lambda: list(hooks.lasting)
     rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
     _hooks = hooks
     rt.start()

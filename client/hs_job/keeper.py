@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
 from hs_job import average, place
 from hs_job.pack import PackError
@@ -27,6 +27,7 @@ class Keeper:
             False  # a library has made the loader's first iterator by the time that it is handed over
         )
         self.waiting: Callable[[], Set[int]] = set  # parameters whose optimizer is yet to step
+        self.lasting: Callable[[], List[Any]] = list  # optimizers that have stepped for several batches
         self.persistent: Callable[[Any], int] = lambda _: (
             0
         )  # loaders, but for the one given, whose workers stay

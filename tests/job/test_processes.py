@@ -512,6 +512,59 @@ def test_a_job_that_is_to_leave_and_trains_on_batches_of_no_loader_that_it_hande
     )
 
 
+TRAINED_BY = """
+import torch, hs_job
+model = torch.nn.Linear(2, 1)
+
+class Around(torch.optim.Optimizer):
+    def __init__(self):
+        self.inner = torch.optim.Adam(model.parameters())
+        super().__init__(model.parameters(), {{}})
+
+    def step(self):
+        self.inner.step()
+
+    def state_dict(self):
+        return {{"inner": [self.inner.state_dict()]}}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"][0])
+
+optimizer = Around()
+state = hs_job.state(model=model, optimizer=optimizer)
+for step in range(state.step, 400):
+    own = torch.ones(1, requires_grad=True)
+    inner = torch.optim.Adam([own])  # for this step alone
+    for _ in range(3):
+        own.square().backward(); inner.step()
+    {other}
+    model(torch.ones(2)).sum().backward(); optimizer.step(); hs_job.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [("", 0), ("if step == 20: optimizer = torch.optim.Adagrad(model.parameters())", 1)],
+    ids=["one that is inside another, and one for each step", "one in the place of it"],
+)
+def test_an_optimizer_that_trains_and_is_in_nothing_handed_over_is_told_of_once(
+    agent: StubAgent, other: str, said: int
+) -> None:
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, TRAINED_BY.format(other=other)))
+    for step in (40, 80):
+        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
+        since = agent.seen()
+        agent.checkpoint()
+        agent.wait(JobCheckpointed, since)
+    _, errors = job.communicate()
+    line = (
+        "heteroshare: an optimizer (Adagrad) trains whose state is in nothing that was handed over to hs_job.state: "
+        "it is not saved, and a new process begins it anew\n"
+    )
+    assert (job.returncode, errors) == (0, line * said)
+
+
 def test_a_state_dict_that_fails_is_named_and_tried_again(agent: StubAgent) -> None:
     slow_down(agent, 0.01)
     grow = "saved, optimizer.state_dict = optimizer.state_dict, lambda: {}[7]"
