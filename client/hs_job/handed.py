@@ -68,6 +68,9 @@ class Handed:
         self.data = Data(loader) if loader is not None else None
         self._loader = self.data.loader if self.data is not None else None
         self.start_step = 0
+        self._before = (
+            rt.count
+        )  # of the job's steps, those that its script does before it hands over, as a warm-up
         self.restored = False
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
         self._began: Optional[Dict[str, Any]] = None  # where the copy that this is began (hs_job.average)
@@ -101,6 +104,7 @@ class Handed:
         content = {
             "format": FORMAT,
             "step": step,
+            "before": 0 if self._rt.by_hand else self._before,
             "rank": self._rt.rank,
             "objects": {name: packed(state, name) for name, state in states.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
@@ -147,7 +151,8 @@ class Handed:
             self._began = content.get("began")
             rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
-            self.start_step = rt.count = int(content["step"])
+            rt.count, self._before = int(content["step"]), content.get("before", 0)
+            self.start_step = rt.count - self._before
             rt.mark = (rt.count, 0.0)
             if self.data is not None:
                 self._load(again=True)

@@ -11,7 +11,7 @@ from job_stub import StubAgent
 from moving import let_go, lines, move, slow_down, suspend_and_resume
 from warm import Warm
 
-from hs_core.events.host import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobWentOn
+from hs_core.events.host import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobRestored, JobWentOn
 from hs_core.gang import GangMachine, Step
 from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier
@@ -595,3 +595,40 @@ def test_a_script_is_moved_bit_for_bit(agent: StubAgent, body: str, at_step: int
     let_go(agent)
     expected, _ = undisturbed.communicate()
     assert lines(move(agent, (script,), at_step)) == lines(expected)
+
+
+WARMED_UP = """
+first = torch.optim.SGD(model.parameters(), lr=0.001)
+for xs, ys in DataLoader(data, batch_size=8):
+    train(xs, ys)
+    first.step()
+    first.zero_grad()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+assert state.epoch >= 0  # the loop goes by steps
+batches = iter(())
+for step in range(state.step, 30):
+    try:
+        xs, ys = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        xs, ys = next(batches)
+    loss = train(xs, ys)
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"0:{step + 1} {loss!r}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("at_step", [3, 12])
+def test_steps_before_a_script_hands_over_are_none_of_those_that_its_loop_goes_by(
+    agent: StubAgent, at_step: int
+) -> None:
+    (agent.folder / "train.py").write_text(PREAMBLE + WARMED_UP)
+    script = str(agent.folder / "train.py")
+    undisturbed = agent.run(script)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    assert len(lines(expected)) == 30
+    assert lines(move(agent, (script,), at_step, looks_first=True)) == lines(expected)
+    assert agent.wait(JobRestored).step == agent.messages("held")[0]["step"] > at_step + 4
