@@ -67,30 +67,30 @@ def anew(kept: Dict[str, Any], seed: int) -> Any:
 
 
 def _kind(thing: Any) -> str:
-    """Empty: it is none."""
-    if isinstance(thing, random.Random):
-        return "" if isinstance(thing, random.SystemRandom) else "python"
+    """Empty: it is none. Of its type alone: what stands in for another object may do much when it is asked for its class."""
+    kind = type(thing)
+    if issubclass(kind, random.Random):
+        return "" if issubclass(kind, random.SystemRandom) else "python"
     torch, numpy = sys.modules.get("torch"), getattr(sys.modules.get("numpy"), "random", None)
-    if torch is not None and isinstance(thing, torch.Generator):
+    if torch is not None and issubclass(kind, torch.Generator):
         return "torch"
     for name in ("Generator", "RandomState") if numpy is not None else ():
-        if isinstance(thing, getattr(numpy, name)):
+        if issubclass(kind, getattr(numpy, name)):
             return name
     return ""
 
 
 def _parts(thing: Any) -> List[Any]:
     kind = type(thing)
-    if kind in (list, tuple):
-        return list(thing) if len(thing) <= _WIDE else []
-    if kind is dict:
-        return list(thing.values()) if len(thing) <= _WIDE else []
+    if kind in (list, tuple, dict):
+        held = thing.values() if kind is dict else thing
+        return list(held) if len(thing) <= _WIDE else []
     torch = sys.modules.get("torch")
-    if (
-        isinstance(thing, type)
-        or kind.__module__ in ("builtins", "numpy")
-        or (torch is not None and isinstance(thing, torch.Tensor))
-    ):
+    closed = issubclass(kind, type) or kind.__module__ in ("builtins", "numpy")
+    if closed or (torch is not None and issubclass(kind, torch.Tensor)):
         return []
-    found = getattr(thing, "__dict__", None)
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return []
     return list(found.values()) if type(found) is dict else []

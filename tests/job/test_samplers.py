@@ -1,7 +1,10 @@
 """What is looked at of a loader's samplers: whose generators a move restores, whether every epoch has the same order, and how many examples a batch of all ranks is."""
 
+import random
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -11,6 +14,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
 )
 
 from hs_job import rng
@@ -115,3 +119,26 @@ def test_of_batches_of_unlike_sizes_no_number_of_examples_is_known() -> None:
         NUMBERS, batch_sampler=Shard(BatchSampler(SequentialSampler(NUMBERS), 2, drop_last=False))
     )
     assert Data(loader).position(0)["stride"] == 0
+
+
+def test_what_data_keep_is_looked_through_for_generators_and_asked_for_nothing() -> None:
+    class Shy:
+        """Stands in for another object, which is not there."""
+
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    class Noise:
+        def __init__(self) -> None:
+            self.shy, self.own, self.of_system = Shy(), random.Random(1), random.SystemRandom()
+            self.shy_ones = {
+                "one": self,
+                "many": [random.Random(2)] * 100,
+                "other": (np.random.default_rng(3),),
+            }
+
+    noise, dice = Noise(), torch.Generator()
+    part = Subset(NUMBERS, range(4))
+    part.transforms = [noise, dice]
+    loader = DataLoader(part, shuffle=True, generator=dice)
+    assert rng.generators(loader) == [dice, noise.own, noise.shy_ones["other"][0]]
