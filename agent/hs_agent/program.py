@@ -147,6 +147,8 @@ def _of_its_account(who: Account, config: Config) -> dict[str, str]:
         "SHELL": who.shell,
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
+        # Sets of text have the same order in each process: a vocabulary made of one is to be the same where the job goes on.
+        "PYTHONHASHSEED": "0",
     }
 
 

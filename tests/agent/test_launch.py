@@ -8,6 +8,7 @@ import pwd
 import resource
 import shutil
 import socket
+import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
@@ -134,6 +135,20 @@ def test_a_job_of_no_array_has_no_task_number(settings, job) -> None:
     """Scripts ask `os.environ.get("HS_ARRAY_TASK_ID", "0")`."""
     made, _ = prepared(settings, job, "train.py")
     assert "HS_ARRAY_TASK_ID" not in made["env"]
+
+
+def test_sets_of_text_have_one_order_in_all_processes_of_a_job_unless_its_user_wants_another(
+    settings, job
+) -> None:
+    """A vocabulary made of one is the same where the job goes on."""
+    said = []
+    for epoch in (1, 2):
+        made, _ = prepared(settings, job, "train.py", epoch=epoch)
+        code = "print(list({str(each) for each in range(50)}))"
+        said.append(subprocess.check_output([sys.executable, "-c", code], env=made["env"]))
+    assert said[0] == said[1]
+    made, _ = prepared(settings, job, "train.py", env={"PYTHONHASHSEED": "random"}, epoch=3)
+    assert made["env"]["PYTHONHASHSEED"] == "random"
 
 
 def test_torchrun_notes_how_its_processes_failed_in_the_jobs_folder_and_that_goes_with_it(
