@@ -113,6 +113,22 @@ class Folder:
             return 0
         return epoch if type(epoch) is int else 0
 
+    def is_of_another(self, command: str) -> bool:
+        """Whether another one than this has handed over in this incarnation before, which the newest checkpoint is of then. Else from now on it is this one's."""
+        if self._epoch < 1:
+            return False
+        name = f"handed-{self.rank}.json"
+        with contextlib.suppress(
+            OSError, TornError
+        ):  # nothing can be written here: that is said when it is tried
+            found = read_small(self.path, name, links=True) or {}
+            if found.get("epoch") == self._epoch:
+                return found.get("command") != command
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            with opened(self.path) as root:
+                write_json(root, name, {"epoch": self._epoch, "command": command})
+        return False
+
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def write(

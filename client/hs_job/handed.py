@@ -25,6 +25,10 @@ from hs_job.runtime import Runtime
 from hs_job.shards import Layouts, tensors_in
 
 FORMAT = 1
+_FOLLOWS = (
+    "another command of this job has handed over its state before, and the job would begin with that again "
+    "(expected: one that does, or a job for each, submitted with --after)"
+)
 _CYCLED = (
     "itertools.cycle goes through the loader, and keeps the batches of its first epoch: a new process would have no more of these than were left "
     "(expected a loop that iterates the loader once for each epoch)"
@@ -397,6 +401,8 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     rt.find_place()
     handed.restore()
     rt.keeper.handed = handed
+    if rt.keeper.follows:
+        rt.cannot_be_saved(_FOLLOWS)
     rt.tell_can()
     if loader is None:
         rt.point(restorable=True)

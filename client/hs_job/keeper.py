@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -40,6 +41,7 @@ class Keeper:
         self.whole = -1  # newest one that all nodes are known to have
         self._environment = environment
         self._read: Optional[Found] = None
+        self._follows: Optional[bool] = None  # None: it was not looked for yet
         self._rounds = 0  # in which nodes have agreed on what they take up
         self.unsavable = ""  # why what was handed over is what no checkpoint can hold: trying again is no use
 
@@ -58,6 +60,14 @@ class Keeper:
         if self.folder is not None:
             self.newest = self.folder.newest()
 
+    @property
+    def follows(self) -> bool:
+        """Another command of this incarnation has handed over before (a job trains with one script, then with the next). In a new process the job begins with that again, and what is saved is that one's."""
+        if self._follows is None:
+            command = hashlib.sha256(repr(sys.argv).encode(errors="replace")).hexdigest()
+            self._follows = self.folder is not None and self.folder.is_of_another(command)
+        return self._follows
+
     def is_of(self, rank: int, world: int) -> None:
         """The environment of one that its script has spawned does not say which it is."""
         if self.folder is not None:
@@ -70,6 +80,8 @@ class Keeper:
 
     def read(self) -> Optional[Found]:
         """What this process is to take up, once for all who ask; None: nothing."""
+        if self.follows:
+            return None
         if self._read is None and self.folder is not None and (asked := self._asked(self.folder)) >= 0:
             average.complete(self.folder, asked)
             self._read = self.folder.read(asked, agree=self._agree)

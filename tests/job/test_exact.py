@@ -11,7 +11,15 @@ from job_stub import StubAgent
 from moving import let_go, lines, move, slow_down, suspend_and_resume
 from warm import Warm
 
-from hs_core.events.host import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobRestored, JobWentOn
+from hs_core.events.host import (
+    JobCheckpointed,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+)
 from hs_core.gang import GangMachine, Step
 from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier
@@ -632,3 +640,57 @@ def test_steps_before_a_script_hands_over_are_none_of_those_that_its_loop_goes_b
     assert len(lines(expected)) == 30
     assert lines(move(agent, (script,), at_step, looks_first=True)) == lines(expected)
     assert agent.wait(JobRestored).step == agent.messages("held")[0]["step"] > at_step + 4
+
+
+ONE_AFTER_THE_OTHER = """
+import subprocess, sys
+for turn in ("1", "2"):
+    subprocess.run([sys.executable, "train.py", turn], check=True)
+"""
+
+OF_TWO = """
+import os, sys
+turn = sys.argv[1]
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * int(turn))
+if turn == "2":
+    model.load_state_dict(torch.load("first.pt"))
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        os.write(1, f"{int(turn) - 1}:{step} {loss!r}\\n".encode())
+torch.save(model.state_dict(), "first.pt")
+"""
+
+
+def test_of_trainings_one_after_the_other_the_first_that_hands_over_is_moved_and_no_other_takes_up_its_checkpoint(
+    agent: StubAgent,
+) -> None:
+    (agent.folder / "train.py").write_text(PREAMBLE + OF_TWO)
+    (agent.folder / "both.py").write_text(ONE_AFTER_THE_OTHER)
+    script = str(agent.folder / "both.py")
+    expected, errors = agent.run(script, env={"HS_AGENT_SOCKET": ""}).communicate()
+    assert errors == ""
+    slow_down(agent, 0.03)
+    first = agent.run(script, env={"HS_EPOCH": "1"})
+    let_go(agent)
+    agent.wait(JobWentOn)
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld)
+    before, _ = first.communicate()
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    second = agent.run(script, env={"HS_EPOCH": "2", "HS_RESTORE": str(held.generation)})
+    assert let_go(agent, since).step == held.step > 0
+    assert agent.wait(JobReady, since, lambda event: not event.can_checkpoint).step == 0
+    after, errors = second.communicate()
+    assert lines(before + after) == lines(expected)
+    assert errors.startswith(
+        "heteroshare: the job is held, and not moved: another command of this job has handed over"
+    )
+    assert errors.count("\n") == 1
