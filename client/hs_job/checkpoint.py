@@ -115,8 +115,6 @@ class Folder:
 
     def is_of_another(self, command: str) -> bool:
         """Whether another one than this has handed over in this incarnation before, which the newest checkpoint is of then. Else from now on it is this one's."""
-        if self._epoch < 1:
-            return False
         name = f"handed-{self.rank}.json"
         with contextlib.suppress(
             OSError, TornError

@@ -65,7 +65,8 @@ class Keeper:
         """Another command of this incarnation has handed over before (a job trains with one script, then with the next). In a new process the job begins with that again, and what is saved is that one's."""
         if self._follows is None:
             command = hashlib.sha256(repr(sys.argv).encode(errors="replace")).hexdigest()
-            self._follows = self.folder is not None and self.folder.is_of_another(command)
+            folder = self.folder if "HS_EPOCH" in self._environment else None
+            self._follows = folder is not None and folder.is_of_another(command)
         return self._follows
 
     def is_of(self, rank: int, world: int) -> None:

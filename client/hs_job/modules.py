@@ -102,7 +102,7 @@ def _check_kept(name: str, optimizer: Any) -> None:
 
 def _shapes(module: Any, at: str, *, known: bool) -> Iterator[Tuple[str, Shape]]:
     known = known and _is_loaded_as_it_is(module)
-    passing = module._non_persistent_buffers_set
+    passing = getattr(module, "_non_persistent_buffers_set", ())
     buffers = ((name, each) for name, each in module._buffers.items() if name not in passing)
     for name, tensor in (*module._parameters.items(), *buffers):
         if tensor is not None:
@@ -117,7 +117,7 @@ def _is_loaded_as_it_is(module: Any) -> bool:
     ways = (
         getattr(type(module), name) for name in ("state_dict", "_save_to_state_dict", "_load_from_state_dict")
     )
-    hooks = (getattr(module, name) for name in _HOOKS)
+    hooks = (getattr(module, name, None) for name in _HOOKS)
     return all(each.__module__ in _PLAIN for each in ways) and not any(hooks)
 
 

@@ -676,7 +676,7 @@ def test_of_trainings_one_after_the_other_the_first_that_hands_over_is_moved_and
     expected, errors = agent.run(script, env={"HS_AGENT_SOCKET": ""}).communicate()
     assert errors == ""
     slow_down(agent, 0.03)
-    first = agent.run(script, env={"HS_EPOCH": "1"})
+    first = agent.run(script, env={"HS_EPOCH": "0"})
     let_go(agent)
     agent.wait(JobWentOn)
     agent.suspend(Tier.CHECKPOINT)
@@ -685,7 +685,7 @@ def test_of_trainings_one_after_the_other_the_first_that_hands_over_is_moved_and
     agent.kill()
     agent.start()
     since = agent.seen()
-    second = agent.run(script, env={"HS_EPOCH": "2", "HS_RESTORE": str(held.generation)})
+    second = agent.run(script, env={"HS_EPOCH": "1", "HS_RESTORE": str(held.generation)})
     assert let_go(agent, since).step == held.step > 0
     assert agent.wait(JobReady, since, lambda event: not event.can_checkpoint).step == 0
     after, errors = second.communicate()
