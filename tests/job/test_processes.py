@@ -381,6 +381,7 @@ def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_
         "for step in range(state.step, 400):",
         "    w.sum().backward(); optimizer.step(); hs_job.step()",
     )
+    slow_down(agent, 0.01)
     job = start(agent, script(agent, "\n".join(lines)))
     agent.wait(JobWentOn)
     assert agent.wait(JobCapable).can_checkpoint
