@@ -14,6 +14,7 @@ from hs_core.cluster.why.wording import (
     short_of_memory,
     soon,
 )
+from hs_core.mechanism.idle_elsewhere import IDLE
 from hs_core.names import GpuId
 from hs_core.words import counted, listed
 
@@ -97,8 +98,11 @@ def _as_decided(scene: Scene) -> str:
     if scene.round_in_s < 0:
         return scene.policy_says or scene.until_edge
     when = f"the next round begins {soon(scene.round_in_s)}"
-    said = f"{scene.policy_says}; {when}" if scene.policy_says else f"it waits: {when}"
     within = scene.until_edge != scene.policy_says and scene.until_edge
+    said_then = scene.policy_says.split("; ")
+    # Which GPUs are idle is known anew: what was so as the round began is not said beside it.
+    says = "; ".join(part for part in said_then if not (within and part.startswith(IDLE)))
+    said = f"{says}; {when}" if says else f"it waits: {when}"
     return f"{said}; in this one {within}" if within else said
 
 
