@@ -33,6 +33,26 @@ def test_one_that_its_server_has_no_memory_for_is_told_so_and_that_shares_alone_
     assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
 
 
+def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_again_that_its_turn_is_next() -> (
+    None
+):
+    """Who had more than its share, on a GPU that nobody else could have, say, lets the others go first."""
+    at = world()
+    at.do("submit alice a gpus=4 count=3")
+    at.do("report n1 1:0=running 2:0=held 3:0=held")
+    waits = {now_s: at.machine.why(JobId(2), now_s) for now_s in (5.0, 25.0, 39.0, 40.0, 95.0)}
+    assert [why.expected_wait_s for why in waits.values()] == [15.0, 5.0, 1.0, -1.0, -1.0]
+    assert waits[39.0].text.endswith("it runs 1 quantum of 3; unless jobs come or go, next turn in about 1 s")
+    assert waits[95.0].text.endswith(
+        "so it runs 1 quantum of 3; it has waited for 95 s, longer than that,"
+        " as others there have had less of their shares: when its turn comes is not known"
+    )
+    at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
+    assert at.machine.why(JobId(2), 95.0).text.endswith(
+        "longer than that, as it waits for host memory of its server: when its turn comes is not known"
+    )
+
+
 def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idles() -> None:
     at = world()
     at.do("submit alice a gpus=1 count=2")

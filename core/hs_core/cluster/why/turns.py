@@ -16,8 +16,11 @@ from hs_core.cluster.why.wording import (
 )
 from hs_core.mechanism.idle_elsewhere import IDLE
 from hs_core.names import GpuId
-from hs_core.words import counted, listed
+from hs_core.words import about, counted, listed
 
+OVERDUE = (
+    2  # quanta: of who waits so much longer than its share makes, not half have their turn at the next edge
+)
 NEARLY = 0.05  # of what its tickets come to: nobody cares for less
 
 
@@ -33,6 +36,10 @@ def for_turn(scene: Scene) -> Why:
         return _behind_unsliced(scene, gpus)
     one_in = 1 / part
     wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
+    when = f"unless jobs come or go, next turn {soon(wait_s)}{short_of_memory(job, ', or later: it ')}"
+    if wait_s < 0:
+        others = short_of_memory(job, "it ") or "others there have had less of their shares"
+        when = f"it has waited for {about(scene.waited_s)}, longer than that, as {others}: when its turn comes is not known"
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
     runs = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
     turns = (
@@ -42,15 +49,17 @@ def for_turn(scene: Scene) -> Why:
     )
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {at(job)}: {share}, {turns}; unless jobs come or go, next turn {soon(wait_s)}{short_of_memory(job, ', or later: it ')}",
+        text=f"it waits for its turn on {at(job)}: {share}, {turns}; {when}",
         next_step=by_itself(job),
         expected_wait_s=wait_s,
     )
 
 
 def _until_turn(one_in: float, waited_s: float, quantum_s: float) -> float:
-    """Turns begin at edges: who waits does so for a whole quantum at least, and where its time has passed until the next edge."""
+    """Turns begin at edges: who waits does so for a whole quantum at least, and where its time has passed until the next edge. -1: others have been served before it again and again."""
     wait_s = max(1, round(one_in - 1)) * quantum_s - waited_s
+    if wait_s <= -OVERDUE * quantum_s:
+        return -1.0
     return wait_s if wait_s > 0 else quantum_s - waited_s % quantum_s
 
 
