@@ -515,6 +515,9 @@ def test_one_in_whose_turn_another_has_not_left_its_gpus_is_told_who_and_not_tha
     why = at.machine.why(JobId(2), 0.0)
     assert why.text == "it has its turn on n1 now, and starts as soon as job 1 has left its GPUs"
     assert (why.reason, why.expected_wait_s) == (Reason.WAITING_FOR_TURN, -1.0)
+    assert why.next_step == "nothing to do; `hsctl why 1` says where that one stands"
+    at.do("report n1 1:0=suspending gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2,GPU-n1-3")
+    assert at.machine.why(JobId(2), 60.0) == why, "a gang of which a part is cut off may be at it for long"
     at.do("report n1 1:0=held")
     why = at.machine.why(JobId(2), 0.0)
     assert why.text == "it has its turn on n1 now, and is about to start"

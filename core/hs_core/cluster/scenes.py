@@ -10,7 +10,6 @@ from hs_core.cluster.why import AWAY, Scene, Why, explain
 from hs_core.mechanism.time_load import time_load
 from hs_core.model import After, Job, JobState
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import Phase
 from hs_core.wanted import Turn
 
 
@@ -140,7 +139,7 @@ class Scenes(Views):
         return max(0.0, self._edges.at_s - now_s) if self._edges.at_s is not None else 0.0
 
     def _in_its_way(self, row: Job) -> list[JobId]:
-        """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop is about to."""
+        """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop has them until it has: that may take long where a part of it is cut off."""
         found = set[JobId]()
         for name in row.hosts:
             turn = self._turn_on(name)
@@ -148,8 +147,7 @@ class Scenes(Views):
                 continue
             for job in self._book.at_host.get(name, ()):
                 report = self._book.live[job].reports.get(name)
-                stays = report is not None and report.occupies and report.phase is not Phase.SUSPENDING
-                if stays and job != row.id and job not in turn.gangs:
+                if report is not None and report.occupies and job != row.id and job not in turn.gangs:
                     found.add(job)
         return sorted(found)
 

@@ -128,7 +128,8 @@ def _in_its_turn(scene: Scene) -> Why | None:
         text = (
             f"it has its turn on {at(job)} now, and {goes_on(job)} as soon as {others} {have} left its GPUs"
         )
-        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do")
+        step = f"nothing to do; `hsctl why {scene.in_its_way[0]}` says where {'that one' if len(scene.in_its_way) == 1 else 'the first of them'} stands"
+        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step=step)
     if scene.in_turn:
         text = f"it has its turn on {at(job)} now, and is about to {'go on' if has_run(job) else 'start'}"
         return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do", expected_wait_s=0.0)
