@@ -271,6 +271,46 @@ def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_d
     assert at.machine.why(JobId(1), 11.0).text == "it runs on n2, on 1 GPU"
 
 
+def test_one_whose_gpus_are_out_of_use_and_that_cannot_write_its_checkpoint_is_told_why_it_does_not_go_elsewhere() -> (
+    None
+):
+    at = world(policy=find("gandiva-fair"))
+    for line in ("host n2 V100:4", "submit alice a gpus=4", "submit alice b gpus=4"):
+        at.do(line)
+    job = next(job for job in (1, 2) if at.machine.job(JobId(job)).host == "n1")
+    kept = "step=6 can_checkpoint=yes run_s=9 suspends=1"
+    at.do(f"report n1 {job}:0=held {kept}")
+    at.do("drain-gpus n1 0")
+    assert at.machine.job(JobId(job)).move is not None
+    at.do(f"report n1 {job}:0=held {kept} checkpoint_fails=1 note=checkpoint_failed:_disk_full")
+    assert at.machine.job(JobId(job)).move is None
+    why = at.machine.why(JobId(job), 0.0)
+    assert why.text == (
+        "too few healthy GPUs: it needs 4, its server n1 has 3 of 4 (GPU 0 is drained);"
+        " it was to leave, but its checkpoint could not be written (checkpoint failed: disk full)"
+    )
+    assert "or elsewhere once its checkpoint can be written" in why.next_step
+
+
+def test_one_without_a_step_hook_stays_on_a_drained_gpu_until_it_ends_and_not_until_its_first_turn_does() -> (
+    None
+):
+    at = world()
+    at.do("submit alice a")
+    at.do("report n1 1:0=running gpus=GPU-n1-0 note=no_step_hook:_suspended_by_the_freezer")
+    at.do("drain-gpus n1 0")
+    assert at.machine.why(JobId(1), 0.0).text.endswith("drained: it is there until its first turn ends")
+    at.do("report n1 1:0=frozen gpus=GPU-n1-0 run_s=9 suspends=1")
+    at.do("report n1 1:0=running gpus=GPU-n1-0 run_s=9 suspends=1")
+    assert at.machine.why(JobId(1), 0.0).text.endswith(
+        "GPU 0 of n1 is drained: it is there until it ends, as it writes no checkpoints"
+    )
+    at.do("drain n1")
+    assert (
+        "; it cannot go to another server as it writes no checkpoints" in at.machine.why(JobId(1), 0.0).text
+    )
+
+
 def test_one_that_has_not_left_in_time_is_asked_again_later_and_each_time_after_longer() -> None:
     at = world()
     deadline_s, quantum_s = at.machine.settings.move_deadline_s, at.machine.settings.quantum_s

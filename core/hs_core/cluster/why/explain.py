@@ -95,7 +95,9 @@ def _on_its_host(scene: Scene) -> Why:
     misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""
     for host in scene.hosts:
         if lacks := gpus_out.lacking(job, host):
-            return unhealthy(lacks + gpus_out.why_it_stays(job, misfit), goes_on(job))
+            stays = gpus_out.why_it_stays(job, misfit, scene.unsaved)
+            unsaved = bool(scene.unsaved) and scene.unsaved in stays
+            return unhealthy(lacks + stays, goes_on(job), unsaved=unsaved)
     if scene.central or job.nodes > 1:
         return for_gpus(scene)
     return for_turn(scene)
