@@ -1,13 +1,16 @@
 """Why a job is where it is, in words: what stands in its way on its server."""
 
+from dataclasses import replace
+from fractions import Fraction
+
 import pytest
 
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.names import JobId
+from hs_core.names import JobId, UserName
 from hs_core.policies import find
-from hs_core.policy import Policy
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
 
 SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
 
@@ -51,6 +54,33 @@ def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_ag
     assert at.machine.why(JobId(2), 95.0).text.endswith(
         "longer than that, as it waits for host memory of its server: when its turn comes is not known"
     )
+
+
+@pytest.mark.parametrize("migrate", ["auto", "never"])
+def test_one_whose_user_has_no_share_where_it_lives_is_told_so_and_not_that_its_turn_is_in_hours(
+    migrate: str,
+) -> None:
+    """It has just moved there, say, and stays for a while: its user's share is of other GPUs by now."""
+    fair = find("gandiva-fair")
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = fair.decide(snapshot, memory)
+        little = {job: Fraction(1, 500) for job in verdict.plan.tickets if job == JobId(2)}
+        tickets = {**verdict.plan.tickets, **little}
+        entitled = {(UserName("bob"), "V100"): Fraction(4)}
+        return replace(verdict, plan=replace(verdict.plan, tickets=tickets), entitled=entitled, sequel=None)
+
+    at = world(policy=replace(fair, decide=decide))
+    at.do("user bob")
+    at.do("submit bob b gpus=4")
+    at.do(f"submit alice a gpus=4 migrate={migrate}")
+    at.do("report n1 1:0=running 2:0=held run_s=5 suspends=1")
+    why = at.machine.why(JobId(2), 1.0)
+    moved = ", until it is moved to where it can have more" if migrate == "auto" else ""
+    assert why.text == (
+        f"it waits for its turn on n1: alice has no share of V100 GPUs now, so it has there what others leave{moved}"
+    )
+    assert (why.reason, why.expected_wait_s) == (Reason.WAITING_FOR_TURN, -1.0)
 
 
 def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idles() -> None:

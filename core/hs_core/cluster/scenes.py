@@ -1,6 +1,7 @@
 """What there is to see of one job, for who asks why it is where it is (`why/` tells of it)."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 from hs_core.cluster import admission, reports
 from hs_core.cluster.fits import could_hold
@@ -63,12 +64,20 @@ class Scenes(Views):
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
             share_gpus=self.job_share_gpus(job),
+            user_gpus=self._user_gpus(row),
             part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
             looks_on=self._looks_on,
         )
         return explain(scene)
+
+    def _user_gpus(self, row: Job) -> float:
+        """That its user is entitled to of the pool where it lives."""
+        entitled = self._said.entitled
+        if not (entitled and row.hosts and self.policy.needs.fair):
+            return -1.0
+        return float(sum(entitled.get((row.user, model), Fraction(0)) for model in set(row.gpu_models)))
 
     def _part_of(self, row: Job) -> float:
         """The part of all quanta that it runs in by its tickets and by who fits beside whom on its servers; of several the fullest counts."""

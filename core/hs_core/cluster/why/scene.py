@@ -49,6 +49,7 @@ class Scene:
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
     turn_after_s: float  # it is a gang and has one only then, if nothing changes; -1: that is not known
     share_gpus: float  # what its tickets come to on its host
+    user_gpus: float  # what its user is entitled to of the GPUs of its host's model; -1: nobody says
     part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
     waited_s: float  # since it last changed its state
     quantum_s: float

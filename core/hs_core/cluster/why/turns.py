@@ -15,12 +15,14 @@ from hs_core.cluster.why.wording import (
     soon,
 )
 from hs_core.mechanism.idle_elsewhere import IDLE
+from hs_core.model import Migrate
 from hs_core.names import GpuId
 from hs_core.words import about, counted, listed
 
 OVERDUE = (
     2  # quanta: of who waits so much longer than its share makes, not half have their turn at the next edge
 )
+NO_SHARE = 0.02  # of its gang, and of a GPU: weights are never nothing, and who has so little lives on what others leave
 NEARLY = 0.05  # of what its tickets come to: nobody cares for less
 
 
@@ -34,6 +36,8 @@ def for_turn(scene: Scene) -> Why:
         return bound
     if job.gang > gpus - sum(scene.unsliced.values()):
         return _behind_unsliced(scene, gpus)
+    if due < NO_SHARE and 0 <= scene.user_gpus < NO_SHARE:
+        return _without_share(scene)
     one_in = 1 / part
     wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
     when = f"unless jobs come or go, next turn {soon(wait_s)}{short_of_memory(job, ', or later: it ')}"
@@ -41,7 +45,8 @@ def for_turn(scene: Scene) -> Why:
         others = short_of_memory(job, "it ") or "others there have had less of their shares"
         when = f"it has waited for {about(scene.waited_s)}, longer than that, as {others}: when its turn comes is not known"
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
-    runs = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    of = f"{one_in:.3g}" if one_in < 1_000 else f"{one_in:.0f}"
+    runs = f"it runs 1 quantum of {of}" if one_in >= 1.05 else "it runs nearly all the time"
     turns = (
         f"so {runs}"
         if part > (1 - NEARLY) * due
@@ -61,6 +66,17 @@ def _until_turn(one_in: float, waited_s: float, quantum_s: float) -> float:
     if wait_s <= -OVERDUE * quantum_s:
         return -1.0
     return wait_s if wait_s > 0 else quantum_s - waited_s % quantum_s
+
+
+def _without_share(scene: Scene) -> Why:
+    """Its user's share is of other GPUs, or was given for others in a trade: no turn there is its own."""
+    job = scene.job
+    moves = "" if job.spec.migrate is Migrate.NEVER else ", until it is moved to where it can have more"
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it waits for its turn on {at(job)}: {job.user} has no share of {job.gpu_model} GPUs now, so it has there what others leave{moves}",
+        next_step=by_itself(job),
+    )
 
 
 def _behind_unsliced(scene: Scene, gpus: int) -> Why:
