@@ -322,6 +322,45 @@ def test_one_whose_gpus_are_out_of_use_and_that_cannot_write_its_checkpoint_is_t
     assert "or elsewhere once its checkpoint can be written" in why.next_step
 
 
+@pytest.mark.parametrize(
+    ("policy", "peer", "then", "said"),
+    [
+        ("fifo", "n1:7444", "@2", "the policy in office, fifo, leaves it where it is for now"),
+        (
+            "gandiva-fair",
+            "",
+            "@2",
+            "its checkpoint cannot be fetched from there, as n1 has no address for other agents (peer_listen)",
+        ),
+        (
+            "gandiva-fair",
+            "n1:7444",
+            "drain n2 reason=fans",
+            "too few of the others that could take it take anybody now: n2 (drained: fans)",
+        ),
+        (
+            "gandiva-fair",
+            "n1:7444",
+            "leave n2",
+            "too few of the others that could take it take anybody now: n2 (away)",
+        ),
+    ],
+)
+def test_one_whose_gpus_are_out_of_use_is_told_why_it_does_not_go_to_a_server_that_has_enough(
+    policy: str, peer: str, then: str, said: str
+) -> None:
+    at = World(find(policy), SETTINGS)
+    for line in ("user alice", f"host n1 V100:4 peer={peer}", "submit alice a gpus=4"):
+        at.do(line)
+    at.do("report n1 1:0=held step=6 can_checkpoint=yes run_s=9 suspends=1")
+    for line in ("host n2 V100:4", then, "drain-gpus n1 0"):
+        at.do(line)
+    assert at.machine.job(JobId(1)).move is None
+    assert at.machine.why(JobId(1), 2.0).text == (
+        f"too few healthy GPUs: it needs 4, its server n1 has 3 of 4 (GPU 0 is drained); {said}"
+    )
+
+
 def test_one_without_a_step_hook_stays_on_a_drained_gpu_until_it_ends_and_not_until_its_first_turn_does() -> (
     None
 ):

@@ -23,11 +23,12 @@ class Scenes(Views):
         in_turn, turn_in_s = self._turn_of(row, now_s)
         ahead = self._ahead_of(row) if not in_turn and turn_in_s < 0 else 0
         misfit = healthy_misfit = None
+        short = not unplaced and not row.state.ended and self._sight.short_of_gpus(row)
         if unplaced:
             fits, version = self._sight.fits, book.hosts_version
             misfit = fits.misfit(row.spec, book.hosts, version)
             healthy_misfit = fits.misfit(row.spec, book.hosts, version, healthy_only=True)
-        elif not row.state.ended and self._sight.short_of_gpus(row):
+        elif short:
             healthy_misfit = self._sight.fits.misfit(
                 row.laid, book.hosts, book.hosts_version, healthy_only=True
             )
@@ -42,7 +43,8 @@ class Scenes(Views):
             array_first=book.first_of_array(row.id) if unplaced else (),
             misfit=misfit,
             healthy_misfit=healthy_misfit,
-            closed=self._closed_to(row) if unplaced and healthy_misfit is None else {},
+            closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
+            policy=self.policy.name,
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),

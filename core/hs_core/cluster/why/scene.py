@@ -23,7 +23,10 @@ class Scene:
     array_first: Sequence[JobId]  # for whom what is left of its room is kept: they wait as well
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
-    closed: Mapping[HostName, str]  # all that could hold it, and why they take nobody, where not enough do
+    closed: Mapping[
+        HostName, str
+    ]  # all that could hold it (but its home, which lacks GPUs), and why they take nobody, where not enough do
+    policy: str  # that is in office
     unable: Mapping[
         HostName, str
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
