@@ -162,8 +162,9 @@ class HeadGang:
             elif node in self._members:
                 tell = agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
                 self._members[node].down.put(agent_pb2.GangDown(tell=tell))
-        for event in step.events:
-            self._post(self.machine.for_node(event, 0))
+        # All are answers to what was ordered until now: what is said of the first may bring the next order about at once.
+        for said in [self.machine.for_node(event, 0) for event in step.events]:
+            self._post(said)
 
 
 class MemberGang:

@@ -23,6 +23,7 @@ from hs_core.events.host import (
     HostEvent,
     JobExited,
     JobFroze,
+    JobHeld,
     JobWentOn,
     Kill,
     LaunchFailed,
@@ -119,7 +120,7 @@ class Jobs:
             hello = agent_pb2.GangHello(
                 job_id=key.job, epoch=key.epoch, node_rank=rank, grant=str(wanted["grant"])
             )
-            return MemberGang(key, hello, nodes[0], self._dial, tell, hang_up, self._post)
+            return MemberGang(key, hello, nodes[0], self._dial, tell, hang_up, self._said)
         machine = GangMachine(
             key.job,
             key.epoch,
@@ -129,7 +130,15 @@ class Jobs:
                 str(wanted["job_class"]), str(launch["model"]), float(launch["slowdown"])
             ),
         )
-        return HeadGang(key, machine, tell, self._post)
+        return HeadGang(key, machine, tell, self._said)
+
+    def _said(self, event: HostEvent) -> None:
+        """By a gang. Where the freezer took one that was about to stand at its step edge, it is let out of it: there it is to hear what it is told."""
+        if isinstance(event, JobHeld):
+            running = self.running.get(Key(event.job, event.epoch))
+            if running is not None and running.frozen:
+                self._thaw(running)
+        self._post(event)
 
     def head(self, key: Key) -> HeadGang | None:
         """Of a job over several servers whose first node runs here."""

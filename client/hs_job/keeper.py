@@ -120,6 +120,8 @@ class Keeper:
         handed = self.handed
         if handed is None or self.folder is None or self.unsavable:
             return False
+        if "torch" not in sys.modules:  # which writes the file; once it is imported all is told anew
+            return False
         return handed.data is not None or by_hand
 
     def write(

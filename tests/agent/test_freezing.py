@@ -1,6 +1,7 @@
 """Jobs without a hook on a host without control groups: their shims stop them, once they are told."""
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from hs_agent import procs
 from hs_agent.cgroup import JobCgroup
 from hs_agent.folder import Folder, Key
 from hs_agent.jobs import Jobs, RunningJob
-from hs_core.events.host import HostEvent, JobFroze, Suspend, SuspendFailed
+from hs_core.events.host import HostEvent, JobFroze, JobHeld, Suspend, SuspendFailed
 from hs_core.names import JobId
 from hs_core.reports import Tier
 
@@ -88,3 +89,34 @@ def test_whose_shim_is_gone_cannot_be_stopped(tmp_path: Path) -> None:
         assert event.why == "the freezer: its shim does not listen"
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["before it has", "when it has"])
+def test_who_says_that_it_stands_at_a_step_edge_as_the_freezer_takes_it_is_let_out_and_hears_the_next_order(
+    tmp_path: Path, settled: bool
+) -> None:
+    """Frozen on while it is taken to be held, it would answer nothing, and have no turn before its host gives up waiting."""
+    words: list[bytes] = []
+
+    async def story() -> None:
+        jobs, running, said = one_job(tmp_path)
+        control = listens(running.folder)
+        jobs.suspend(STOP)
+        await until(lambda: _words(control, words) == [b"freeze"])
+        if settled:
+            state = {"shim": {"pid": 1, "start": 1}, "job": None, "boot_id": "", "frozen": True}
+            (running.folder.path / "shim.json").write_text(json.dumps(state))
+            await until(lambda: said)
+        jobs._said(JobHeld(now_s=1.0, job=KEY.job, epoch=KEY.epoch, step=5, tier=Tier.HOLD))
+        assert not running.frozen
+        assert _words(control, words) == [b"freeze", b"thaw"]
+        assert [type(event) for event in said] == [JobFroze] * settled + [JobHeld]
+        os.close(control)
+
+    asyncio.run(story())
+
+
+def _words(control: int, words: list[bytes]) -> list[bytes]:
+    with contextlib.suppress(BlockingIOError):
+        words += os.read(control, 100).split()
+    return words

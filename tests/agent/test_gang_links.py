@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -17,10 +17,11 @@ from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
 from hs_agent.gangwire import event_of
 from hs_agent.peers import Grants, PeerDoor
 from hs_core.errors import RefusedError
-from hs_core.events.host import JobReady, Resume
+from hs_core.events.host import CheckpointFailed, HostEvent, JobReady, Resume, Suspend, SuspendFailed
 from hs_core.gang import GangMachine
 from hs_core.model import JobSpec
 from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Tier
 from hs_core.wanted import Peer, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -115,6 +116,30 @@ class Fickle(agent_pb2_grpc.AgentPeerServicer):
         self.linked_s.append(time.monotonic())
         self.changed.set()
         await anext(request_iterator)  # that it has taken the link for one
+
+
+def test_of_a_checkpoint_that_fails_nothing_is_said_as_if_it_answered_the_order_that_comes_of_that() -> None:
+    """Its host tells it to stand still as soon as it hears that none was written. That the stop with the checkpoint failed, too, is no answer to that."""
+    said: list[HostEvent] = []
+    told: list[Mapping[str, Any]] = []
+
+    def post(event: HostEvent) -> None:
+        said.append(event)
+        if isinstance(event, CheckpointFailed):
+            gang.order(Suspend(job=KEY.job, epoch=KEY.epoch, tier=Tier.HOLD, order=3))
+
+    gang = HeadGang(KEY, GangMachine(KEY.job, KEY.epoch), lambda _, message: told.append(message), post)
+    hello = {"type": "hello", "protocol": 1, "pid": 9, "rank": 0, "world": 1, "step": 0, "state": "new"}
+    gang.heard(1, {**hello, "tier": "hold", "can": ["hold", "checkpoint"], "id": 0, "generation": -1})
+    gang.heard(1, {"type": "arrived", "step": 0, "can": ["hold", "checkpoint"], "rank": 0, "world": 1})
+    gang.order(Resume(job=KEY.job, epoch=KEY.epoch, order=1))
+    gang.heard(1, {"type": "going", "step": 0, "seconds": 0.0})
+    gang.order(Suspend(job=KEY.job, epoch=KEY.epoch, tier=Tier.CHECKPOINT, order=2))
+    stop = next(message for message in told if message["type"] == "stop")
+    gang.heard(1, {"type": "failed", "what": "checkpoint", "id": stop["id"], "why": "no room"})
+    failed = [event for event in said if isinstance(event, SuspendFailed)]
+    assert [event.order for event in failed] == [2]
+    assert [message["type"] for message in told].count("stop") == 2
 
 
 def test_links_that_end_as_soon_as_they_stand_are_made_less_and_less_often_and_said_once(

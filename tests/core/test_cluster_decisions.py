@@ -1,6 +1,7 @@
 """ClusterMachine: what the policy is shown, when it is asked, and what becomes of what it says."""
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 
 import pytest
@@ -105,6 +106,60 @@ def test_what_who_is_gone_had_of_a_quantum_is_shared_out_by_the_server_until_it_
     at.do("@40")
     at.do("tick")
     assert not at.wanted[N1].turn.local, "of a quantum that it knew of the policy has the say"
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["without a process", "with one"])
+def test_who_has_its_turn_now_and_does_not_run_yet_stays_for_it_where_turns_come_one_ahead(
+    started: bool,
+) -> None:
+    """A policy that finds servers anew at each edge would else send it away as its turn begins, each time."""
+    roams = JobId(2)
+    plain = plain_policy(every_quantum=True)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        homes = dict(plain.decide(snapshot, memory).plan.homes)
+        there = HostName(f"n{1 + snapshot.quantum % 2}")
+        sent = [job for job in snapshot.jobs if job.id == roams and job.movable and job.hosts != (there,)]
+        homes |= {job.id: (there,) for job in sent}
+        turns = {
+            host.name: Turn(gangs=tuple(job for job in homes if host.name in homes[job]), local=False)
+            for host in snapshot.hosts
+        }
+        moves = {job.id: (MoveReason.ROUND, "") for job in sent if job.started}
+        tickets = dict.fromkeys(homes, Fraction(1))
+        return Verdict(plan=Plan(homes=homes, turns=turns, tickets=tickets, moves=moves), memory={})
+
+    at = World(replace(plain, decide=decide), Settings(quantum_s=10.0, settle_s=0.0))
+    for line in (
+        "host n1 V100:2",
+        "host n2 V100:2",
+        "user alice",
+        "submit alice a nodes=2",
+        "submit alice b",
+    ):
+        at.do(line)
+    kept = "can_checkpoint=yes step=5 checkpoint_step=5 checkpoint_generation=0"
+
+    def report(phase: str) -> None:
+        row = at.machine.job(roams)
+        at.do(f"report {row.host} 2:{row.epoch}={phase} {kept}")
+
+    homes = []
+    for quantum in range(1, 5):
+        if started:
+            report("held")
+        planned = at.machine.job(roams)
+        at.do(f"@{10 * quantum}")
+        at.do("tick")
+        row = at.machine.job(roams)
+        assert (row.hosts, row.move) == (planned.hosts, None)
+        assert roams in at.wanted[row.hosts[0]].turn.gangs
+        homes.append(row.hosts)
+        report("running")  # from now on it is like all others
+        at.do(f"@{10 * quantum + 5}")
+        at.do("user alice 90" if quantum % 2 else "user alice 100")
+        report("checkpointed")
+    assert len(set(homes)) == 2, "in between it goes where it is sent"
 
 
 def test_a_burst_of_submits_costs_few_decisions() -> None:

@@ -1,13 +1,16 @@
 """Why a job is where it is, in words: what stands in its way on its server."""
 
+from dataclasses import replace
+from fractions import Fraction
+
 import pytest
 
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.names import JobId
+from hs_core.names import JobId, UserName
 from hs_core.policies import find
-from hs_core.policy import Policy
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
 
 SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
 
@@ -31,6 +34,53 @@ def test_one_that_its_server_has_no_memory_for_is_told_so_and_that_shares_alone_
     assert why.text.endswith("next turn in about 10 s, or later: it waits for host memory of its server")
     at.do("report n1 2:0=waiting checkpoint_step=-1 note=")
     assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
+
+
+def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_again_that_its_turn_is_next() -> (
+    None
+):
+    """Who had more than its share, on a GPU that nobody else could have, say, lets the others go first."""
+    at = world()
+    at.do("submit alice a gpus=4 count=3")
+    at.do("report n1 1:0=running 2:0=held 3:0=held")
+    waits = {now_s: at.machine.why(JobId(2), now_s) for now_s in (5.0, 25.0, 39.0, 40.0, 95.0)}
+    assert [why.expected_wait_s for why in waits.values()] == [15.0, 5.0, 1.0, -1.0, -1.0]
+    assert waits[39.0].text.endswith("it runs 1 quantum of 3; unless jobs come or go, next turn in about 1 s")
+    assert waits[95.0].text.endswith(
+        "so it runs 1 quantum of 3; it has waited for 95 s, longer than that,"
+        " as others there have had less of their shares: when its turn comes is not known"
+    )
+    at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
+    assert at.machine.why(JobId(2), 95.0).text.endswith(
+        "longer than that, as it waits for host memory of its server: when its turn comes is not known"
+    )
+
+
+@pytest.mark.parametrize("migrate", ["auto", "never"])
+def test_one_whose_user_has_no_share_where_it_lives_is_told_so_and_not_that_its_turn_is_in_hours(
+    migrate: str,
+) -> None:
+    """It has just moved there, say, and stays for a while: its user's share is of other GPUs by now."""
+    fair = find("gandiva-fair")
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = fair.decide(snapshot, memory)
+        little = {job: Fraction(1, 500) for job in verdict.plan.tickets if job == JobId(2)}
+        tickets = {**verdict.plan.tickets, **little}
+        entitled = {(UserName("bob"), "V100"): Fraction(4)}
+        return replace(verdict, plan=replace(verdict.plan, tickets=tickets), entitled=entitled, sequel=None)
+
+    at = world(policy=replace(fair, decide=decide))
+    at.do("user bob")
+    at.do("submit bob b gpus=4")
+    at.do(f"submit alice a gpus=4 migrate={migrate}")
+    at.do("report n1 1:0=running 2:0=held run_s=5 suspends=1")
+    why = at.machine.why(JobId(2), 1.0)
+    moved = ", until it is moved to where it can have more" if migrate == "auto" else ""
+    assert why.text == (
+        f"it waits for its turn on n1: alice has no share of V100 GPUs now, so it has there what others leave{moved}"
+    )
+    assert (why.reason, why.expected_wait_s) == (Reason.WAITING_FOR_TURN, -1.0)
 
 
 def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idles() -> None:
@@ -249,6 +299,85 @@ def test_one_that_cannot_write_its_checkpoint_is_told_that_it_does_not_leave_a_d
     )
     at.do("report n2 1:1=running step=7 can_checkpoint=yes")
     assert at.machine.why(JobId(1), 11.0).text == "it runs on n2, on 1 GPU"
+
+
+def test_one_whose_gpus_are_out_of_use_and_that_cannot_write_its_checkpoint_is_told_why_it_does_not_go_elsewhere() -> (
+    None
+):
+    at = world(policy=find("gandiva-fair"))
+    for line in ("host n2 V100:4", "submit alice a gpus=4", "submit alice b gpus=4"):
+        at.do(line)
+    job = next(job for job in (1, 2) if at.machine.job(JobId(job)).host == "n1")
+    kept = "step=6 can_checkpoint=yes run_s=9 suspends=1"
+    at.do(f"report n1 {job}:0=held {kept}")
+    at.do("drain-gpus n1 0")
+    assert at.machine.job(JobId(job)).move is not None
+    at.do(f"report n1 {job}:0=held {kept} checkpoint_fails=1 note=checkpoint_failed:_disk_full")
+    assert at.machine.job(JobId(job)).move is None
+    why = at.machine.why(JobId(job), 0.0)
+    assert why.text == (
+        "too few healthy GPUs: it needs 4, its server n1 has 3 of 4 (GPU 0 is drained);"
+        " it was to leave, but its checkpoint could not be written (checkpoint failed: disk full)"
+    )
+    assert "or elsewhere once its checkpoint can be written" in why.next_step
+
+
+@pytest.mark.parametrize(
+    ("policy", "peer", "then", "said"),
+    [
+        ("fifo", "n1:7444", "@2", "the policy in office, fifo, leaves it where it is for now"),
+        (
+            "gandiva-fair",
+            "",
+            "@2",
+            "its checkpoint cannot be fetched from there, as n1 has no address for other agents (peer_listen)",
+        ),
+        (
+            "gandiva-fair",
+            "n1:7444",
+            "drain n2 reason=fans",
+            "too few of the others that could take it take anybody now: n2 (drained: fans)",
+        ),
+        (
+            "gandiva-fair",
+            "n1:7444",
+            "leave n2",
+            "too few of the others that could take it take anybody now: n2 (away)",
+        ),
+    ],
+)
+def test_one_whose_gpus_are_out_of_use_is_told_why_it_does_not_go_to_a_server_that_has_enough(
+    policy: str, peer: str, then: str, said: str
+) -> None:
+    at = World(find(policy), SETTINGS)
+    for line in ("user alice", f"host n1 V100:4 peer={peer}", "submit alice a gpus=4"):
+        at.do(line)
+    at.do("report n1 1:0=held step=6 can_checkpoint=yes run_s=9 suspends=1")
+    for line in ("host n2 V100:4", then, "drain-gpus n1 0"):
+        at.do(line)
+    assert at.machine.job(JobId(1)).move is None
+    assert at.machine.why(JobId(1), 2.0).text == (
+        f"too few healthy GPUs: it needs 4, its server n1 has 3 of 4 (GPU 0 is drained); {said}"
+    )
+
+
+def test_one_without_a_step_hook_stays_on_a_drained_gpu_until_it_ends_and_not_until_its_first_turn_does() -> (
+    None
+):
+    at = world()
+    at.do("submit alice a")
+    at.do("report n1 1:0=running gpus=GPU-n1-0 note=no_step_hook:_suspended_by_the_freezer")
+    at.do("drain-gpus n1 0")
+    assert at.machine.why(JobId(1), 0.0).text.endswith("drained: it is there until its first turn ends")
+    at.do("report n1 1:0=frozen gpus=GPU-n1-0 run_s=9 suspends=1")
+    at.do("report n1 1:0=running gpus=GPU-n1-0 run_s=9 suspends=1")
+    assert at.machine.why(JobId(1), 0.0).text.endswith(
+        "GPU 0 of n1 is drained: it is there until it ends, as it writes no checkpoints"
+    )
+    at.do("drain n1")
+    assert (
+        "; it cannot go to another server as it writes no checkpoints" in at.machine.why(JobId(1), 0.0).text
+    )
 
 
 def test_one_that_has_not_left_in_time_is_asked_again_later_and_each_time_after_longer() -> None:
@@ -495,6 +624,9 @@ def test_one_in_whose_turn_another_has_not_left_its_gpus_is_told_who_and_not_tha
     why = at.machine.why(JobId(2), 0.0)
     assert why.text == "it has its turn on n1 now, and starts as soon as job 1 has left its GPUs"
     assert (why.reason, why.expected_wait_s) == (Reason.WAITING_FOR_TURN, -1.0)
+    assert why.next_step == "nothing to do; `hsctl why 1` says where that one stands"
+    at.do("report n1 1:0=suspending gpus=GPU-n1-0,GPU-n1-1,GPU-n1-2,GPU-n1-3")
+    assert at.machine.why(JobId(2), 60.0) == why, "a gang of which a part is cut off may be at it for long"
     at.do("report n1 1:0=held")
     why = at.machine.why(JobId(2), 0.0)
     assert why.text == "it has its turn on n1 now, and is about to start"

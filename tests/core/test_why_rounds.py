@@ -63,3 +63,27 @@ def test_what_keeps_a_job_from_any_turn_is_told_without_when_the_next_round_begi
     at.do("gpus n1 sick=1")
     for job in (1, 2):
         assert "next round" not in at.machine.why(JobId(job), 5.0).text
+
+
+def test_which_gpus_are_idle_is_told_once_and_as_it_is_now_not_as_the_round_began() -> None:
+    at = world("las")
+    at.do("submit alice a gpus=4 count=2 migrate=never")
+    at.do("report n1 1:0=running step=5 gpu_s=400 can_checkpoint=yes")
+    at.do("@10")
+    at.do("tick")
+    at.do("report n1 1:0=held step=5 gpu_s=400 can_checkpoint=yes")
+    at.do("report n1 2:0=running step=5 gpu_s=1 can_checkpoint=yes")
+    at.do("host n2 V100:4")
+    at.do("@20")
+    at.do("tick")
+    idle = "GPUs of n2 are idle, but it may not go to another server (migrate: never)"
+    began = at.machine.why(JobId(1), 20.0).text
+    assert began.endswith(f"; {idle}; the next round begins in about 10 s")
+    at.do("@21")
+    at.do("submit alice larger gpus=4 nodes=2")  # asked again, within the round
+    assert at.machine.why(JobId(1), 21.0).text.count(idle) == 1
+    at.do("submit alice b gpus=4")
+    text = at.machine.why(JobId(1), 21.0).text
+    assert at.machine.job(JobId(4)).host == "n2"
+    assert "the next round begins in about 9 s; in this one the GPUs of its server are others'" in text
+    assert "idle" not in text

@@ -60,3 +60,23 @@ def test_a_child_that_the_script_forks_may_hand_over_for_itself(agent: StubAgent
     )
     job = agent.run(str(path), env={"HS_AGENT_SOCKET": ""})
     assert job.communicate() == ("3\n", "")
+
+
+@pytest.mark.parametrize("imports", [False, True], ids=["never", "later"])
+def test_a_script_without_torch_does_not_say_that_it_can_be_written_to_disk_before_it_has_imported_it(
+    agent: StubAgent, imports: bool
+) -> None:
+    """Else it is asked to move again and again, and each time loses a part of its turn for nothing."""
+    path = agent.folder / "script.py"
+    path.write_text(
+        "import hs_job\nclass Counter:\n    def state_dict(self):\n        return {}\n"
+        "    def load_state_dict(self, kept):\n        pass\n"
+        "hs_job.state(counter=Counter())\nhs_job.step()\n" + "import torch\nhs_job.step()\n" * imports
+    )
+    job = agent.run(str(path), fresh=True)
+    agent.until(lambda: agent.messages("arrived") or None, "its first call, which waits for its turn")
+    agent.resume()
+    job.communicate()
+    told = [message["can"] for kind in ("arrived", "can") for message in agent.messages(kind)]
+    assert job.returncode == 0
+    assert any("checkpoint" in can for can in told) == imports

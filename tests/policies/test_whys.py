@@ -111,8 +111,24 @@ def test_one_that_has_no_part_of_the_time_is_not_said_to_have_one() -> None:
     short, long = sized(1, steps=10.0, host=HostName("h"), started=True, running=True), sized(2)
     said = why("gavel-sjf", snapshot([host("h", 1)], [short, long], rates=RATES))
     assert "others have all of the time until it is divided anew" in said
+    assert ", in about 32 min at the soonest; it waits for GPUs that idle" in said
     alone = find("gavel-sjf").decide(snapshot([host("h", 1)], [long], rates=RATES), {})
     assert runs(alone) == {2}
+
+
+def test_one_that_came_after_time_was_divided_is_told_when_it_is_again() -> None:
+    """Not at the next round: allocations are half an hour apart at least, if GPUs are in use."""
+    policy = find("gavel-max-min")
+    runs_on = sized(1, host=HostName("h"), started=True, running=True)
+    asked = snapshot([host("h", 1)], [runs_on], rates=RATES)
+    memory = policy.decide(asked, {}).memory
+    for later_s, when in ((120.0, "30 min"), (1_500.0, "420 s")):
+        later = snapshot([host("h", 1)], [runs_on, sized(2)], rates=RATES)
+        later = replace(later, now_s=asked.now_s + later_s, quantum=asked.quantum + 1)
+        said = policy.decide(later, memory).why[JobId(2)]
+        assert f"waits for the next, in about {when}, or for GPUs that idle" in said
+    due = replace(later, now_s=asked.now_s + 1_920.0, quantum=asked.quantum + 2)
+    assert "it came after" not in policy.decide(due, memory).why.get(JobId(2), "")
 
 
 @pytest.mark.parametrize("policy", ["las", "pal", "tesserae-las"])

@@ -17,7 +17,7 @@ from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Plan, Snapshot, Trial, Verdict
+from hs_core.policy import JobFacts, Plan, Snapshot, Trial, Verdict
 from hs_core.question import Question
 
 DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
@@ -89,6 +89,8 @@ class Decisions(Requests):
     def _snapshot(self, now_s: float) -> Snapshot:
         """What is planned is the quantum after the one that is now."""
         jobs = self._sight.jobs(self._doomed(now_s))
+        if stays := self._coming_up(self._sight.shown(self._doomed(now_s))):
+            jobs = tuple([stays.get(job.id, job) for job in jobs])
         return Snapshot(
             now_s=now_s,
             quantum_s=self.settings.quantum_s,
@@ -110,6 +112,28 @@ class Decisions(Requests):
             seed=self.settings.seed,
             profiling=self.settings.profiling,
         )
+
+    def _coming_up(self, shown: Mapping[JobId, JobFacts]) -> dict[JobId, JobFacts]:
+        """Who has its turn in the quantum that is now, and does not run yet, stays for it, where turns come one ahead: given another home at each edge it would never run."""
+        if self._edges.at_s is None:
+            return {}
+        hosts, turns, spanned = self._book.hosts, self._said.turns, self._book.spanned
+        running = self._sight.running()
+        found: dict[JobId, JobFacts] = {}
+        for name, parts in spanned.items():
+            for job in turns.get(name, LOCAL).gangs if parts > 0 else ():
+                facts = shown.get(job)
+                if facts is None or job in running or facts.held_up or not facts.movable:
+                    continue
+                there = all(
+                    job in turns.get(home, LOCAL).gangs
+                    and hosts[home].schedulable
+                    and facts.per_node <= len(hosts[home].healthy_gpus)
+                    for home in facts.hosts
+                )
+                if there and name in facts.hosts and not self._book.live[job].portions:
+                    found[job] = replace(facts, movable=False)
+        return found
 
     def what_if(self, tickets: Mapping[UserName, float], now_s: float) -> Question | None:
         """What to ask the policy to learn what it would entitle to with the jobs of now, had these users so many tickets; None: there are no jobs.
@@ -167,6 +191,7 @@ class Decisions(Requests):
         decided = verdict.plan
         if self.settings.decides_apart:
             shown = self._sight.shown(self._doomed(now_s))
+            shown = {**shown, **self._coming_up(shown)}
             decided, again = still(decided, snapshot, self._sight.hosts(), shown)
             self._asking.stale = self._asking.stale or again
         self._settle_homes(snapshot, decided, now_s)

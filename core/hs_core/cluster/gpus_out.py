@@ -30,13 +30,15 @@ def lacking(job: Job, host: Host) -> str:
     return f"it needs {job.gpus}, its server {host.name} has {has}"
 
 
-def why_it_stays(job: Job, misfit: str) -> str:
-    """Why it does not go to another server. `misfit`: what it asks for that no other has; empty: one has all."""
+def why_it_stays(job: Job, misfit: str, unsaved: str = "") -> str:
+    """Why it does not go to another server. `misfit`: what it asks for that no other has; empty: one has all. `unsaved`: why it could not leave when it was to."""
     if job.spec.migrate is Migrate.NEVER:
         return "; it may not go to another server (migrate: never)"
     if not can_leave(job.report):
         return f"; it cannot go to another server {'before its first step' if _fresh(job) else 'as it writes no checkpoints'}"
-    return f"; no other server can take it: it {misfit}" if misfit else ""
+    if misfit:
+        return f"; no other server can take it: it {misfit}"
+    return f"; it was to leave, but {unsaved}" if unsaved else ""
 
 
 def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
@@ -92,8 +94,11 @@ def _until(job: Job) -> str:
 
 
 def _fresh(job: Job) -> bool:
-    """What it could hand over is not known yet."""
-    return job.report is None or job.report.phase is Phase.STARTING or job.report.step <= 0
+    """What it could hand over is not known yet. One that has no step hook has turns, and comes to no step."""
+    report = job.report
+    if report is None or report.phase is Phase.STARTING:
+        return True
+    return report.step <= 0 and report.suspends == 0
 
 
 def _unused(job: Job, host: Host) -> bool:

@@ -1,6 +1,7 @@
 """What there is to see of one job, for who asks why it is where it is (`why/` tells of it)."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 from hs_core.cluster import admission, reports
 from hs_core.cluster.fits import could_hold
@@ -10,7 +11,6 @@ from hs_core.cluster.why import AWAY, Scene, Why, explain
 from hs_core.mechanism.time_load import time_load
 from hs_core.model import After, Job, JobState
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import Phase
 from hs_core.wanted import Turn
 
 
@@ -23,11 +23,12 @@ class Scenes(Views):
         in_turn, turn_in_s = self._turn_of(row, now_s)
         ahead = self._ahead_of(row) if not in_turn and turn_in_s < 0 else 0
         misfit = healthy_misfit = None
+        short = not unplaced and not row.state.ended and self._sight.short_of_gpus(row)
         if unplaced:
             fits, version = self._sight.fits, book.hosts_version
             misfit = fits.misfit(row.spec, book.hosts, version)
             healthy_misfit = fits.misfit(row.spec, book.hosts, version, healthy_only=True)
-        elif not row.state.ended and self._sight.short_of_gpus(row):
+        elif short:
             healthy_misfit = self._sight.fits.misfit(
                 row.laid, book.hosts, book.hosts_version, healthy_only=True
             )
@@ -42,7 +43,8 @@ class Scenes(Views):
             array_first=book.first_of_array(row.id) if unplaced else (),
             misfit=misfit,
             healthy_misfit=healthy_misfit,
-            closed=self._closed_to(row) if unplaced and healthy_misfit is None else {},
+            closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
+            policy=self.policy.name,
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
@@ -64,12 +66,20 @@ class Scenes(Views):
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
             share_gpus=self.job_share_gpus(job),
+            user_gpus=self._user_gpus(row),
             part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
             looks_on=self._looks_on,
         )
         return explain(scene)
+
+    def _user_gpus(self, row: Job) -> float:
+        """That its user is entitled to of the pool where it lives."""
+        entitled = self._said.entitled
+        if not (entitled and row.hosts and self.policy.needs.fair):
+            return -1.0
+        return float(sum(entitled.get((row.user, model), Fraction(0)) for model in set(row.gpu_models)))
 
     def _part_of(self, row: Job) -> float:
         """The part of all quanta that it runs in by its tickets and by who fits beside whom on its servers; of several the fullest counts."""
@@ -140,7 +150,7 @@ class Scenes(Views):
         return max(0.0, self._edges.at_s - now_s) if self._edges.at_s is not None else 0.0
 
     def _in_its_way(self, row: Job) -> list[JobId]:
-        """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop is about to."""
+        """Of its turn: jobs that hold GPUs of its servers without one, where too few others are left. Who is told to stop has them until it has: that may take long where a part of it is cut off."""
         found = set[JobId]()
         for name in row.hosts:
             turn = self._turn_on(name)
@@ -148,8 +158,7 @@ class Scenes(Views):
                 continue
             for job in self._book.at_host.get(name, ()):
                 report = self._book.live[job].reports.get(name)
-                stays = report is not None and report.occupies and report.phase is not Phase.SUSPENDING
-                if stays and job != row.id and job not in turn.gangs:
+                if report is not None and report.occupies and job != row.id and job not in turn.gangs:
                     found.add(job)
         return sorted(found)
 

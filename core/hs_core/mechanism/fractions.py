@@ -41,6 +41,7 @@ from hs_core.names import JobId
 from hs_core.newest import Newest
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 from hs_core.solve import Method
+from hs_core.words import about
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -110,7 +111,8 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         chosen |= _on_their_way(snapshot, promised, table)
     now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
-    why = Later(lambda: {**offered.why, **_why(table, books)})
+    next_in_s = staleness.in_s(books, snapshot.now_s)
+    why = Later(lambda: {**offered.why, **_why(table, books, next_in_s)})
     verdict = seats.verdict(now, why, () if style.compat else None, mates=mates)
     there = floor(snapshot.hosts)
     if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
@@ -450,7 +452,8 @@ def _find(who: _Who) -> _Here:
 _here = Newest(_find)  # the same until somebody comes, goes or is given another part of the time
 
 
-def _why(table: Rows, books: Books) -> dict[JobId, str]:
+def _why(table: Rows, books: Books, next_in_s: float) -> dict[JobId, str]:
+    """`next_in_s`: until another allocation may be made."""
     sums = books.fraction.sum(axis=1).tolist()
     parts: dict[int, float] = {}
     for unit, part in zip(books.units, sums, strict=True):
@@ -458,14 +461,16 @@ def _why(table: Rows, books: Books) -> dict[JobId, str]:
             parts[job_id] = parts.get(job_id, 0.0) + part
     said = {}
     for job in table.jobs:
-        said[job.id] = _of_its_part(parts.get(int(job.id)))
+        said[job.id] = _of_its_part(parts.get(int(job.id)), next_in_s)
     return said
 
 
-def _of_its_part(part: float | None) -> str:
+def _of_its_part(part: float | None, next_in_s: float) -> str:
     """None: it has not been given one."""
     if part is None:
-        return "it came after the last allocation of time and waits for the next, or for GPUs that idle"
+        when = f", in about {about(next_in_s)}," if next_in_s >= 1 else ""
+        return f"it came after the last allocation of time and waits for the next{when} or for GPUs that idle"
     if part < LEAST_PART:
-        return "others have all of the time until it is divided anew, when a job comes or ends, say; it waits for GPUs that idle"
+        soonest = f", in about {about(next_in_s)} at the soonest" if next_in_s >= 1 else ""
+        return f"others have all of the time until it is divided anew, when a job comes or ends, say{soonest}; it waits for GPUs that idle"
     return f"it is to run {100 * part:.0f} % of the time; others are further behind their part"

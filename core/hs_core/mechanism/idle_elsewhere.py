@@ -9,6 +9,8 @@ from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.words import listed
 
+IDLE = "GPUs of "
+"""How what is said begins."""
 WITHIN_A_ROUND = "nobody is moved within a round"
 NEVER = "nobody is moved under this policy"
 
@@ -32,7 +34,7 @@ class IdleElsewhere:
         there, of_another_model = self._room(job, home)
         if not there:
             return ""
-        return f"GPUs of {listed(there)} are idle, but {self._keeps(job, of_another_model=of_another_model)}"
+        return f"{IDLE}{listed(there)} are idle, but {self._keeps(job, of_another_model=of_another_model)}"
 
     def _room(self, job: JobFacts, home: Home) -> tuple[Home, bool]:
         """Servers of its own model, if any have room."""

@@ -253,3 +253,7 @@ class Staleness:
         if self.zero_is_never and books.reset_s == 0:
             return changed
         return changed and (idle or now_s - books.reset_s >= self.least_s)
+
+    def in_s(self, books: Books, now_s: float) -> float:
+        """Until then at the soonest, where some of its GPUs are in use."""
+        return max(0.0, books.reset_s + self.least_s - now_s)

@@ -95,7 +95,20 @@ def _on_its_host(scene: Scene) -> Why:
     misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""
     for host in scene.hosts:
         if lacks := gpus_out.lacking(job, host):
-            return unhealthy(lacks + gpus_out.why_it_stays(job, misfit), goes_on(job))
+            stays = gpus_out.why_it_stays(job, misfit, scene.unsaved) or _not_elsewhere(scene)
+            unsaved = bool(scene.unsaved) and scene.unsaved in stays
+            return unhealthy(lacks + stays, goes_on(job), unsaved=unsaved)
     if scene.central or job.nodes > 1:
         return for_gpus(scene)
     return for_turn(scene)
+
+
+def _not_elsewhere(scene: Scene) -> str:
+    """Its server has too few GPUs for it, it could leave, and there are others that have enough."""
+    if scene.closed:
+        states = ", ".join(f"{name} ({why})" for name, why in scene.closed.items())
+        return f"; too few of the others that could take it take anybody now: {states}"
+    if unreached := [host.name for host in scene.hosts if not host.peer]:
+        are = "has" if len(unreached) == 1 else "have"
+        return f"; its checkpoint cannot be fetched from there, as {', '.join(unreached)} {are} no address for other agents (peer_listen)"
+    return f"; the policy in office, {scene.policy}, leaves it where it is for now"

@@ -23,7 +23,10 @@ class Scene:
     array_first: Sequence[JobId]  # for whom what is left of its room is kept: they wait as well
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
-    closed: Mapping[HostName, str]  # all that could hold it, and why they take nobody, where not enough do
+    closed: Mapping[
+        HostName, str
+    ]  # all that could hold it (but its home, which lacks GPUs), and why they take nobody, where not enough do
+    policy: str  # that is in office
     unable: Mapping[
         HostName, str
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
@@ -49,6 +52,7 @@ class Scene:
     turn_in_s: float  # … or for the next one, which begins then; -1: it has not
     turn_after_s: float  # it is a gang and has one only then, if nothing changes; -1: that is not known
     share_gpus: float  # what its tickets come to on its host
+    user_gpus: float  # what its user is entitled to of the GPUs of its host's model; -1: nobody says
     part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
     waited_s: float  # since it last changed its state
     quantum_s: float

@@ -36,9 +36,11 @@ def source_away(scene: Scene) -> Why:
     )
 
 
-def unhealthy(text: str, goes_on: str) -> Why:
+def unhealthy(text: str, goes_on: str, *, unsaved: bool = False) -> Why:
+    """`unsaved`: it was to leave, and no checkpoint of it could be written."""
+    elsewhere = ", or elsewhere once its checkpoint can be written" if unsaved else ""
     return Why(
         reason=Reason.GPU_UNHEALTHY,
         text=f"too few healthy GPUs: {text}",
-        next_step=f"it {goes_on} when they are repaired, or drained no longer; `hsctl gpus` shows them",
+        next_step=f"it {goes_on} when they are repaired, or drained no longer{elsewhere}; `hsctl gpus` shows them",
     )

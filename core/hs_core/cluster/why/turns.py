@@ -14,9 +14,15 @@ from hs_core.cluster.why.wording import (
     short_of_memory,
     soon,
 )
+from hs_core.mechanism.idle_elsewhere import IDLE
+from hs_core.model import Migrate
 from hs_core.names import GpuId
-from hs_core.words import counted, listed
+from hs_core.words import about, counted, listed
 
+OVERDUE = (
+    2  # quanta: of who waits so much longer than its share makes, not half have their turn at the next edge
+)
+NO_SHARE = 0.02  # of its gang, and of a GPU: weights are never nothing, and who has so little lives on what others leave
 NEARLY = 0.05  # of what its tickets come to: nobody cares for less
 
 
@@ -30,10 +36,17 @@ def for_turn(scene: Scene) -> Why:
         return bound
     if job.gang > gpus - sum(scene.unsliced.values()):
         return _behind_unsliced(scene, gpus)
+    if due < NO_SHARE and 0 <= scene.user_gpus < NO_SHARE:
+        return _without_share(scene)
     one_in = 1 / part
     wait_s = _until_turn(one_in, scene.waited_s, scene.quantum_s)
+    when = f"unless jobs come or go, next turn {soon(wait_s)}{short_of_memory(job, ', or later: it ')}"
+    if wait_s < 0:
+        others = short_of_memory(job, "it ") or "others there have had less of their shares"
+        when = f"it has waited for {about(scene.waited_s)}, longer than that, as {others}: when its turn comes is not known"
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
-    runs = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    of = f"{one_in:.3g}" if one_in < 1_000 else f"{one_in:.0f}"
+    runs = f"it runs 1 quantum of {of}" if one_in >= 1.05 else "it runs nearly all the time"
     turns = (
         f"so {runs}"
         if part > (1 - NEARLY) * due
@@ -41,16 +54,29 @@ def for_turn(scene: Scene) -> Why:
     )
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {at(job)}: {share}, {turns}; unless jobs come or go, next turn {soon(wait_s)}{short_of_memory(job, ', or later: it ')}",
+        text=f"it waits for its turn on {at(job)}: {share}, {turns}; {when}",
         next_step=by_itself(job),
         expected_wait_s=wait_s,
     )
 
 
 def _until_turn(one_in: float, waited_s: float, quantum_s: float) -> float:
-    """Turns begin at edges: who waits does so for a whole quantum at least, and where its time has passed until the next edge."""
+    """Turns begin at edges: who waits does so for a whole quantum at least, and where its time has passed until the next edge. -1: others have been served before it again and again."""
     wait_s = max(1, round(one_in - 1)) * quantum_s - waited_s
+    if wait_s <= -OVERDUE * quantum_s:
+        return -1.0
     return wait_s if wait_s > 0 else quantum_s - waited_s % quantum_s
+
+
+def _without_share(scene: Scene) -> Why:
+    """Its user's share is of other GPUs, or was given for others in a trade: no turn there is its own."""
+    job = scene.job
+    moves = "" if job.spec.migrate is Migrate.NEVER else ", until it is moved to where it can have more"
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it waits for its turn on {at(job)}: {job.user} has no share of {job.gpu_model} GPUs now, so it has there what others leave{moves}",
+        next_step=by_itself(job),
+    )
 
 
 def _behind_unsliced(scene: Scene, gpus: int) -> Why:
@@ -97,8 +123,11 @@ def _as_decided(scene: Scene) -> str:
     if scene.round_in_s < 0:
         return scene.policy_says or scene.until_edge
     when = f"the next round begins {soon(scene.round_in_s)}"
-    said = f"{scene.policy_says}; {when}" if scene.policy_says else f"it waits: {when}"
     within = scene.until_edge != scene.policy_says and scene.until_edge
+    said_then = scene.policy_says.split("; ")
+    # Which GPUs are idle is known anew: what was so as the round began is not said beside it.
+    says = "; ".join(part for part in said_then if not (within and part.startswith(IDLE)))
+    said = f"{says}; {when}" if says else f"it waits: {when}"
     return f"{said}; in this one {within}" if within else said
 
 
@@ -115,7 +144,8 @@ def _in_its_turn(scene: Scene) -> Why | None:
         text = (
             f"it has its turn on {at(job)} now, and {goes_on(job)} as soon as {others} {have} left its GPUs"
         )
-        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do")
+        step = f"nothing to do; `hsctl why {scene.in_its_way[0]}` says where {'that one' if len(scene.in_its_way) == 1 else 'the first of them'} stands"
+        return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step=step)
     if scene.in_turn:
         text = f"it has its turn on {at(job)} now, and is about to {'go on' if has_run(job) else 'start'}"
         return Why(reason=Reason.WAITING_FOR_TURN, text=text, next_step="nothing to do", expected_wait_s=0.0)

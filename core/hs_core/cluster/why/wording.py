@@ -2,6 +2,7 @@
 
 from hs_core.model import Job
 from hs_core.reports import FOR_GPU_MEMORY, FOR_MEMORY
+from hs_core.words import about
 
 
 def at(job: Job) -> str:
@@ -21,7 +22,7 @@ def by_itself(job: Job) -> str:
 
 
 def soon(wait_s: float) -> str:
-    return f"in about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
+    return f"in about {about(wait_s)}" if wait_s >= 1 else "very soon"
 
 
 def what_its_servers_say(job: Job) -> str:
