@@ -169,6 +169,10 @@ class Launcher:
     def _job_dir(self, wanted: WantedJob) -> Path:
         return Path(wanted.spec.checkpoint_dir or self.checkpoints / str(wanted.job))
 
+    def has_no_checkpoints(self, wanted: WantedJob) -> bool:
+        """None was ever to be written here. Of a folder that its user named nobody knows without looking, as that user."""
+        return not wanted.spec.checkpoint_dir and not os.path.lexists(self._job_dir(wanted))
+
     def make_checkpoint_dir(self, wanted: WantedJob, who: Account) -> Path:
         """And a note of whose it is: it may be lent when nothing else of the job is left here."""
         path = self._job_dir(wanted)

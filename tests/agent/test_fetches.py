@@ -2,14 +2,17 @@
 
 import asyncio
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hs_agent import peers
+from hs_agent import fetches, peers
 from hs_agent.fetches import Fetches
 from hs_agent.trip import Got, Trip
 from hs_core.events.host import Fetch
+from hs_core.names import JobId
+from hs_core.wanted import NOBODY, Source
 from tests.agent.lending import STEP, Two, run
 
 
@@ -19,6 +22,7 @@ class Ordered:
     def __init__(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
         self.two = two
         self.began: list[int] = []
+        self.seen = 0
         self.begins = defaultdict[int, asyncio.Event](asyncio.Event)
         self.ends = defaultdict[int, asyncio.Event](asyncio.Event)
         self.told = asyncio.Queue[int]()
@@ -39,6 +43,18 @@ class Ordered:
         if self.order is not None:
             order, self.order = self.order, None
             self.fetches.start(order)
+
+    async def a_beginning(self) -> int:
+        seen = self.seen
+        while len(self.began) == seen:
+            await asyncio.sleep(0.01)
+        self.seen += 1
+        return self.began[seen]
+
+    def never_heard_of(self, job: JobId) -> Fetch:
+        wanted = self.of(0).wanted
+        source = Source(peer=NOBODY, epoch=2, generation=0, step=0)
+        return Fetch(wanted=replace(wanted, job=job, source=source))
 
     def of(self, generation: int) -> Fetch:
         self.two.known = (generation, STEP)
@@ -103,3 +119,47 @@ def test_who_has_it_may_change_while_it_is_fetched(ordered: Ordered) -> None:
         assert ordered.began == [4]
 
     run(moves())
+
+
+def test_of_thousands_of_jobs_that_were_never_here_it_is_told_at_once_and_without_a_process_for_each(
+    ordered: Ordered, two: Two
+) -> None:
+    """As they come when another server is drained."""
+    told: list[Any] = []
+
+    async def all_of_them() -> None:
+        ordered.fetches = Fetches(two.launchers[1], peers.PeerDialer(two.configs[1], None), told.append)
+        for number in range(100, 2100):
+            ordered.fetches.start(ordered.never_heard_of(JobId(number)))
+        while not told:
+            await asyncio.sleep(0.01)
+        await ordered.fetches.close()
+
+    run(all_of_them())
+    (event,) = told
+    assert event.jobs == tuple((number, 2) for number in range(100, 2100))
+    assert ordered.began == []
+    assert list(two.launchers[1].checkpoints.iterdir()) == []
+
+
+def test_only_so_many_jobs_of_one_account_are_fetched_for_at_once(
+    ordered: Ordered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetches, "AT_ONCE", 2)
+
+    async def one_by_one() -> None:
+        for number in (1, 2, 3):
+            order = ordered.of(number)
+            ordered.fetches.start(Fetch(wanted=replace(order.wanted, job=JobId(number))))
+        first, second = [await ordered.a_beginning() for _ in range(2)]
+        (waits,) = {1, 2, 3} - {first, second}
+        assert not ordered.begins[waits].is_set()
+        ordered.ends[first].set()
+        assert await ordered.told.get() == first
+        await ordered.begins[waits].wait()
+        ordered.ends[second].set()
+        ordered.ends[waits].set()
+        assert {await ordered.told.get(), await ordered.told.get()} == {second, waits}
+        await ordered.fetches.close()
+
+    run(one_by_one())

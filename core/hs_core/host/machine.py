@@ -45,6 +45,7 @@ from hs_core.events.host import (
     JobHooked,
     JobProgressed,
     JobWentOn,
+    NothingFetched,
     Resume,
     WakeHost,
     WantedChanged,
@@ -168,6 +169,11 @@ class HostMachine:
             case ExitFound():
                 wants.found(board, event)
                 touched = ()
+            case NothingFetched():
+                for job_id, epoch in event.jobs:
+                    self._hear(
+                        CheckpointFetched(now_s=event.now_s, job=job_id, epoch=epoch, generation=-1, step=0)
+                    )
             case Woke():
                 pass
             case _:
