@@ -22,7 +22,7 @@ class Ordered:
     def __init__(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
         self.two = two
         self.began: list[int] = []
-        self.seen = 0
+        self.beginnings = asyncio.Queue[int]()
         self.begins = defaultdict[int, asyncio.Event](asyncio.Event)
         self.ends = defaultdict[int, asyncio.Event](asyncio.Event)
         self.told = asyncio.Queue[int]()
@@ -31,6 +31,7 @@ class Ordered:
         async def tries(one: Trip) -> Got:
             source = one.source
             self.began.append(source.generation)
+            self.beginnings.put_nowait(source.generation)
             self.begins[source.generation].set()
             await self.ends[source.generation].wait()
             return Got(source.generation, source.step, 0)
@@ -43,13 +44,6 @@ class Ordered:
         if self.order is not None:
             order, self.order = self.order, None
             self.fetches.start(order)
-
-    async def a_beginning(self) -> int:
-        seen = self.seen
-        while len(self.began) == seen:
-            await asyncio.sleep(0.01)
-        self.seen += 1
-        return self.began[seen]
 
     def never_heard_of(self, job: JobId) -> Fetch:
         wanted = self.of(0).wanted
@@ -125,18 +119,19 @@ def test_of_thousands_of_jobs_that_were_never_here_it_is_told_at_once_and_withou
     ordered: Ordered, two: Two
 ) -> None:
     """As they come when another server is drained."""
-    told: list[Any] = []
+    told = asyncio.Queue[Any]()
 
-    async def all_of_them() -> None:
-        ordered.fetches = Fetches(two.launchers[1], peers.PeerDialer(two.configs[1], None), told.append)
+    async def all_of_them() -> Any:
+        dial = peers.PeerDialer(two.configs[1], None)
+        ordered.fetches = Fetches(two.launchers[1], dial, told.put_nowait)
         for number in range(100, 2100):
             ordered.fetches.start(ordered.never_heard_of(JobId(number)))
-        while not told:
-            await asyncio.sleep(0.01)
+        event = await told.get()
         await ordered.fetches.close()
+        return event
 
-    run(all_of_them())
-    (event,) = told
+    event = run(all_of_them())
+    assert told.empty()
     assert event.jobs == tuple((number, 2) for number in range(100, 2100))
     assert ordered.began == []
     assert list(two.launchers[1].checkpoints.iterdir()) == []
@@ -151,7 +146,7 @@ def test_only_so_many_jobs_of_one_account_are_fetched_for_at_once(
         for number in (1, 2, 3):
             order = ordered.of(number)
             ordered.fetches.start(Fetch(wanted=replace(order.wanted, job=JobId(number))))
-        first, second = [await ordered.a_beginning() for _ in range(2)]
+        first, second = [await ordered.beginnings.get() for _ in range(2)]
         (waits,) = {1, 2, 3} - {first, second}
         assert not ordered.begins[waits].is_set()
         ordered.ends[first].set()

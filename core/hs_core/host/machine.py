@@ -123,6 +123,7 @@ class HostMachine:
         self._term = self._seq = -1
         self._heard = (-1, -1)
         self._news = _News.NONE
+        self._plain = memory.PlainJobs()
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
         self._fenced_s = inf  # or the controller is not heard until then
@@ -470,8 +471,8 @@ class HostMachine:
         return frozenset(changed)
 
     def saved(self) -> dict[str, Any]:
-        """JSON-able; the daemon keeps it, before it carries out what was ordered."""
-        return {**memory.save(self._board), "term": self._term, "seq": self._seq}
+        """JSON-able; the daemon keeps it, before it carries out what was ordered. Nobody changes what is in it: of jobs that stand as before it is what was given then."""
+        return {**memory.save(self._board, self._plain), "term": self._term, "seq": self._seq}
 
 
 def _checkpointed(event: HostEvent) -> bool:
