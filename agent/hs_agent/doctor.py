@@ -430,6 +430,9 @@ def _fencing(config: Config) -> Finding:
     return Finding(OK, "cut off", text)
 
 
+_BY_THE_CLOCK = ("certificate is not yet valid", "certificate has expired")  # as TLS says it
+
+
 def _controller(config: Config) -> Finding:
     target = config.controller
     try:
@@ -447,6 +450,9 @@ def _controller(config: Config) -> Finding:
     found = host_clock.why_not_told(config)
     if found is not None and found.refused:
         return Finding(FAIL, "controller", f"{target} refuses this host: {found.why}")
+    if found is not None and any(said in found.why for said in _BY_THE_CLOCK):
+        text = f"{target} shows a certificate that is not good by this host's clock: set that right, here or there ({found.why})"
+        return Finding(FAIL, "controller", text)
     if found is not None:
         text = (
             f"{target} does not answer as this cluster's controller: is it that one's `listen`? ({found.why})"

@@ -13,12 +13,18 @@ from hs_agent.folder import Key
 from hs_agent.launch import Launcher
 from hs_agent.trip import Dial, Trip
 from hs_core.errors import RefusedError
-from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lack
+from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lack, NothingFetched
+from hs_core.names import JobId
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_daemon import boot_s
 
 GIVE_UP_S = 60.0
 """Without a byte of progress: then the machine decides."""
+
+AT_ONCE = 32
+"""Of one account, each of which is a process or two: jobs come by the thousand as another server is drained, and a folder that they named may be on a file system that hangs."""
+GATHERED_S = 0.05
+"""Those of whom nothing was found meanwhile are told together."""
 
 log = structlog.get_logger("fetches")
 
@@ -39,6 +45,8 @@ class Fetches:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._what: dict[Key, Source] = {}  # whoever has it
         self._sources: dict[Key, Source] = {}  # as they were told last
+        self._going: dict[str, asyncio.Semaphore] = {}  # by account
+        self._nothing: dict[tuple[JobId, int], None] = {}  # nothing was found, which is told soon
 
     def start(self, order: Fetch) -> None:
         key, source = Key(order.wanted.job, order.wanted.epoch), order.wanted.source
@@ -46,9 +54,22 @@ class Fetches:
         before, what = self._tasks.get(key), _whoever_has(source)
         if before is not None and not before.cancelling() and self._what[key] == what:
             return
+        if before is None and source.may_be_none and self._launcher.has_no_checkpoints(order.wanted):
+            self._found_nothing(key)
+            return
         self._what[key] = what
         task = self._tasks[key] = asyncio.create_task(self._fetch(key, order, source, before))
         task.add_done_callback(lambda task: self._ended(key, task))
+
+    def _found_nothing(self, key: Key) -> None:
+        if not self._nothing:
+            asyncio.get_running_loop().call_later(GATHERED_S, self._tell_nothing)
+        self._nothing[key.job, key.epoch] = None
+
+    def _tell_nothing(self) -> None:
+        jobs, self._nothing = tuple(self._nothing), {}
+        if jobs:
+            self._post(NothingFetched(now_s=boot_s(), jobs=jobs))
 
     def _over(self, key: Key, task: asyncio.Task[None] | None) -> None:
         if self._tasks.get(key) is task:
@@ -77,6 +98,7 @@ class Fetches:
                 self._sources[key] = source
 
     async def close(self) -> None:
+        self._nothing.clear()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -100,7 +122,9 @@ class Fetches:
                 dial=self._dial,
                 give_up_s=self._give_up_s,
             )
-            got = await trip.make()
+            async with self._going.setdefault(wanted.run_as, asyncio.Semaphore(AT_ONCE)):
+                began_s = boot_s()
+                got = await trip.make()
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
@@ -116,6 +140,9 @@ class Fetches:
             seconds=round(took_s, 3), mb_per_s=round(got.copied / max(took_s, 1e-6) / 1e6),
         )  # fmt: skip
         self._over(key, asyncio.current_task())  # another may be ordered as that is told
+        if got.generation < 0:
+            self._found_nothing(key)
+            return
         self._post(
             CheckpointFetched(
                 now_s=boot_s(),

@@ -99,7 +99,7 @@ class Jobs:
 
         gang = self._gang(key, launch, tell, hang_up)
         sock = JobSocket(
-            self.launcher.socket_path(key),
+            self.launcher.socket_of(key, launch),
             int(launch["uid"]),
             int(launch["gid"]),
             gang.heard,

@@ -10,16 +10,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 import hs_job
 from hs_agent import cgroup, procs, program, shim, steps
 from hs_agent.accounts import Account, account
 from hs_agent.config import Config
 from hs_agent.folder import Folder, Key, parse_key, read_json, write_atomically
+from hs_agent.memory import lock_sockets
 from hs_agent.program import Place, torchrun
 from hs_agent.removal import remove_tree
 from hs_core.errors import RefusedError
@@ -31,6 +34,8 @@ MAX_LAUNCH_BYTES = 512 << 10
 FIRST_LOOK_S = 0.01  # whether they died; then after twice as long each time
 _FORGOTTEN = ".forgotten-"
 _NOTES_NAME = "PET_LOG_DIR"  # by which torchrun is told of another folder than what is said for all
+
+log = structlog.get_logger("launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Launcher:
         self.inject = config.state_dir / "inject"
         self.checkpoints = config.state_dir / "checkpoints"
         self._making = threading.Lock()
+        self._run_dirs_before: dict[Path, bool] = {}  # whether the sockets there are this agent's now
         _make_folder(config.state_dir)
         self._make_folders()
 
@@ -99,6 +105,29 @@ class Launcher:
 
     def socket_path(self, key: Key) -> Path:
         return self.config.run_dir / f"{key}.sock"
+
+    def socket_of(self, key: Key, launch: Mapping[str, Any]) -> Path:
+        """Where its processes look for it: in the `run_dir` of the agent that started them, also where this one has another."""
+        own, theirs = self.socket_path(key), Path(launch["env"]["HS_AGENT_SOCKET"])
+        if theirs.parent != own.parent and self._is_ours_too(theirs.parent):
+            return theirs
+        return own
+
+    def _is_ours_too(self, run_dir: Path) -> bool:
+        if run_dir not in self._run_dirs_before:
+            try:
+                _make_folder(run_dir)
+                lock_sockets(run_dir, self.config.state_dir)
+            except (OSError, RefusedError) as error:
+                log.error(
+                    "jobs that were started with another run_dir can be told nothing: set it to that, or cancel them",
+                    run_dir=str(run_dir), why=str(error),
+                )  # fmt: skip
+                self._run_dirs_before[run_dir] = False
+            else:
+                log.warning("jobs that were started with another run_dir go on there", run_dir=str(run_dir))
+                self._run_dirs_before[run_dir] = True
+        return self._run_dirs_before[run_dir]
 
     def prepare(self, wanted: WantedJob, gpus: tuple[Gpu, ...], generation: int) -> tuple[Folder, Account]:
         """Write all that the shim needs; refuses what must not be started, before anything exists."""
@@ -168,6 +197,10 @@ class Launcher:
 
     def _job_dir(self, wanted: WantedJob) -> Path:
         return Path(wanted.spec.checkpoint_dir or self.checkpoints / str(wanted.job))
+
+    def has_no_checkpoints(self, wanted: WantedJob) -> bool:
+        """None was ever to be written here. Of a folder that its user named nobody knows without looking, as that user."""
+        return not wanted.spec.checkpoint_dir and not os.path.lexists(self._job_dir(wanted))
 
     def make_checkpoint_dir(self, wanted: WantedJob, who: Account) -> Path:
         """And a note of whose it is: it may be lent when nothing else of the job is left here."""

@@ -260,8 +260,13 @@ class _Connection:
         """Whoever is cancelled meanwhile leaves the write alone: gRPC would cancel all of the stream with it."""
         write = asyncio.create_task(self._write_in_turn(message))
         self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+        write.add_done_callback(self._written)
         await asyncio.shield(write)
+
+    def _written(self, write: asyncio.Task[None]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled():
+            write.exception()  # nobody may be left whom it would be told
 
     async def _write_in_turn(self, message: agent_pb2.FromAgent) -> None:
         async with self._writing:

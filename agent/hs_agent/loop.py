@@ -1,6 +1,7 @@
 """The agent: one loop that turns what happens on the host into events of its HostMachine and performs what that orders."""
 
 import asyncio
+import contextlib
 from collections import deque
 from pathlib import Path
 from typing import assert_never
@@ -99,6 +100,7 @@ class Agent:
         self._cannot_save = ""  # why not, just now
         self._saves, self._looks = NowAndThen(), NowAndThen()
         self._removing = asyncio.Lock()
+        self._to_forget: list[Key] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -315,15 +317,24 @@ class Agent:
 
     def _forget(self, key: Key) -> None:
         self.rendezvous.forget(key)
+        if not self._to_forget:
+            self.jobs.spawn(self._forget_all())
+        self._to_forget.append(key)
 
-        async def forget() -> None:
-            try:
-                await asyncio.to_thread(self.launcher.forget, key)
-                await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
-            finally:
-                self._forget_checkpoints()
+    async def _forget_all(self) -> None:
+        """Of what was ordered at once: thousands of jobs are cancelled by one word, and what else lies here is looked through once."""
+        keys, self._to_forget = self._to_forget, []
 
-        self.jobs.spawn(forget())
+        def forget() -> None:
+            with contextlib.ExitStack() as others:  # one that fails keeps nobody else's here
+                for key in keys:
+                    others.callback(self.launcher.forget, key)
+
+        try:
+            await asyncio.to_thread(forget)
+            await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
+        finally:
+            self._forget_checkpoints()
 
     def _forget_checkpoints(self) -> None:
         """Of jobs that are neither wanted nor here, and that are not lent."""

@@ -16,6 +16,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events.host import Launch
 from hs_core.host.memory import VERSION
 from hs_core.host.plain import plain, revive
+from hs_core.names import JobId
 from hs_daemon.held import HeldError, hold
 from hs_daemon.owned import why_not_ours
 
@@ -40,6 +41,7 @@ class Memory:
         self.setup = _setup(state_dir)
         self._synced_s = 0.0
         self._last = b""
+        self._texts: dict[JobId, tuple[Any, str]] = {}  # of each job, and what that is the text of
 
     def load(self) -> Found:
         """Raises RefusedError: it was written by an agent of another version, which alone knows what it says of the jobs that are there."""
@@ -76,14 +78,16 @@ class Memory:
 
     def save(self, machine: Mapping[str, Any], launching: Iterable[Launch], now_s: float) -> None:
         """Whole or not at all. A kill needs no fsync, a power cut ends the jobs as well: once a second is enough."""
-        value = {
-            "machine": machine,
+        others = {
             "launching": [plain(launch) for launch in launching],
             "boot_id": procs.boot_id(),
             "machine_id": procs.machine_id(),
             "place": self._place,
         }
-        data = json.dumps(value, separators=(",", ":")).encode()
+        jobs = ",".join(self._of_jobs(machine.get("jobs", ())))
+        rest = {name: value for name, value in machine.items() if name != "jobs"}
+        parts = [f'"jobs":[{jobs}]', *([_text(rest)[1:-1]] if rest else [])]
+        data = f'{{"machine":{{{",".join(parts)}}},{_text(others)[1:]}'.encode()
         if data == self._last:
             return
         sync = now_s - self._synced_s >= SYNC_EVERY_S
@@ -91,6 +95,20 @@ class Memory:
         self._last = data
         if sync:
             self._synced_s = now_s
+
+    def _of_jobs(self, jobs: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+        """Of what is the same object as before the text is as well."""
+        last, now = self._texts, {}
+        for job in jobs:
+            number = job["wanted"]["job"]
+            before = last.get(number)
+            now[number] = before if before is not None and before[0] is job else (job, _text(job))
+        self._texts = now
+        return (text for _, text in now.values())
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _setup(state_dir: Path) -> str:

@@ -17,7 +17,7 @@ from hs_agent.link import Link
 from hs_agent.loop import Agent
 from hs_core.errors import Kind, RefusedError
 from hs_daemon import notify
-from hs_daemon.signals import stop_signals
+from hs_daemon.signals import heed
 
 BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
 
@@ -40,10 +40,8 @@ async def serve(config: Config) -> int:
                 locks.callback(os.close, sockets)
         for warning in agent.warnings:
             log.warning("host", warning=warning)
-        loop = asyncio.get_running_loop()
         told_to_stop = asyncio.Event()
-        for number in stop_signals():
-            loop.add_signal_handler(number, told_to_stop.set)
+        heed(told_to_stop)
         return await _run(agent, identity, told_to_stop)
     finally:
         cgroup.tidy(groups)

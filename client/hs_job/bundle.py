@@ -8,6 +8,8 @@ import os
 import shutil
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_CACHE = "__pycache__"
+_NO_CACHE = b"No folder: a Python that finds the disk full keeps half of what it has compiled, and no later one reads past that.\n"
 
 # Runs in every Python that a job starts, old ones too: plain syntax, and never an error of ours in the user's way.
 SITECUSTOMIZE = '''\
@@ -69,13 +71,21 @@ def write(folder: str) -> None:
     names = {name for name in os.listdir(_PACKAGE) if name.endswith(".py") or name == "py.typed"}
     for name in sorted(names):
         _replace(os.path.join(package, name), _read(os.path.join(_PACKAGE, name)))
-    for name in set(os.listdir(package)) - names:
-        path = os.path.join(package, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+    for name in set(os.listdir(package)) - names - {_CACHE}:
+        _remove(os.path.join(package, name))
     _replace(os.path.join(folder, "sitecustomize.py"), SITECUSTOMIZE.encode())
+    for place in (folder, package):
+        cache = os.path.join(place, _CACHE)
+        if os.path.isdir(cache):
+            _remove(cache)
+        _replace(cache, _NO_CACHE)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
 
 
 def _read(path: str) -> bytes:

@@ -32,7 +32,7 @@ from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_daemon import version
 from hs_daemon.notify import status, watchdog_s
-from hs_daemon.signals import stop_signals
+from hs_daemon.signals import heed
 from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 
 if TYPE_CHECKING:
@@ -270,9 +270,7 @@ async def run(config: Config, policy: Policy) -> None:
     """The daemon, until SIGTERM, SIGINT or SIGHUP (then it returns) or until it must not go on (then it raises)."""
     controller = Controller(config, policy)
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in stop_signals():
-        loop.add_signal_handler(number, stopping.set)
+    heed(stopping)
     log.info(
         "starting",
         version=version(),

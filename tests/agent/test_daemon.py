@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -18,7 +19,9 @@ from structlog.testing import capture_logs
 from hs_agent import accounts, cgroup, host_memory, launch, procs
 from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
+from hs_agent.folder import Key
 from hs_agent.loop import Agent
+from hs_core.events.host import Forget
 from hs_core.names import JobId
 from hs_core.reports import CANNOT_START, NO_ACCOUNT, Exit, Phase
 from hs_core.wanted import Turn, Wanted
@@ -201,6 +204,39 @@ def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
         assert list(agent.launcher.checkpoints.iterdir()) == []
 
     asyncio.run(forgets())
+
+
+def test_thousands_of_jobs_that_are_forgotten_at_once_are_so_in_one_go_and_one_that_fails_keeps_no_others(
+    settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are cancelled by one word."""
+    forgotten: list[Key] = []
+    looks: list[Container[JobId]] = []
+    many = [Key(JobId(number), 1) for number in range(1, 3001)]
+
+    def forget(key: Key) -> None:
+        if key == many[1]:
+            raise OSError(errno.EIO, "Input/output error")
+        forgotten.append(key)
+
+    async def forgets() -> None:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        monkeypatch.setattr(agent.launcher, "forget", forget)
+        monkeypatch.setattr(agent.launcher, "forget_checkpoints", looks.append)
+        monkeypatch.setattr(agent, "reports", tuple)
+        agent._term = 1
+        for key in many:
+            agent._perform(Forget(job=key.job, epoch=key.epoch))
+        while agent.jobs._tasks:
+            await asyncio.wait(agent.jobs._tasks)
+        agent._perform(Forget(job=JobId(4000), epoch=1))
+        while agent.jobs._tasks:
+            await asyncio.wait(agent.jobs._tasks)
+
+    asyncio.run(forgets())
+    assert sorted(forgotten) == [many[0], *many[2:], Key(JobId(4000), 1)]
+    assert len(looks) == 2, "what lies there is looked through once for all"
 
 
 def test_what_goes_wrong_again_and_again_on_a_host_is_said_once_until_it_went_well(

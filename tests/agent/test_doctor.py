@@ -247,6 +247,23 @@ def test_who_answers_and_is_not_the_controller_is_told_from_it(settings, place) 
     assert "does not answer as this cluster's controller: is it that one's `listen`? (" in found.text
 
 
+@pytest.mark.parametrize("of_tls", ["certificate is not yet valid", "certificate has expired"])
+def test_a_controller_whose_certificate_is_not_good_by_this_hosts_clock_is_not_taken_for_another(
+    settings, place, monkeypatch: pytest.MonkeyPatch, of_tls: str
+) -> None:
+    why = f"SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: {of_tls}: OK"
+    monkeypatch.setattr(host_clock, "why_not_told", lambda _: host_clock.NotTold(why, refused=False))
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(f"{place}/c.sock")
+        there.listen()
+        found = doctor._controller(settings())
+    assert found.verdict == "fail"
+    assert (
+        "a certificate that is not good by this host's clock: set that right, here or there (" in found.text
+    )
+    assert of_tls in found.text
+
+
 def test_a_clock_that_nobody_keeps_right_is_a_warning_also_without_a_controller(
     settings, monkeypatch
 ) -> None:

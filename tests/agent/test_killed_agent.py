@@ -1,17 +1,25 @@
 """Jobs live through the end of their agent, and the next one knows what became of them."""
 
 import json
+import os
 import resource
+import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hs_agent import procs
-from hs_core.reports import WITH_AGENT, Phase
+from hs_agent.cgroup import Cgroups
+from hs_agent.folder import Key
+from hs_agent.launch import Launcher
+from hs_core.names import JobId
+from hs_core.reports import WITH_AGENT, Phase, Tier
 from hs_daemon import boot_s
+from hs_daemon.held import hold
 from tests.agent.lending import GENERATION, STEP, write
 from tests.agent.real_jobs import COUNT, FROZEN, UNSUSPENDED, lines, python
 
@@ -339,3 +347,49 @@ def test_what_a_job_without_a_shim_had_left_is_ended_by_its_group_where_its_fold
     wait_for(lambda: sum(map(procs.alive, pids)) == 1, "its child alone is left")
     without_state(daemon, controller, wait_for)
     assert not any(map(procs.alive, pids))
+
+
+STEPS = "import time, hs_job\nwhile True:\n    time.sleep(0.02)\n    hs_job.step()"
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_jobs_are_told_to_stop_and_to_go_on_by_the_next_agent_though_its_run_dir_is_another(
+    daemon, controller, job, wait_for, emptied: bool
+) -> None:
+    """They look for their sockets where the agent that started them had these."""
+    daemon.start()
+    controller.want(*(job(number, *python(STEPS)) for number in (1, 2)), quantum_s=1.0)
+    for number in (1, 2):
+        controller.wait_report(
+            number, lambda r: r.suspends >= 1 and r.tier is Tier.HOLD, "a turn and its end"
+        )
+    daemon.kill()
+    before = {number: controller.reports[number] for number in (1, 2)}
+    run_dir = daemon.place / "run"
+    if emptied:
+        shutil.rmtree(run_dir)
+    daemon.config.write_text(daemon.config.read_text().replace(str(run_dir), f"{run_dir}-2"))
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    for number in (1, 2):
+        controller.wait_report(
+            number,
+            lambda r, was=before[number]: r.step > was.step + 20 and r.suspends >= was.suspends + 2 and r.tier is Tier.HOLD,
+            "turns that begin and end at step edges",
+        )  # fmt: skip
+    log = daemon.said()
+    assert log.count("jobs that were started with another run_dir go on there") == 1
+
+
+def test_a_run_dir_that_is_another_agents_by_now_stays_that_ones(settings, place: Path) -> None:
+    launcher = Launcher(settings(), Cgroups())
+    key, theirs = Key(JobId(1), 1), place / "theirs"
+    theirs.mkdir()
+    held = hold(theirs)
+    launch = {"env": {"HS_AGENT_SOCKET": f"{theirs}/1-1.sock"}}
+    with capture_logs() as said:
+        assert launcher.socket_of(key, launch) == launcher.socket_path(key)
+    os.close(held)
+    (line,) = said
+    assert line["run_dir"] == str(theirs)
+    assert f"belongs to another agent that is running (pid {os.getpid()})" in line["why"]

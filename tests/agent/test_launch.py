@@ -312,6 +312,21 @@ def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_u
     assert memory.Memory(place).load().rebooted
 
 
+def test_a_save_says_of_each_job_what_it_is_now_and_makes_text_only_of_those_that_are_others(
+    place, monkeypatch
+) -> None:
+    kept = memory.Memory(place)
+    jobs = [{"wanted": {"job": number}, "step": 0} for number in (1, 2, 3)]
+    kept.save({"version": VERSION, "jobs": jobs, "seq": 1}, (), 100.0)
+    made: list[object] = []
+    dumps = json.dumps
+    monkeypatch.setattr(memory.json, "dumps", lambda value, **how: made.append(value) or dumps(value, **how))
+    jobs = [jobs[0], {"wanted": {"job": 2}, "step": 7}]
+    kept.save({"version": VERSION, "jobs": jobs, "seq": 2}, (), 100.0)
+    assert [value for value in made if "wanted" in value] == [jobs[1]]
+    assert json.loads(kept.path.read_bytes())["machine"] == {"version": VERSION, "jobs": jobs, "seq": 2}
+
+
 def test_what_another_machine_kept_is_known_to_be_however_it_came_here(place, monkeypatch) -> None:
     memory.Memory(place).save({"version": VERSION}, (), 100.0)
     monkeypatch.setattr(procs, "boot_id", lambda: "another")

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
@@ -121,6 +123,34 @@ class Sent:
     async def write(self, message: agent_pb2.FromAgent) -> None:
         self.data += message.log.data
         self.ended = message.log.end
+
+
+def test_an_agent_that_stops_as_it_dials_a_controller_that_is_away_leaves_nothing_in_its_log() -> None:
+    unheard: list[dict[str, Any]] = []
+
+    async def stops() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
+        dials, refused = asyncio.Event(), asyncio.Event()
+
+        async def write(_: agent_pb2.FromAgent) -> None:
+            dials.set()
+            await refused.wait()
+            raise ConnectionRefusedError
+
+        connection = connection_of([])
+        connection.call = SimpleNamespace(write=write)  # type: ignore[assignment]
+        link_to_it = asyncio.create_task(connection.run(lambda _: None, None))
+        await dials.wait()
+        link_to_it.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await link_to_it
+        refused.set()
+        while connection._writes:
+            await asyncio.wait(connection._writes)
+        gc.collect()
+
+    asyncio.run(stops())
+    assert unheard == []
 
 
 @pytest.mark.parametrize("follow", [False, True])

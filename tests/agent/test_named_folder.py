@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hs_agent import accounts
-from hs_core.events.host import CheckpointFetched, FetchFailed, Lack
+from hs_core.events.host import CheckpointFetched, FetchFailed, Lack, NothingFetched
 from hs_core.names import HostName
 from hs_core.wanted import Peer
 from hs_job.checkpoint import CheckpointError, Folder
@@ -173,8 +173,12 @@ def test_where_nobody_was_heard_to_have_written_one_any_will_do_and_none_as_well
         write(shared, {"rank0.pt": 20})
     two.known = (0, 0)
     event = looked(two, shared)
-    assert isinstance(event, CheckpointFetched), event
-    assert (event.generation, event.step) == ((GENERATION, STEP) if written else (-1, 0))
+    if written:
+        assert isinstance(event, CheckpointFetched), event
+        assert (event.generation, event.step) == (GENERATION, STEP)
+    else:
+        assert isinstance(event, NothingFetched), event
+        assert event.jobs == ((7, 2),)
 
 
 def sought_first(two: Two, folder: Path, **changes: Any) -> Any:

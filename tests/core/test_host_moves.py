@@ -7,7 +7,7 @@ import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
-from hs_core.events.host import CheckpointFetched, JobProgressed, JobRestored, Lack
+from hs_core.events.host import CheckpointFetched, JobProgressed, JobRestored, Lack, NothingFetched
 from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
@@ -305,6 +305,21 @@ def test_one_that_ran_before_and_of_which_nothing_is_remembered_is_looked_for_in
     sim.run(5.0)
     began = "launch 1 on 0 from generation 3" if found >= 0 else "launch 1 on 0"
     assert sim.ordered("fetch", "launch") == ["fetch 1"] * 2 + [began]
+
+
+def test_those_of_whom_nothing_was_found_are_told_together_and_begin() -> None:
+    sim = HostSim(2)
+    for number in (1, 2):
+        sim.job(number, epoch=2, ways=Ways(fetch_s=1e6))
+        sim.change(JobId(number), restarts=1)
+    sim.send()
+    sim.tell(NothingFetched(now_s=sim.now_s, jobs=((JobId(1), 2), (JobId(2), 1), (JobId(3), 2))))
+    sim.run(5.0)
+    assert sim.ordered("launch") == ["launch 1 on 0"], "the other is of another incarnation"
+    assert sim.machine.report(JobId(2)).note == "waits for any checkpoint in its folder"
+    sim.tell(NothingFetched(now_s=sim.now_s, jobs=((JobId(2), 2),)))
+    sim.run(5.0)
+    assert sim.ordered("launch") == ["launch 1 on 0", "launch 2 on 1"]
 
 
 def test_one_whose_last_incarnation_is_remembered_here_is_not_looked_for() -> None:

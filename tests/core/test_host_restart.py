@@ -11,6 +11,7 @@ from hs_core.errors import BrokenError
 from hs_core.events.host import JobExited, JobHeld, JobProgressed, JobReady, JobWentOn
 from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine, board
+from hs_core.host.memory import PlainJobs
 from hs_core.host.plain import plain, revive
 from hs_core.names import JobId
 from hs_core.reports import Exit, Phase, Tier
@@ -281,3 +282,24 @@ def test_a_report_says_since_when_a_job_stands_as_it_does() -> None:
     sim.run(30.0)
     sim.start_agent()
     sim.quanta(3)
+
+
+def test_of_a_job_that_stands_as_it_stood_what_is_saved_is_the_same_object_and_of_others_what_they_are_now() -> (
+    None
+):
+    """All of thousands are saved as any is started."""
+    sim = HostSim(1)
+    sim.job(1)
+    waits, changes = sim.job(2, tickets=0.01), sim.job(3, tickets=0.01)
+    sim.send()
+    sim.run(5)
+    before = {job["wanted"]["job"]: job for job in sim.machine.saved()["jobs"]}
+    sim.change(changes, paused=True)
+    sim.send()
+    sim.run(20)
+    after = {job["wanted"]["job"]: job for job in sim.machine.saved()["jobs"]}
+    assert after[waits] is before[waits]
+    assert after[changes]["wanted"]["paused"]
+    assert not before[changes]["wanted"]["paused"]
+    sim.machine._plain = PlainJobs()
+    assert {job["wanted"]["job"]: job for job in sim.machine.saved()["jobs"]} == after

@@ -454,6 +454,13 @@ def test_one_whose_checkpoint_has_come_along_is_told_what_its_policy_says_and_no
         Reason.STARTING,
         True,
     )
+    at.do("report n2 2:1=waiting note=cannot_fetch_checkpoint_0_from_n1:_nothing_came_for_60_s")
+    in_vain = at.machine.why(JobId(2), 0.0)
+    assert (in_vain.reason, in_vain.text) == (
+        Reason.HOST_TROUBLE,
+        "it cannot fetch checkpoint 0 from n1: nothing came for 60 s",
+    )
+    assert "see that n2 can have it" in in_vain.next_step
     at.do(f"report n2 2:1=waiting {kept}")
     why = at.machine.why(JobId(2), 0.0)
     assert (why.reason, why.text) == (

@@ -159,6 +159,13 @@ class CheckpointFetched(_JobAt):
     size_bytes: int = 0  # of its files; 0: not known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingFetched(At):
+    """Where checkpoints of these incarnations may be, there are none. Thousands may be asked about at once: they are told together."""
+
+    jobs: tuple[tuple[JobId, int], ...]  # with their epochs
+
+
 class Lack(StrEnum):
     """Why a checkpoint could not be had: what asking again is good for."""
 
@@ -241,6 +248,7 @@ HostEvent = (
     | ExitFound
     | LaunchFailed
     | CheckpointFetched
+    | NothingFetched
     | FetchFailed
     | RendezvousReserved
     | JobTrespassed
@@ -257,7 +265,7 @@ HostEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Get the checkpoint that `wanted.source` names; CheckpointFetched or FetchFailed follows (the driver retries by itself
+    """Get the checkpoint that `wanted.source` names; CheckpointFetched, NothingFetched or FetchFailed follows (the driver retries by itself
     for a while, going on where it was)."""
 
     wanted: WantedJob

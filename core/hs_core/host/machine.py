@@ -45,6 +45,7 @@ from hs_core.events.host import (
     JobHooked,
     JobProgressed,
     JobWentOn,
+    NothingFetched,
     Resume,
     WakeHost,
     WantedChanged,
@@ -122,6 +123,7 @@ class HostMachine:
         self._term = self._seq = -1
         self._heard = (-1, -1)
         self._news = _News.NONE
+        self._plain = memory.PlainJobs()
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
         self._fenced_s = inf  # or the controller is not heard until then
@@ -168,6 +170,11 @@ class HostMachine:
             case ExitFound():
                 wants.found(board, event)
                 touched = ()
+            case NothingFetched():
+                for job_id, epoch in event.jobs:
+                    self._hear(
+                        CheckpointFetched(now_s=event.now_s, job=job_id, epoch=epoch, generation=-1, step=0)
+                    )
             case Woke():
                 pass
             case _:
@@ -464,8 +471,8 @@ class HostMachine:
         return frozenset(changed)
 
     def saved(self) -> dict[str, Any]:
-        """JSON-able; the daemon keeps it, before it carries out what was ordered."""
-        return {**memory.save(self._board), "term": self._term, "seq": self._seq}
+        """JSON-able; the daemon keeps it, before it carries out what was ordered. Nobody changes what is in it: of jobs that stand as before it is what was given then."""
+        return {**memory.save(self._board, self._plain), "term": self._term, "seq": self._seq}
 
 
 def _checkpointed(event: HostEvent) -> bool:

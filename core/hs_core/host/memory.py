@@ -1,7 +1,8 @@
 """What of a host's mind survives its agent: to JSON-able values and back."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from hs_core.errors import BrokenError
@@ -11,7 +12,7 @@ from hs_core.host.last_words import LastWords
 from hs_core.host.plain import plain, revive
 from hs_core.host.switching import Usual
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.names import GpuId
+from hs_core.names import GpuId, JobId
 from hs_core.wanted import Turn
 
 VERSION = 14
@@ -27,7 +28,25 @@ _NUMBERS = (
 )
 
 
-def save(board: Board) -> dict[str, Any]:
+_of_job = attrgetter(*(field.name for field in fields(HostedJob)))
+
+
+class PlainJobs:
+    """Jobs as they are saved. One that stands as it stood when it was saved last is the very same object: of thousands few are others since, and all are saved as any is started."""
+
+    def __init__(self) -> None:
+        self._last: dict[JobId, tuple[tuple[object, ...], dict[str, Any]]] = {}
+
+    def of(self, jobs: Iterable[HostedJob]) -> list[dict[str, Any]]:
+        last, now = self._last, {}
+        for job in jobs:
+            stands, before = _of_job(job), last.get(job.id)
+            now[job.id] = stands, before[1] if before is not None and before[0] == stands else plain(job)
+        self._last = now
+        return [saved for _, saved in now.values()]
+
+
+def save(board: Board, jobs: PlainJobs) -> dict[str, Any]:
     agenda = board.agenda
     return {
         "version": VERSION,
@@ -53,7 +72,7 @@ def save(board: Board) -> dict[str, Any]:
         "lends": sorted(board.lends),
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
         "queue": board.queue.dump(),
-        "jobs": [plain(job) for job in board.jobs.values()],
+        "jobs": jobs.of(board.jobs.values()),
         "last_words": board.last_words.dump(),
     }
 

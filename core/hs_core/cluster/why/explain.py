@@ -13,7 +13,7 @@ from hs_core.cluster.why.servers import host_away, source_away, unhealthy
 from hs_core.cluster.why.turns import for_gpus, for_turn
 from hs_core.cluster.why.wording import at, goes_on, short_of_memory, told
 from hs_core.model import JobState
-from hs_core.reports import CANNOT_START, Phase
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, Phase
 
 CANNOT_WRITE = "the controller cannot write its journal just now: nothing new is decided, running jobs go on"
 
@@ -74,6 +74,12 @@ def _on_its_host(scene: Scene) -> Why:
             reason=Reason.HOST_TROUBLE,
             text=f"it {trouble}",
             next_step=_ELSEWHERE,
+        )
+    if trouble := told(job, CANNOT_FETCH):
+        return Why(
+            reason=Reason.HOST_TROUBLE,
+            text=f"it {trouble}",
+            next_step=f"it is tried again by itself: see that {at(job)} can have it (the other server's `peer_address`, or the folder that was named)",
         )
     if scene.unable and phase in {None, Phase.WAITING, Phase.CHECKPOINTED}:
         states = (f"{name} cannot start it ({why})" for name, why in scene.unable.items())
