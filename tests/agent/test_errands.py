@@ -283,6 +283,19 @@ def test_its_time_is_bounded(controller, mark, wait_for) -> None:
 
 
 @pytest.mark.usefixtures("running")
+def test_it_is_ended_also_where_its_first_thread_has_ended_before(controller, wait_for, home: Path) -> None:
+    code = (
+        "import ctypes, os, platform, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "open('pid', 'w').write(f'{os.getpid()}\\n')\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60}.get(platform.machine(), 93), 0)\n"
+    )
+    ended = controller.beside(1, PYTHON, "-c", code, limit_s=2.0)
+    assert (ended.end.is_late, ended.end.signal) == (True, signal.SIGTERM)
+    assert procs.stat(int((home / "pid").read_text())) is None
+
+
+@pytest.mark.usefixtures("running")
 def test_it_says_no_more_than_its_reader_has_room_for_and_goes_on_when_there_is(controller, wait_for) -> None:
     total, window = 3 << 20, 128 << 10
     controller.run_beside(1, "/usr/bin/head", "-c", str(total), "/dev/zero", window_bytes=window)
