@@ -134,9 +134,9 @@ def words(pid: int, file: str) -> bytes:
 def environment(found: Stat) -> bytes:
     """That it was started with. Where its first thread has ended, any of the others knows."""
     if found.state in "ZX" and found.threads > 1:
-        for thread in os.listdir(PROC / str(found.pid) / "task"):
+        for thread in (PROC / str(found.pid) / "task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if said := words(found.pid, f"task/{thread}/environ"):
+                if said := words(found.pid, f"task/{thread.name}/environ"):
                     return said
     return words(found.pid, "environ")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,42 @@ pytestmark = [
 ]
 VICTIM, ATTACKER = "daemon", "nobody"
 
-HIDES = """
+HAS_KEYS = """
+import ctypes, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+ADD, KEYCTL = (248, 250) if platform.machine() == "x86_64" else (217, 219)
+SESSION, DESCRIBE, SEARCH, READ = -3, 6, 10, 11
+def add(name):
+    return libc.syscall(ADD, b"user", name.encode(), b"secret", 6, SESSION)
+def secret(name):
+    key = libc.syscall(KEYCTL, SEARCH, SESSION, b"user", name.encode(), 0)
+    text = ctypes.create_string_buffer(6)
+    if key == -1 or libc.syscall(KEYCTL, READ, key, text, 6) == -1:
+        raise OSError(ctypes.get_errno(), "keyctl")
+    return text.raw
+def has_keys():
+    return libc.syscall(KEYCTL, DESCRIBE, SESSION, None, 0) != -1
+"""
+
+HIDES = (
+    HAS_KEYS
+    + """
 import os, sys, time
 from multiprocessing import shared_memory
 memory = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=64)
 memory.buf[:6] = b"secret"
+if has_keys():
+    add(sys.argv[1])
+    assert secret(sys.argv[1]) == b"secret"
 print("here", os.getpid(), os.getppid(), flush=True)
 while True:
     time.sleep(0.1)
 """
+)
 
-TRIES = """
+TRIES = (
+    HAS_KEYS
+    + """
 import ctypes, json, os, signal, socket, sys
 state, run, agent, shim, victim, shm, home = sys.argv[1:8]
 agent, shim, victim = int(agent), int(shim), int(victim)
@@ -83,6 +109,9 @@ for who, pid in (("agent", agent), ("shim", shim), ("victim", victim)):
 tries("shm read", lambda: read("/dev/shm/" + shm))
 tries("shm write", lambda: write("/dev/shm/" + shm))
 tries("shm unlink", lambda: os.unlink("/dev/shm/" + shm))
+if has_keys():
+    tries("its key", lambda: secret(shm))
+    tries("the agent's key", lambda: secret("agent-" + shm))
 for line in open("/proc/net/unix").read().splitlines()[1:]:
     words = line.split()
     if len(words) < 8:
@@ -100,16 +129,29 @@ for line in open(f"/proc/{victim}/cgroup").read().splitlines():
             tries(f"cgroup {file}", lambda: write(file))
 print(json.dumps({"done": done, "refused": refused}), flush=True)
 """
+)
+
+
+@pytest.fixture
+def agents_key() -> Iterator[str]:
+    """Of the session that an agent is started in by hand, say; the name of the job's own, after `agent-`."""
+    name, session = f"hs-test-{os.getpid()}", {}
+    exec(HAS_KEYS, session)
+    key = session["add"](f"agent-{name}")
+    yield name
+    if key != -1:
+        unlink = 9
+        session["libc"].syscall(session["KEYCTL"], unlink, key, session["SESSION"])
 
 
 @pytest.mark.parametrize("daemon", [{"min_uid": 1, "emulated": ["V100:2"]}], indirect=True)
-def test_a_job_reads_signals_and_changes_nothing_of_another_accounts_job_nor_of_the_agent(
-    daemon, controller, job, place: Path, wait_for
+def test_a_job_reads_signals_and_changes_nothing_of_another_accounts_job_nor_of_the_agent(  # noqa: PLR0917 — one name per fixture
+    agents_key: str, daemon, controller, job, place: Path, wait_for
 ) -> None:
     daemon.start()
     for name, text in (("hides.py", HIDES), ("tries.py", TRIES)):
         (place / name).write_text(text)
-    shared = f"hs-test-{os.getpid()}"
+    shared = agents_key
     try:
         ended = job(3, "true", run_as=VICTIM, workdir="/", **UNSUSPENDED)
         controller.want(ended)

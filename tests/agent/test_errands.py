@@ -283,7 +283,7 @@ def test_its_time_is_bounded(controller, mark, wait_for) -> None:
 
 
 @pytest.mark.usefixtures("running")
-def test_it_is_ended_also_where_its_first_thread_has_ended_before(controller, wait_for, home: Path) -> None:
+def test_it_is_ended_also_where_its_first_thread_has_ended_before(controller, home: Path) -> None:
     code = (
         "import ctypes, os, platform, threading, time\n"
         "threading.Thread(target=time.sleep, args=(600,)).start()\n"

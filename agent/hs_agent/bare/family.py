@@ -41,7 +41,7 @@ def _state_of_threads(pid: int) -> str:
     except OSError:
         return ""
     states = [fields[0] for thread in threads if (fields := _fields(f"/proc/{pid}/task/{thread}/stat"))]
-    return min(states, key=lambda state: STILL[::-1].find(state), default="")
+    return min(states, key=STILL[::-1].find, default="")
 
 
 def descendants() -> list[tuple[int, str, int]]:
