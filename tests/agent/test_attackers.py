@@ -1,12 +1,17 @@
 """A job is hostile code of a known account: what it finds of jobs of another account, and of the agent."""
 
+import contextlib
+import ctypes
 import json
 import os
+import pwd
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hs_core.reports import LAUNCH_FAILED
 from tests.agent.conftest import PYTHON
 from tests.agent.real_jobs import UNSUSPENDED
 
@@ -172,3 +177,48 @@ def test_a_job_reads_signals_and_changes_nothing_of_another_accounts_job_nor_of_
     came = json.loads((place / "state/jobs/2-1/log").read_text())
     assert len(came["refused"]) > 100
     assert came["done"] == []
+
+
+@contextlib.contextmanager
+def mounted_by(uid: int, folder: Path) -> Iterator[None]:
+    """As its user's file system in user space, which not even root gets at."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        serves = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("there is no FUSE here")
+    try:
+        options = f"fd={serves},rootmode=40000,user_id={uid},group_id={uid}"
+        if libc.mount(b"theirs", bytes(folder), b"fuse", 0, options.encode()):
+            pytest.skip(f"this sandbox does not let root mount: {os.strerror(ctypes.get_errno())}")
+        try:
+            with pytest.raises(PermissionError):
+                folder.stat()
+            yield
+        finally:
+            libc.umount2(bytes(folder), 2)
+    finally:
+        os.close(serves)
+
+
+@pytest.mark.parametrize("daemon", [{"min_uid": 1}], indirect=True)
+def test_what_a_user_mounts_over_its_checkpoints_keeps_neither_the_agent_from_starting_nor_others_jobs(
+    daemon, controller, job, place: Path, wait_for
+) -> None:
+    daemon.start()
+    mine = job(1, "true", run_as=ATTACKER, workdir="/", **UNSUSPENDED)
+    controller.want(mine)
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.ok
+    with mounted_by(pwd.getpwnam(ATTACKER).pw_uid, place / "state/checkpoints/1"):
+        controller.want()
+        wait_for((place / "state/ended/1-1").exists, "it is forgotten")
+        daemon.kill()
+        daemon.start()
+        again = replace(mine, epoch=2)
+        controller.want(again)
+        exit_ = controller.wait_report(1, lambda r: r.epoch == 2 and r.exit, "its launch failed").exit
+        assert exit_.why.startswith(
+            f"{LAUNCH_FAILED}: {place}/state/checkpoints/1, which is the job's, cannot be used"
+        )
+        controller.want(again, job(2, "true", run_as=VICTIM, workdir="/", **UNSUSPENDED))
+        assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.ok
