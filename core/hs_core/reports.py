@@ -157,6 +157,9 @@ CANNOT_START = "cannot be started on its server"
 NO_ACCOUNT = "there is no account"
 """How the reason begins where the server does not know the user's account: it can start the jobs of others."""
 
+NO_ROOM_FOR = "there is no room for its checkpoint"
+"""How the reason begins where that could not be taken in: as large as its user's job has said that it is, and by what a process of that user's has met. Others' jobs may be smaller."""
+
 LAUNCH_FAILED = "launch failed"
 """How the reason of an exit begins where there never was a process: the job, or its account, is to blame."""
 
