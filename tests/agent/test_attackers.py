@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hs_core.reports import LAUNCH_FAILED
+from hs_core.model import SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import LAUNCH_FAILED, Phase
+from hs_core.wanted import Turn
 from tests.agent.conftest import PYTHON
 from tests.agent.real_jobs import UNSUSPENDED
 
@@ -222,3 +225,47 @@ def test_what_a_user_mounts_over_its_checkpoints_keeps_neither_the_agent_from_st
         )
         controller.want(again, job(2, "true", run_as=VICTIM, workdir="/", **UNSUSPENDED))
         assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.ok
+
+
+LIES = """
+import json, os, socket, struct
+agent = socket.socket(socket.AF_UNIX)
+agent.connect(os.environ["HS_AGENT_SOCKET"])
+def say(**word):
+    body = json.dumps(word).encode()
+    agent.sendall(struct.pack(">I", len(body)) + body)
+def hear():
+    (size,) = struct.unpack(">I", agent.recv(4, socket.MSG_WAITALL))
+    return json.loads(agent.recv(size, socket.MSG_WAITALL))
+can, moved = ["hold", "swap"], [1 << 49, 0]
+say(type="hello", protocol=1, pid=os.getpid(), rank=0, world=1, step=0, state="new", tier="hold", can=can, id=0, generation=-1)
+say(type="arrived", step=0, can=can, rank=0, world=1)
+while True:
+    word = hear()
+    if word["type"] == "go":
+        say(type="going", step=0, seconds=0.0)
+    elif word["type"] == "commit" and moved:
+        say(type="held", id=word["id"], step=0, tier="swap", bytes=moved.pop(0), seconds=0.0)
+        if moved:
+            say(type="going", step=0, seconds=0.0)
+        else:
+            print("said", flush=True)
+"""
+
+
+@pytest.mark.parametrize("daemon", [{"min_uid": 1}], indirect=True)
+def test_what_a_job_says_of_its_memory_and_takes_back_does_not_end_the_agent(
+    daemon, controller, job, place: Path, wait_for
+) -> None:
+    daemon.start()
+    (place / "lies.py").write_text(LIES)
+    liar = job(1, PYTHON, str(place / "lies.py"), run_as=ATTACKER, workdir="/")
+    controller.want(liar)
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it trains")
+    other = job(2, "/bin/sleep", "600", run_as=VICTIM, workdir="/", suspend=SuspendMode.TRANSPARENT)
+    controller.want(liar, other, turn=Turn(gangs=(JobId(2),), local=False))
+    wait_for(lambda: "said" in (place / "state/jobs/1-1/log").read_text(), "all was said")
+    controller.wait_report(2, lambda r: r.phase is Phase.RUNNING, "the other has its turn")
+    controller.want(liar, replace(other, cancelled=True))
+    controller.wait_report(2, lambda r: r.exit, "what is wanted is done")
+    assert daemon.process.poll() is None
