@@ -1,4 +1,4 @@
-"""Processes of a job may say what they like, and when they like: what they say is of that job, and breaks neither their gang nor their host, on which others' jobs are."""
+"""Processes of a job, and agents, may say what they like, and when they like: that is of that job, or that host, and breaks nothing that is others' as well."""
 
 import random
 from collections import deque
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hs_core.cluster.harness import World
+from hs_core.cluster.state import Settings
 from hs_core.events.host import (
     Checkpoint,
     DeviceMemorySeen,
@@ -25,6 +27,7 @@ from hs_core.gang import GangMachine
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu, JobSpec, SuspendMode
 from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.policies import find
 from hs_core.reports import Exit, Phase, Tier
 from hs_core.wanted import Peer, Turn, Wanted, WantedJob
 
@@ -238,3 +241,20 @@ def test_whatever_the_processes_of_jobs_say_at_whatever_time_their_host_goes_on(
             else:
                 host.says(number, where, **_lie(draw))
         host.machine.reports()
+
+
+def test_of_a_gang_whose_first_server_is_heard_of_last_no_suspend_is_forgotten() -> None:
+    """An agent, too, may say what it likes of the jobs on its server: the controller, which is everybody's, goes on."""
+    world = World(find("fifo"), Settings(settle_s=0.0, quantum_s=20.0))
+    world.play("""
+        user ann
+        host h1 V100:4
+        host h2 V100:4
+        submit ann wide gpus=4 nodes=2
+        tick
+        report h2 1:0=running nodes=2 rank=1 suspends=5 resumes=7
+        report h1 1:0=running nodes=2
+    """)
+    report = world.machine.job(JobId(1)).report
+    assert report is not None
+    assert (report.phase, report.suspends, report.resumes) == (Phase.RUNNING, 5, 7)
