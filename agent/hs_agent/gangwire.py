@@ -20,6 +20,7 @@ from hs_core.events.host import (
     JobWentOn,
     SuspendFailed,
 )
+from hs_core.gang.messages import HOOK_TIERS
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -70,6 +71,10 @@ def event_of(data: bytes, key: Key, now_s: float) -> HostEvent | None:
         if each.name in body
     }
     event: HostEvent = kind(now_s=now_s, job=key.job, epoch=key.epoch, **values)
+    if isinstance(event, JobHeld) and event.tier not in HOOK_TIERS:
+        raise RefusedError(
+            f"JobHeld.tier = {event.tier.value!r}: expected {', '.join(tier.value for tier in HOOK_TIERS)}"
+        )
     return event
 
 
