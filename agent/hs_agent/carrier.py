@@ -131,6 +131,8 @@ def files_of(manifest: bytes, generation: int) -> tuple[dict[str, tuple[int, str
             raise TornError(f"its manifest names {name!r}: expected rank<number>.pt")
         if type(size) is not int or not 0 <= size < 1 << 62 or not _DIGEST.fullmatch(str(digest)):
             raise TornError(f"its manifest says of {name} size {size!r} and SHA-256 {digest!r}")
+    if total(files) >= 1 << 62:  # more than any message has room for, and any disk
+        raise TornError(f"its manifest says that it takes {total(files)} bytes")
     return files, step
 
 

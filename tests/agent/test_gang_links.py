@@ -25,6 +25,7 @@ from hs_core.model import Gpu, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Tier
 from hs_core.wanted import Peer, Turn, Wanted, WantedJob
+from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 KEY = Key(JobId(7), 1)
@@ -198,6 +199,8 @@ def test_whatever_a_gangs_first_node_says_is_refused_or_does_not_end_another_hos
         assert event is not None
         host.handle(event)
         host.handle(Woke(now_s=float(now_s)))
+        for report in host.reports():
+            convert.from_report(report)  # which the controller is told
     assert 0 < refused < 79
 
 
