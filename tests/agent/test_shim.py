@@ -251,6 +251,41 @@ def test_all_threads_of_a_job_stand_still_and_end_whatever_has_become_of_its_fir
     assert shims.left(started) == []
 
 
+HOLDS = """
+import ctypes, sys, time
+print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_job_that_somebody_else_holds_with_a_debugger_beyond_its_end_has_ended(
+    shims, wait_for, by_itself: bool
+) -> None:
+    """Its user, from outside: nothing of it is left, and its GPUs are others'."""
+    started = shims.python(
+        "import os, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists(f'{os.environ[\"MARK\"]}/go'): time.sleep(0.01)\n"
+        "os._exit(3)"
+    )
+    started.says("up")
+    job = started.job()
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(job.pid)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"0\n"
+            if by_itself:
+                (started.folder.path / "go").touch()
+                wait_for(lambda: procs.stat(job.pid).state == "Z", "it has ended")
+            started.folder.control("term 0.2")
+            record = started.wait()
+            assert (record["signal"], record["code"]) == ((0, 3) if by_itself else (signal.SIGKILL, 0))
+            assert procs.stat(job.pid).state == "Z"
+        finally:
+            holder.kill()
+
+
 @needs_root
 def test_the_control_group_freezer_holds_a_job(shims, wait_for) -> None:
     from hs_agent import cgroup

@@ -10,6 +10,7 @@ import signal
 KEEPERS = frozenset({"torch_shm_manag"})
 
 
+HELD_S = 1.0
 STILL = "ZXTt"  # states of a thread that is gone, or stands
 
 
@@ -73,6 +74,27 @@ def reap_children(ours: int) -> tuple[int | None, bool]:
             return status, False
         if pid == ours:
             status = how
+
+
+class Held:
+    """Who is dead and cannot be taken leave of, as somebody who is none of it holds it with a debugger: nothing of it is left, so it is not waited for."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def look(self, *, alive: bool, now_s: float) -> bool:
+        """After all that live were killed. It takes a moment to be sure."""
+        if alive:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = now_s
+        return self._since_s is not None and now_s - self._since_s >= HELD_S
+
+
+def how_it_ended(pid: int) -> int:
+    """As `waitpid` would say it of a zombie of ours."""
+    fields = _fields(f"/proc/{pid}/stat")
+    return int(fields[-1]) if fields is not None and fields[0] in "ZX" else signal.SIGKILL
 
 
 def send(pid: int, start: int, number: int) -> None:
