@@ -258,3 +258,28 @@ def test_of_a_gang_whose_first_server_is_heard_of_last_no_suspend_is_forgotten()
     report = world.machine.job(JobId(1)).report
     assert report is not None
     assert (report.phase, report.suspends, report.resumes) == (Phase.RUNNING, 5, 7)
+
+
+@pytest.mark.parametrize("policy", ["las", "pal"])
+def test_a_server_that_says_of_more_jobs_that_they_run_than_it_has_gpus_for_and_leaves_harms_nobody(
+    policy: str,
+) -> None:
+    world = World(find(policy), Settings(settle_s=0.0, quantum_s=20.0))
+    world.play("""
+        user ann
+        host h1 V100:4
+        submit ann some gpus=2 count=3
+        tick
+        report h1 1:0=running in_turn=yes gpu_s=100 run_s=50 2:0=running in_turn=yes gpu_s=100 run_s=50
+        @30
+        tick
+        report h1 1:0=held gpu_s=100 run_s=50 2:0=running gpu_s=200 run_s=100 3:0=running gpu_s=100 run_s=50
+        @60
+        tick
+        report h1 1:0=running gpu_s=300 run_s=150 2:0=running sliceable=no gpu_s=300 run_s=150
+        report h1 3:0=running sliceable=no gpu_s=300 run_s=150
+        leave h1
+        @90
+        tick
+    """)
+    assert len(world.wanted[HostName("h1")].turn.gangs) == 2
