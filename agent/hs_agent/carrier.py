@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 CHUNK = 256 << 10
 MAX_MANIFEST = 1 << 20
 MAX_FILES = 4096
+MAX_WHY = 1000  # characters
 SIGN_EVERY_S = 5.0  # while there is nothing to send yet: the other side does not wait for who is silent
 FRAME = struct.Struct(">cI")
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
@@ -131,6 +132,8 @@ def files_of(manifest: bytes, generation: int) -> tuple[dict[str, tuple[int, str
             raise TornError(f"its manifest names {name!r}: expected rank<number>.pt")
         if type(size) is not int or not 0 <= size < 1 << 62 or not _DIGEST.fullmatch(str(digest)):
             raise TornError(f"its manifest says of {name} size {size!r} and SHA-256 {digest!r}")
+    if total(files) >= 1 << 62:  # more than any message has room for, and any disk
+        raise TornError(f"its manifest says that it takes {total(files)} bytes")
     return files, step
 
 
@@ -465,6 +468,11 @@ def weigh(order: dict[str, Any], pipe: Pipe) -> None:
     pipe.say(done=True, size=total(files))
 
 
+def short(why: str) -> str:
+    """It may quote what the job wrote. The controller is told it in a message that has room for so much, and others' jobs are in that as well."""
+    return why if len(why) <= MAX_WHY else f"{why[: MAX_WHY - 1]}…"
+
+
 def main() -> None:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from hs_agent.bare.kernel import become
@@ -492,12 +500,12 @@ def main() -> None:
         pipe.say(error="cut off", torn=False)
     except (TornError, OSError) as error:
         if isinstance(error, TornError):
-            pipe.say(error=str(error), torn=True)
+            pipe.say(error=short(str(error)), torn=True)
             return
         # What is missing, or is a link, or is not to be seen, will be so the next time as well.
         torn = error.errno in _FINAL.get(order["what"], ())
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-        pipe.say(error=what, torn=torn, errno=error.errno)
+        pipe.say(error=short(what), torn=torn, errno=error.errno)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from hs_agent.bare.child import execute, fork
-from hs_agent.bare.family import reap_children, signal_all
+from hs_agent.bare.family import Held, how_it_ended, reap_children, signal_all
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 MAX_ORDER = 2 << 20
@@ -34,6 +34,7 @@ class Errand:
         self.command = 0
         self.status: int | None = None  # of the command itself
         self.childless = False
+        self.held, self.is_held = Held(), False
         self.is_late = False
         self.hung_up = False  # nothing more comes from the agent
         self.deadline_s: float | None = None  # until which it may end by itself
@@ -125,12 +126,16 @@ class Errand:
         if self.childless:
             return
         signal_all(signal.SIGSTOP, skip="ZTt")  # nobody forks away between being listed and being killed
-        signal_all(signal.SIGKILL)
+        if self.held.look(alive=bool(signal_all(signal.SIGKILL)), now_s=time.monotonic()):
+            self.is_held = self.childless = True
+            self.status = how_it_ended(self.command) if self.status is None else self.status
+            return
         self.purge_at_s = time.monotonic() + self.purge_pause_s
         self.purge_pause_s = min(2 * self.purge_pause_s, PURGE_AT_MOST_S)
 
     def reap(self) -> None:
-        status, self.childless = reap_children(self.command)
+        status, childless = reap_children(self.command)
+        self.childless = childless or self.is_held
         if status is not None:
             self.status = status
 

@@ -15,6 +15,7 @@ from hs_agent.trip import Dial, Trip
 from hs_core.errors import RefusedError
 from hs_core.events.host import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lack, NothingFetched
 from hs_core.names import JobId
+from hs_core.reports import NO_ROOM_FOR
 from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_daemon import boot_s
 
@@ -127,6 +128,8 @@ class Fetches:
                 got = await trip.make()
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
+            if isinstance(error, NoRoomError):
+                why = f"{NO_ROOM_FOR}: {why}"
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
             full = isinstance(error, NoRoomError) or (isinstance(error, OSError) and error.errno in NO_ROOM)
             own = not wanted.spec.checkpoint_dir  # else it is the user's to make room

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hs_agent.bare import files
+from hs_agent.faults import NO_ROOM
 from hs_agent.procs import Identity, boot_id
 from hs_agent.removal import remove_tree
+from hs_core.errors import RefusedError
 from hs_core.names import JobId
 from hs_core.reports import Exit
 from hs_daemon import boot_s
@@ -66,6 +68,19 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def jobs_own(path: Path, uid: int, gid: int) -> None:
+    """A folder of the job's user in one of the agent's, made or taken as it is. What that user has mounted there since is no fault of the host's: RefusedError."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(path, uid, gid, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in NO_ROOM or not path.parent.is_dir():
+            raise
+        raise RefusedError(f"{path}, which is the job's, cannot be used: {error.strerror}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class ShimState:
     shim: Identity
@@ -101,9 +116,7 @@ class Folder:
         return self.path / "torchrun"
 
     def make_notes(self, uid: int, gid: int) -> None:
-        self.notes.mkdir(mode=0o700, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(self.notes, uid, gid, follow_symlinks=False)
+        jobs_own(self.notes, uid, gid)
 
     @property
     def steps_file(self) -> Path:

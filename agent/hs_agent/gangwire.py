@@ -20,6 +20,8 @@ from hs_core.events.host import (
     JobWentOn,
     SuspendFailed,
 )
+from hs_core.gang.messages import HOOK_TIERS
+from hs_core.gang.said import MOST
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -28,6 +30,7 @@ _KINDS: dict[str, type[Any]] = {
         JobRestored, SuspendFailed,
     )
 }  # fmt: skip
+_MAY_BE_NONE = frozenset({"generation", "order"})
 _GIVEN = frozenset({"now_s", "job", "epoch"})
 MAX_TEXT = 4000
 
@@ -70,6 +73,10 @@ def event_of(data: bytes, key: Key, now_s: float) -> HostEvent | None:
         if each.name in body
     }
     event: HostEvent = kind(now_s=now_s, job=key.job, epoch=key.epoch, **values)
+    if isinstance(event, JobHeld) and event.tier not in HOOK_TIERS:
+        raise RefusedError(
+            f"JobHeld.tier = {event.tier.value!r}: expected {', '.join(tier.value for tier in HOOK_TIERS)}"
+        )
     return event
 
 
@@ -81,7 +88,8 @@ def _value(kind: type, name: str, hint: Any, value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18:
             return float(value)
     elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < 1 << 63:
+        least = -1 if name in _MAY_BE_NONE else 0
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value < MOST:
             return value
     elif type(value) is hint:
         return value[:MAX_TEXT] if isinstance(value, str) else value

@@ -75,21 +75,23 @@ class _Patience:
 
 
 class Connections:
-    """How many the jobs of each user have, over all their sockets: together at most half of the files that this process may open, so that nobody keeps others out."""
+    """How many the jobs of each user have, over all their sockets: together at most half of the files that this process may open, so that nobody keeps others out; and of all users three quarters, as the agent opens some itself."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most or max(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._taken: Counter[int] = Counter()
 
     def take(self, uid: int) -> bool:
-        """False: it has as many as it may."""
-        if self._taken[uid] >= self._most:
+        """False: it has as many as it may, or all have."""
+        if self._taken[uid] >= self._most or self._taken.total() >= self._most * 3 // 2:
             return False
         self._taken[uid] += 1
         return True
 
     def give_back(self, uid: int) -> None:
         self._taken[uid] -= 1
+        if not self._taken[uid]:
+            del self._taken[uid]
 
 
 class JobSocket:

@@ -21,7 +21,7 @@ import hs_job
 from hs_agent import cgroup, procs, program, shim, steps
 from hs_agent.accounts import Account, account
 from hs_agent.config import Config
-from hs_agent.folder import Folder, Key, parse_key, read_json, write_atomically
+from hs_agent.folder import Folder, Key, jobs_own, parse_key, read_json, write_atomically
 from hs_agent.memory import lock_sockets
 from hs_agent.program import Place, torchrun
 from hs_agent.removal import remove_tree
@@ -206,10 +206,7 @@ class Launcher:
         """And a note of whose it is: it may be lent when nothing else of the job is left here."""
         path = self._job_dir(wanted)
         if not wanted.spec.checkpoint_dir:  # else the job makes it, with its own rights
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-            if os.geteuid() == 0:
-                os.chown(path, who.uid, who.gid, follow_symlinks=False)
+            jobs_own(path, who.uid, who.gid)
         note = {"folder": str(path), "who": asdict(who)}
         write_atomically(self.checkpoints / f"{wanted.job}.json", json.dumps(note).encode())
         return self.checkpoint_dir(wanted)
@@ -228,9 +225,12 @@ class Launcher:
     def forget_copies(self, key: Key) -> None:
         """What copies of that incarnation wrote here. In a folder that its user named it is the user's to remove."""
         folder = self.checkpoints / str(key.job)
-        if folder.is_dir() and not folder.is_symlink():
-            for path in folder.glob(f"copy-{key.epoch}.*"):
-                remove_tree(path)
+        with contextlib.suppress(
+            OSError
+        ):  # it is its user's, who may have mounted something there that is not even root's to look at
+            if folder.is_dir() and not folder.is_symlink():
+                for path in folder.glob(f"copy-{key.epoch}.*"):
+                    remove_tree(path)
 
     def forget_checkpoints(self, keep: Container[JobId]) -> None:
         """Of all jobs but these; `remove_forgotten` does what takes time. Folders that users named are theirs."""

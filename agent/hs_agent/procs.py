@@ -29,8 +29,9 @@ class Stat:
     pid: int
     ppid: int
     session: int
-    state: str  # R S D T Z …
+    state: str  # R S D T Z … of its first thread
     start: int
+    threads: int  # that have not ended; of one that has, 1
 
 
 @cache
@@ -56,7 +57,9 @@ def stat(pid: int) -> Stat | None:
         return None
     # The name may hold spaces and parentheses, and be no text; the fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
-    return Stat(pid=pid, state=fields[0], ppid=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
+    return Stat(
+        pid=pid, state=fields[0], ppid=int(fields[1]), session=int(fields[3]), start=int(fields[19]), threads=int(fields[17]),
+    )  # fmt: skip
 
 
 def identity(pid: int) -> Identity | None:
@@ -65,11 +68,11 @@ def identity(pid: int) -> Identity | None:
 
 
 def alive(who: Identity) -> bool:
-    """Runs, and is the one that was meant (a zombie is gone)."""
+    """Runs, and is the one that was meant (a zombie is gone, but for one whose first thread alone has ended)."""
     if who.boot_id != boot_id():
         return False
     found = stat(who.pid)
-    return found is not None and found.start == who.start and found.state not in "ZX"
+    return found is not None and found.start == who.start and (found.state not in "ZX" or found.threads > 1)
 
 
 def open_pidfd(who: Identity) -> int | None:
@@ -128,12 +131,22 @@ def words(pid: int, file: str) -> bytes:
         return there.read(MAX_WORDS)
 
 
+def environment(found: Stat) -> bytes:
+    """That it was started with. Where its first thread has ended, any of the others knows."""
+    if found.state in "ZX" and found.threads > 1:
+        for thread in (PROC / str(found.pid) / "task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if said := words(found.pid, f"task/{thread.name}/environ"):
+                    return said
+    return words(found.pid, "environ")
+
+
 def with_environment(line: bytes) -> list[Identity]:
     """Processes whose initial environment holds exactly this NAME=value."""
     holders = []
     for found in everybody():
         try:
-            environ = words(found.pid, "environ")
+            environ = environment(found)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if b"\0%b\0" % line in b"\0%b\0" % environ:

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # by its path, without a way to its neighbours
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from hs_agent.bare.child import execute, fork
-from hs_agent.bare.family import read_stat, reap_children, signal_all
+from hs_agent.bare.family import Held, how_it_ended, read_stat, reap_children, signal_all
 from hs_agent.bare.files import keep_room, replace_json, write_file
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from hs_agent.bare.log import Log
@@ -56,6 +56,7 @@ class Shim:
         self.status: int | None = None  # of the job's main process
         self.childless = False
         self.doomed: set[tuple[int, int]] = set()  # who was killed last
+        self.held, self.is_held = Held(), False
         self.purge_at_s, self.purge_pause_s = 0.0, PURGE_EVERY_S
         self.frozen = False
         self.deadline_s: float | None = None
@@ -211,7 +212,8 @@ class Shim:
         return max(int((min(waits) - time.monotonic()) * 1000) + 1, 0)
 
     def reap(self) -> None:
-        status, self.childless = reap_children(self.job)
+        status, childless = reap_children(self.job)
+        self.childless = childless or self.is_held
         if status is not None:
             self.status = status
             leaves = os.WIFEXITED(status) and os.WEXITSTATUS(status) == LEFT_ON_PURPOSE
@@ -365,6 +367,10 @@ class Shim:
             signal_all(signal.SIGSTOP, skip="ZTt")  # nobody forks away between being listed and being killed
         killed = signal_all(signal.SIGKILL)
         self.thaw_cgroup()  # a frozen process (v1) dies when it thaws
+        if self.held.look(alive=bool(killed), now_s=time.monotonic()):
+            self.is_held = self.childless = True
+            self.status = how_it_ended(self.job) if self.status is None else self.status
+            return
         again = killed <= self.doomed
         self.doomed = killed
         self.purge_pause_s = min(2 * self.purge_pause_s, PURGE_AT_MOST_S) if again else PURGE_EVERY_S

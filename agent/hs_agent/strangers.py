@@ -4,6 +4,7 @@ A job that is started there fails for want of memory, or trains at half its spee
 use until it is free again; the others work on. Nobody is signalled: whether a process may be there is for people to say.
 """
 
+import contextlib
 import pwd
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -101,10 +102,10 @@ class Strangers:
 
 def is_ours(pid: int, run_dir: Path) -> bool:
     """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
-    try:
-        environ = procs.words(pid, "environ")
-    except OSError:
-        environ = b""
+    environ = b""
+    with contextlib.suppress(OSError):
+        if (found := procs.stat(pid)) is not None:
+            environ = procs.environment(found)
     carried = f"\0HS_AGENT_SOCKET={run_dir}/".encode()
     return carried in b"\0%b" % environ or _name(pid).startswith(MPS)
 

@@ -23,7 +23,7 @@ import structlog
 
 from hs_controller.callers import Guest
 from hs_controller.config import Limits
-from hs_controller.refusals import CONNECTION, Refusals, Why
+from hs_controller.refusals import CONNECTION, Refusals, Why, network
 
 log = structlog.get_logger("hs_controller.doors")
 
@@ -234,6 +234,10 @@ class Front(ABC):
     async def _splice(self, outer: _Half, guest: Guest, whose: str) -> None:
         if self._of_whom[whose] >= self._limits.connections_per_uid:
             raise _Refused(f"too many connections of {whose}", Why.CROWDED)
+        # One host has as many addresses of IPv6 as it likes: with all of them it must not keep the others out.
+        counted = {whose, network(whose)} if whose == outer.source else {whose}
+        if any(self._of_whom[each] >= self._limits.connections // 2 for each in counted - {whose}):
+            raise _Refused(f"too many connections of the network of {whose}", Why.CROWDED)
         loop = asyncio.get_running_loop()
         behind = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -246,13 +250,14 @@ class Front(ABC):
             raise
         self._guests.enter(name, guest, outer.source)
         self._open.add(outer)
-        self._of_whom[whose] += 1
+        self._of_whom.update(counted)
 
         def gone() -> None:
             if outer in self._open:
                 self._open.discard(outer)
                 self._guests.leave(name)
-                self._left(whose)
+                for each in counted:
+                    self._left(each)
 
         inner = _Half(gone)
         outer.gone = gone
@@ -428,8 +433,9 @@ class TcpFront(Front):
     async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        outer.source = source = str(connection.getpeername()[0])
+        outer.source = str(connection.getpeername()[0])
         # One that only connects must not keep the others out.
+        source = network(outer.source)
         self._of_whom[source] += 1
         try:
             if self._of_whom[source] > self._limits.connections // 2:
@@ -445,7 +451,7 @@ class TcpFront(Front):
         guest = self._who(transport.get_extra_info("peercert") or {})
         if guest is None:
             raise _Refused("its certificate is none of an agent's", Why.CERTIFICATE)
-        return guest, guest.whose or source
+        return guest, guest.whose or outer.source
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 
 import structlog
 
@@ -51,7 +51,7 @@ class Refusals:
         call = call.rsplit("/", 1)[-1]
         call = call if call in CALLS else "other"
         self._meters.refused(call, why)
-        if self._told((_network(address), call, why)):
+        if self._told((network(address), call, why)):
             more = {"who": who, "token": token, "address": address}
             log.warning(
                 "connection-refused" if call == CONNECTION else "refused",
@@ -75,10 +75,12 @@ class Refusals:
         return True
 
 
-def _network(address: str) -> str:
-    """One host has 2^64 addresses of IPv6."""
+def network(address: str) -> str:
+    """Whose it is: one host has 2^64 addresses of IPv6. One of IPv4 stands for itself, also where IPv6 is listened at."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    return address if found.version == 4 else found.exploded[:19]
+    if isinstance(found, IPv4Address):
+        return address
+    return str(found.ipv4_mapped) if found.ipv4_mapped is not None else found.exploded[:19]

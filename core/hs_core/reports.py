@@ -157,6 +157,9 @@ CANNOT_START = "cannot be started on its server"
 NO_ACCOUNT = "there is no account"
 """How the reason begins where the server does not know the user's account: it can start the jobs of others."""
 
+NO_ROOM_FOR = "there is no room for its checkpoint"
+"""How the reason begins where that could not be taken in: as large as its user's job has said that it is, and by what a process of that user's has met. Others' jobs may be smaller."""
+
 LAUNCH_FAILED = "launch failed"
 """How the reason of an exit begins where there never was a process: the job, or its account, is to blame."""
 
@@ -265,8 +268,6 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
         phase=phase,
         step=base_step + sum(max(0, r.step - base_step) for r in reports),
         steps_per_s=fsum(r.steps_per_s for r in live),
-        suspends=max(r.suspends for r in reports),
-        resumes=max(r.resumes for r in reports),
         sliceable=all(r.sliceable for r in among),
         can_checkpoint=all(r.can_checkpoint for r in among),
         in_turn=any(r.in_turn for r in live),
@@ -283,6 +284,8 @@ def _together(reports: tuple[JobReport, ...], servers: int) -> dict[str, Any]:
         "gpus": tuple(gpu for r in reports for gpu in r.gpus),
         "gpu_s": fsum(r.gpu_s for r in reports),
         "run_s": max(r.run_s for r in reports),
+        "suspends": max(r.suspends for r in reports),
+        "resumes": max(r.resumes for r in reports),
         "suspend_s": max(r.suspend_s for r in reports),
         "resume_s": max(r.resume_s for r in reports),
         "lost_gpu_s": fsum(r.lost_gpu_s for r in reports),

@@ -3,6 +3,7 @@
 import os
 import pwd
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -280,6 +281,38 @@ def test_its_time_is_bounded(controller, mark, wait_for) -> None:
     for limit_s in (0.0, -1.0, 3601.0):
         refused = controller.beside(1, "/bin/true", limit_s=limit_s, number=int(5000 + limit_s))
         assert "above 0 and at most 3600 seconds were expected" in refused.error
+
+
+@pytest.mark.usefixtures("running")
+def test_it_is_ended_also_where_its_first_thread_has_ended_before(controller, home: Path) -> None:
+    code = (
+        "import ctypes, os, platform, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "open('pid', 'w').write(f'{os.getpid()}\\n')\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60}.get(platform.machine(), 93), 0)\n"
+    )
+    ended = controller.beside(1, PYTHON, "-c", code, limit_s=2.0)
+    assert (ended.end.is_late, ended.end.signal) == (True, signal.SIGTERM)
+    assert procs.stat(int((home / "pid").read_text())) is None
+
+
+@pytest.mark.usefixtures("running")
+def test_it_is_over_also_where_somebody_holds_it_with_a_debugger_beyond_its_end(
+    controller, mark, wait_for
+) -> None:
+    controller.run_beside(1, *sleeper(mark), limit_s=2.0)
+    up(controller, wait_for)
+    command = there(mark)[0].pid
+    holds = f"import ctypes, time; print(ctypes.CDLL(None).ptrace(0x4206, {command}, 0, 0), flush=True); time.sleep(600)"
+    with subprocess.Popen([PYTHON, "-c", holds], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"0\n"
+            ended = controller.end_beside()
+            assert (ended.end.is_late, ended.end.signal) == (True, signal.SIGKILL)
+        finally:
+            holder.kill()
+    wait_for(lambda: not there(mark), "all of it is gone")
 
 
 @pytest.mark.usefixtures("running")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -14,20 +15,34 @@ from structlog.testing import capture_logs
 from hs_agent.config import parse
 from hs_agent.folder import Key
 from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
-from hs_agent.gangwire import event_of
+from hs_agent.gangwire import _KINDS, event_of
 from hs_agent.peers import Grants, PeerDoor
 from hs_core.errors import RefusedError
-from hs_core.events.host import CheckpointFailed, HostEvent, JobReady, Resume, Suspend, SuspendFailed
+from hs_core.events.host import (
+    CheckpointFailed,
+    HostEvent,
+    JobReady,
+    Resume,
+    Suspend,
+    SuspendFailed,
+    WantedChanged,
+    Woke,
+)
 from hs_core.gang import GangMachine
-from hs_core.model import JobSpec
-from hs_core.names import HostName, JobId, UserName
+from hs_core.host import HostConfig, HostMachine
+from hs_core.model import Gpu, JobSpec
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Tier
 from hs_core.wanted import Peer, Turn, Wanted, WantedJob
+from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 KEY = Key(JobId(7), 1)
 FLOOD = 100_000
 WITHIN_S = 60.0
+NUMBERS = (
+    "step", "order", "parked_bytes", "generation", "steps_per_s", "device_memory_bytes", "noise_scale", "noise_samples",
+)  # fmt: skip
 
 
 class Deaf(agent_pb2_grpc.AgentPeerServicer):
@@ -186,6 +201,40 @@ def test_of_what_an_agent_of_another_version_says_of_a_gang_what_is_known_is_tak
         read(kind="JobReady", step="x")
     with pytest.raises(RefusedError, match="an event that has no kind"):
         read(kind=["JobReady"], step=3)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_a_gangs_first_node_says_is_refused_or_does_not_end_another_hosts_agent(seed: int) -> None:
+    """An agent is root on its own host and nothing elsewhere."""
+    draw = random.Random(seed)
+    gpus = (Gpu(id=GpuId("G"), index=0, model="V100", memory_bytes=16 << 30),)
+    host = HostMachine(gpus, HostConfig(host_memory_budget_bytes=draw.choice([0, 1 << 34])), now_s=0.0)
+    nodes = tuple(Peer(host=HostName(name), address=f"{name}:1") for name in ("v1", "v2"))
+    spec = JobSpec(name="j", command=("train",), gpus=1, nodes=2)
+    part = WantedJob(
+        job=KEY.job, epoch=KEY.epoch, user=UserName("u"), run_as="u", job_class="c", spec=spec, tickets=1.0,
+        nodes=nodes, node_rank=1, rendezvous="127.0.0.1:1",
+    )  # fmt: skip
+    turn = Turn(gangs=(KEY.job,), local=False)
+    wanted = Wanted(term=1, seq=1, quantum_s=20.0, turn=turn, jobs=(part,))
+    host.handle(WantedChanged(now_s=0.0, wanted=wanted, late_s=0.0))
+    refused = 0
+    for now_s in range(1, 80):
+        body: dict[str, Any] = {"kind": draw.choice(sorted(_KINDS)), "why": "x", "note": ""}
+        body |= {name: draw.choice([-1, 0, 1, 5, 1 << 31, 1 << 62]) for name in NUMBERS}
+        body |= {name: draw.random() < 0.5 for name in ("can_swap", "can_checkpoint", "single")}
+        body["tier"] = draw.choice([tier.value for tier in Tier])
+        try:
+            event = event_of(json.dumps(body).encode(), KEY, float(now_s))
+        except RefusedError:
+            refused += 1
+            continue
+        assert event is not None
+        host.handle(event)
+        host.handle(Woke(now_s=float(now_s)))
+        for report in host.reports():
+            convert.from_report(report)  # which the controller is told
+    assert 0 < refused < 79
 
 
 def test_that_a_first_node_is_away_is_said_once_however_often_it_is_dialled() -> None:

@@ -112,6 +112,16 @@ def test_a_users_jobs_have_so_many_connections_together_and_no_more(place) -> No
     asyncio.run(go())
 
 
+def test_users_together_leave_the_agent_a_quarter_of_what_it_may_open() -> None:
+    shared = Connections(most=4)
+    assert [shared.take(1) for _ in range(5)] == [True] * 4 + [False]
+    assert [shared.take(2) for _ in range(3)] == [True] * 2 + [False]
+    assert not shared.take(3)
+    shared.give_back(1)
+    assert shared.take(3)
+    assert not shared.take(1)
+
+
 @pytest.mark.parametrize(
     "bad",
     [

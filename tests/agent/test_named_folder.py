@@ -73,6 +73,30 @@ def test_what_is_found_is_whole_and_the_one_that_was_looked_for_or_there_is_no_h
     assert str(place / "shared") in event.why
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"generation": "\x7f" * 900_000},
+        {
+            "generation": GENERATION,
+            "step": STEP,
+            "files": [{"name": "\x7f" * 900_000, "size": 1, "sha256": ""}],
+        },
+    ],
+    ids=["generation", "name"],
+)
+def test_a_reason_that_quotes_a_manifest_is_short(two: Two, place: Path, said: dict[str, Any]) -> None:
+    """The controller is told it, in a message that would be too large for it, again and again."""
+    write(place / "shared", {"rank0.pt": 20})
+    (place / "shared" / f"gen-{GENERATION}" / "manifest.json").write_text(
+        json.dumps(said, ensure_ascii=False)
+    )
+    event = looked(two, place / "shared")
+    assert isinstance(event, FetchFailed), event
+    assert "its manifest" in event.why
+    assert len(event.why) < 2000
+
+
 def newer(shared: Path, step: int) -> Path:
     """A generation beyond the one that is known, as of a server that wrote on while nobody heard it."""
     here = shutil.copytree(shared / f"gen-{GENERATION}", shared / f"gen-{GENERATION + 1}")

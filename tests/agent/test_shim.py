@@ -196,6 +196,96 @@ def test_frozen_processes_stand_still_and_go_on_after_the_thaw(shims, wait_for) 
     assert started.wait()["signal"] in (signal.SIGTERM, signal.SIGKILL)
 
 
+WITHOUT_ITS_FIRST_THREAD = """
+import ctypes, os, platform, threading, time
+def goes_on():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=goes_on).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(platform.machine(), 93), 0)  # exit: of this thread alone
+"""
+HELD_BY_ITS_FIRST_THREAD = """
+import ctypes, os, threading, time
+libc, job = ctypes.CDLL(None), os.getpid()
+libc.prctl(0x59616d61, -1, 0, 0, 0)  # whoever may hold it
+def goes_on():
+    while True:
+        time.sleep(0.01)
+threading.Thread(target=goes_on).start()
+if os.fork() == 0:
+    if libc.ptrace(0x4206, job, 0, 0) or libc.ptrace(0x4207, job, 0, 0):  # seize, interrupt
+        os._exit(1)
+    os.waitpid(job, 0x40000000)
+    print("up", flush=True)
+    time.sleep(600)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def _states(pid: int) -> set[str]:
+    """Of all of its threads."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return {(thread / "stat").read_text().rpartition(") ")[2][0] for thread in threads}
+
+
+@pytest.mark.parametrize(
+    ("code", "first"), [(WITHOUT_ITS_FIRST_THREAD, "Z"), (HELD_BY_ITS_FIRST_THREAD, "t")]
+)
+def test_all_threads_of_a_job_stand_still_and_end_whatever_has_become_of_its_first_one(
+    shims, wait_for, code: str, first: str
+) -> None:
+    started = shims.python(code)
+    started.says("up")
+    job = started.job().pid
+    wait_for(lambda: procs.stat(job).state == first, "its first thread runs no more")
+    assert started.job() in shims.left(started)
+    started.folder.control("freeze")
+    wait_for(lambda: (state := started.folder.shim_state()) and state.frozen, "frozen")
+    assert _states(job) <= {"T", first}
+    started.folder.control("thaw")
+    wait_for(lambda: _states(job) & {"S", "R"}, "its other thread goes on")
+    started.folder.control("term 0.2")
+    assert started.wait()["signal"] in {signal.SIGTERM, signal.SIGKILL}
+    assert shims.left(started) == []
+
+
+HOLDS = """
+import ctypes, sys, time
+print(ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_job_that_somebody_else_holds_with_a_debugger_beyond_its_end_has_ended(
+    shims, wait_for, by_itself: bool
+) -> None:
+    """Its user, from outside: nothing of it is left, and its GPUs are others'."""
+    started = shims.python(
+        "import os, time\n"
+        "print('up', flush=True)\n"
+        "while not os.path.exists(f'{os.environ[\"MARK\"]}/go'): time.sleep(0.01)\n"
+        "os._exit(3)"
+    )
+    started.says("up")
+    job = started.job()
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(job.pid)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"0\n"
+            if by_itself:
+                (started.folder.path / "go").touch()
+                wait_for(lambda: procs.stat(job.pid).state == "Z", "it has ended")
+            started.folder.control("term 0.2")
+            record = started.wait()
+            assert (record["signal"], record["code"]) == ((0, 3) if by_itself else (signal.SIGKILL, 0))
+            assert procs.stat(job.pid).state == "Z"
+        finally:
+            holder.kill()
+
+
 @needs_root
 def test_the_control_group_freezer_holds_a_job(shims, wait_for) -> None:
     from hs_agent import cgroup

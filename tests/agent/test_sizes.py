@@ -49,6 +49,17 @@ def test_what_lies_there_is_weighed_by_its_manifest(two: Two) -> None:
     assert weighed(two, 1, 2, GENERATION) == [305], "of several the newest"
 
 
+def test_files_that_come_to_more_than_can_be_told_are_none(two: Two) -> None:
+    """Else what the agent knows would go through no message any more, and its host would be lost to the controller for good."""
+    launched(two)
+    write(two.folders[0], {"rank0.pt": 300})
+    manifest = two.folders[0] / f"gen-{GENERATION}" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    said["files"] = [{"name": f"rank{n}.pt", "size": 1 << 61, "sha256": "0" * 64} for n in range(16)]
+    manifest.write_text(json.dumps(said))
+    assert weighed(two, GENERATION) == []
+
+
 def test_each_node_weighs_its_own_part(two: Two) -> None:
     launched(two, node_rank=1, nodes=[asdict(Peer(host=HostName(name), address="")) for name in "ab"])
     write(two.folders[0], {"rank0.pt": 300}, manifest="manifest-0.json")

@@ -19,7 +19,7 @@ from hs_agent.sending import SENT_AT_ONCE, Sender
 from hs_agent.trip import Trip
 from hs_core.events.host import CheckpointFetched, FetchFailed, Lack
 from hs_core.names import HostName, JobId
-from hs_core.reports import NO_ACCOUNT
+from hs_core.reports import NO_ACCOUNT, NO_ROOM_FOR
 from hs_core.wanted import Peer, SourcePart
 from tests.agent.lending import GENERATION, MIB, STEP, Two, contents, run, write
 
@@ -294,7 +294,7 @@ def test_a_full_disk_is_the_hosts_fault_but_not_in_a_folder_that_the_user_named(
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
     assert isinstance(event, FetchFailed), event
-    assert event.why == f"it takes {8 * MIB} bytes; {MIB} are free here"
+    assert event.why == f"{NO_ROOM_FOR}: it takes {8 * MIB} bytes; {MIB} are free here"
     assert event.host_fault is not named
 
 
@@ -461,7 +461,7 @@ def test_where_a_disk_has_no_room_for_an_average_the_host_is_to_blame_and_no_pro
     monkeypatch.setattr(carrier, "__file__", str(script))
     event = run(two.fetch())
     assert isinstance(event, FetchFailed), event
-    assert (event.why, event.host_fault) == ("it takes 100 bytes; 99 are free here", True)
+    assert (event.why, event.host_fault) == (f"{NO_ROOM_FOR}: it takes 100 bytes; 99 are free here", True)
     (two.folders[1] / "gen-9" / "manifest.json").write_text("{}")
     assert isinstance(run(two.fetch()), CheckpointFetched), "it has been made"
 

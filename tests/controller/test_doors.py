@@ -179,6 +179,52 @@ def test_nothing_is_kept_of_the_address_of_who_was_sent_away_or_counts_as_somebo
     asyncio.run(story())
 
 
+class From(socket.socket):
+    """As accepted from an address that this machine has not."""
+
+    address = ""
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.address, 1
+
+
+@pytest.mark.parametrize(
+    ("address", "of_it", "of_all"),
+    [("192.0.2.{}", 2, 8), ("::ffff:192.0.2.{}", 2, 8), ("2001:db8:0:7::{}", 2, 4)],
+    ids=["IPv4", "IPv4, at a door of IPv6", "IPv6"],
+)
+def test_a_host_has_a_part_of_the_connections_at_most_though_it_has_2_to_the_64_addresses(
+    address: str, of_it: int, of_all: int, tmp_path: Path
+) -> None:
+    """Each address may have two, a network four; there may be eight."""
+
+    async def story() -> None:
+        behind, guests = Behind(), Guests(tmp_path / "inner")
+        limits = Limits(connections=8, connections_per_uid=2)
+        somebody = Known(ANONYMOUS)
+        front = TcpFront(
+            ("127.0.0.1", 0), limits, guests, None, lambda _: somebody, refusals=Refusals(Meters())
+        )
+        async with await asyncio.start_unix_server(behind.serve, path=str(guests.address)):
+            with contextlib.ExitStack() as theirs, socket.create_server(("127.0.0.1", 0)) as listener:
+                for number in (1, 1, 1, 2, 2, 3, 3, 4, 4):
+                    theirs.enter_context(socket.create_connection(listener.getsockname()))
+                    accepted = From(fileno=listener.accept()[0].detach())
+                    accepted.address = address.format(number)
+                    before = len(front._open)
+                    await front._enter(accepted)
+                    if (number, before) == (1, of_it):
+                        assert len(front._open) == of_it
+                assert len(front._open) == of_all
+            await front.close()
+            await until(lambda: not front._open)
+            assert not front._of_whom
+            for writer in behind.writers:
+                writer.transport.abort()
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("host", ["gpu..head", "x" * 64])
 def test_a_port_at_a_name_that_is_no_hosts_is_refused_by_that_name(host: str, tmp_path: Path) -> None:
     front = TcpFront(

@@ -8,6 +8,7 @@ from hs_core.cluster.harness import World
 from hs_core.cluster.state import Settings
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
+from hs_core.reports import NO_ROOM_FOR
 
 N1 = HostName("n1")
 FAILS = "start_fails={} note=cannot_be_started_on_its_server:_No_space_left"
@@ -58,6 +59,16 @@ def test_a_process_that_is_up_there_stays() -> None:
         here.do("tick")
     assert here.machine.job(JobId(1)).hosts == ("n1",)
     assert here.machine.job(JobId(1)).move is None
+
+
+def test_who_says_that_a_checkpoint_is_larger_than_any_disk_keeps_nobody_else_away() -> None:
+    here = world(f"{ON_TWO}user eve")
+    why = f"checkpoint cannot be fetched from n2: {NO_ROOM_FOR}: it takes 9 bytes; 8 are free here"
+    here.do(f"report n1 1:0=waiting start_fails=1 note={why.replace(' ', '_')}")
+    assert here.outcome.facts[0].text.endswith("for 20 s it is given no jobs of ann")
+    here.do("submit eve some gpus=2 count=2")
+    here.do("tick")
+    assert {here.machine.job(JobId(2)).hosts, here.machine.job(JobId(3)).hosts} >= {("n1",)}
 
 
 def test_its_trials_come_less_and_less_often() -> None:

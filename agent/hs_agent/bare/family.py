@@ -10,15 +10,39 @@ import signal
 KEEPERS = frozenset({"torch_shm_manag"})
 
 
+HELD_S = 1.0
+STILL = "ZXTt"  # states of a thread that is gone, or stands
+
+
 def read_stat(pid: int) -> tuple[int, str, int] | None:
-    """(parent, state, start time)."""
+    """(parent, state, start time). The state is that of its first thread, unless that has ended, or is held by a debugger, and others run on."""
+    fields = _fields(f"/proc/{pid}/stat")
+    if fields is None:
+        return None
+    state = fields[0]
+    if state in STILL and int(fields[17]) > 1:
+        state = _state_of_threads(pid) or state
+    return int(fields[1]), state, int(fields[19])
+
+
+def _fields(path: str) -> list[str] | None:
+    """Those after the name, the third and on."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return int(fields[1]), fields[0], int(fields[19])
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _state_of_threads(pid: int) -> str:
+    """Of one that moves; else of one that can again; empty: it is gone."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return ""
+    states = [fields[0] for thread in threads if (fields := _fields(f"/proc/{pid}/task/{thread}/stat"))]
+    return min(states, key=STILL[::-1].find, default="")
 
 
 def descendants() -> list[tuple[int, str, int]]:
@@ -50,6 +74,27 @@ def reap_children(ours: int) -> tuple[int | None, bool]:
             return status, False
         if pid == ours:
             status = how
+
+
+class Held:
+    """Who is dead and cannot be taken leave of, as somebody who is none of it holds it with a debugger: nothing of it is left, so it is not waited for."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def look(self, *, alive: bool, now_s: float) -> bool:
+        """After all that live were killed. It takes a moment to be sure."""
+        if alive:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = now_s
+        return self._since_s is not None and now_s - self._since_s >= HELD_S
+
+
+def how_it_ended(pid: int) -> int:
+    """As `waitpid` would say it of a zombie of ours."""
+    fields = _fields(f"/proc/{pid}/stat")
+    return int(fields[-1]) if fields is not None and fields[0] in "ZX" else signal.SIGKILL
 
 
 def send(pid: int, start: int, number: int) -> None:

@@ -3,7 +3,7 @@
 from hs_core.cluster.scenes import Scenes
 from hs_core.model import Job
 from hs_core.names import HostName, UserName
-from hs_core.reports import MEMORY_HELD, NO_ACCOUNT
+from hs_core.reports import MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR
 
 
 class Starts(Scenes):
@@ -13,7 +13,9 @@ class Starts(Scenes):
             self._unable.for_memory.stays(row.id, now_s, quantum_s, why)
             self._book.changed.add(row.id)
             self._asking.stale = True
-        if NO_ACCOUNT in why or MEMORY_HELD in why:  # others' jobs may be smaller
+        if any(
+            theirs in why for theirs in (NO_ACCOUNT, MEMORY_HELD, NO_ROOM_FOR)
+        ):  # others' jobs may be smaller
             key = row.user, host
             if key in self._unable.of_one:
                 return

@@ -254,6 +254,7 @@ class GangMachine(Stops):
         agreed, bound = self._agreement, process.bound
         if agreed is not None and anew and tier is not Tier.CHECKPOINT and not agreed.binds(bound):
             self._fail(f"rank {number} connected anew while all were to stop")
+            crew.world = world  # where it was the only one, nobody was left for a moment
         crew.ranks[number] = Rank(
             connection=connection,
             pid=process.pid,

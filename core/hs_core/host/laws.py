@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from hs_core.events.host import HostCommand, Launch
+from hs_core.events.host import HostCommand, Launch, Suspend
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
@@ -22,7 +22,7 @@ def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection
             broken += [f"job {job.id} ({job.phase}) {law}" for law in _of_job(board, job)]
     if len(touched) > 1:
         broken += _of_gpus(board)
-    return broken + list(_of_orders(board, orders))
+    return [*broken, *_of_orders(board, orders), *_of_host_memory(board, orders)]
 
 
 def _stands_well(board: Board, job: HostedJob) -> bool:
@@ -114,10 +114,15 @@ def _of_gpus(board: Board) -> Iterator[str]:
             continue
         if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
             yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"
-    if any(j.phase is Phase.SWAPPED or j.asked is Tier.SWAP for j in board.jobs.values()):
-        leaving_bytes = max((parked_by(board, job) for job in coming_back(board)), default=0)
-        if over_bytes(board) > leaving_bytes and not _grew(board):
-            yield f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
+
+
+def _of_host_memory(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
+    """Where somebody is told to move there. What is there already, and how much, are words of jobs, who may say what they like whenever they like."""
+    if not any(isinstance(order, Suspend) and order.tier is Tier.SWAP for order in orders):
+        return
+    leaving_bytes = max((parked_by(board, job) for job in coming_back(board)), default=0)
+    if over_bytes(board) > leaving_bytes and not _grew(board):
+        yield f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
 
 
 def _grew(board: Board) -> bool:

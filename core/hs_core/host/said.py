@@ -103,6 +103,12 @@ def _capable(board: Board, job: HostedJob, event: JobCapable) -> None:
     edgeless.stood(board, job)
     job.ready = True
     board.tell("ready", "can be stopped at a step edge by now", job)
+    if job.phase is Phase.RUNNING and (not job.in_turn or job.wanted.paused or _is_others_turn(board, job)):
+        board.suspend(job, Tier.HOLD)  # it was let be for as long as it could not be stopped
+
+
+def _is_others_turn(board: Board, job: HostedJob) -> bool:
+    return board.is_out_of_turn(job) or any(other.in_turn or other.occupying for other in board.rivals(job))
 
 
 def _hooked(board: Board, job: HostedJob) -> None:
