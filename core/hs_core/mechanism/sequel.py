@@ -18,6 +18,7 @@ from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.reweighing import Scales
 from hs_core.mechanism.split import Few
+from hs_core.mechanism.user_turns import Both
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId
 from hs_core.policy import Had, Memory, Onward
@@ -58,7 +59,7 @@ class FairSequel:
 
     turnover = False
 
-    def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd) -> None:
+    def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd | Both) -> None:
         self._decided = decided
         self._memory = dict(memory)
         self._quantum: int = memory["quantum"]
@@ -90,7 +91,8 @@ class FairSequel:
                 changed = decided.scales.weigh(lags, self._told)
                 self._told = lags.steps
         self._quantum, self._lags = quantum, lags
-        self._turns = self._table.play()
+        table = self._table
+        self._turns = table.play(lags) if isinstance(table, Both) else table.play()
         return Onward(turns=self._turns, tickets=changed)
 
     def _first(self, had: Had) -> Lags:
