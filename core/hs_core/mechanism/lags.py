@@ -9,7 +9,7 @@ balance moves jobs away from who lacks, and those who had their part of crowded 
 Departure: the paper leaves this to balance alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import compress
@@ -66,9 +66,9 @@ class Lags:
         after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)
         return after
 
-    def behind(self) -> Iterator[tuple[At, float, float]]:
-        """By user and pool: GPU-quanta that it lacks, and GPUs that are due to it."""
-        return zip(self.whom, self.lags.tolist(), self._dues.due.tolist(), strict=True)
+    def dues(self) -> Mapping[At, float]:
+        """GPUs that are due to users, pool by pool."""
+        return dict(zip(self.whom, self._dues.due.tolist(), strict=True))
 
     @lazy
     def steps(self) -> Ints:

@@ -91,8 +91,7 @@ class FairSequel:
                 changed = decided.scales.weigh(lags, self._told)
                 self._told = lags.steps
         self._quantum, self._lags = quantum, lags
-        table = self._table
-        self._turns = table.play(lags) if isinstance(table, Both) else table.play()
+        self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
 
     def _first(self, had: Had) -> Lags:

@@ -5,8 +5,9 @@ few quanta, though it is off nothing over a day. In a small cluster all are chos
 has one of its jobs run, of those that find their GPUs free the one that is the farthest behind on its own server; then who is so next, and so on, until nobody
 finds any. GPUs that a process is bound to are counted as such: chosen by number alone, half of those who are to run would be bound to GPUs of one another.
 
-What a user is behind is what it lacks (`mechanism.lags`), less what the quantum before will have given it, which is planned and not over. What a job is behind
-is counted here, as its server's own stride would have it (GPU-quanta that it was given, less its tickets' part of what all of its server were given), and set against its user's others.
+What a user is behind are GPU-quanta that are due to it (`mechanism.level`), less those that it was given, up to two turns of the widest job of the pool: who could have no more as there
+was nobody of it beside whom others have their due, has no claim on what others are due later. What a job is behind goes by its tickets, as its server's own stride would have it: its part of what
+all of its server were given. And because users may be given all of their due elsewhere for as long as they live, each of their jobs has half of that part in any case.
 
 What a server does with it is its own matter: who is chosen comes first, and whose process is not up yet, or is in another's way, has its GPUs taken by others by pass.
 """
@@ -15,18 +16,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from math import fsum
 from typing import NamedTuple
 
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.lags import Lags
 from hs_core.mechanism.placing import Home
-from hs_core.mechanism.split import Books, Few, Key
+from hs_core.mechanism.split import Books, Few, Key, Own
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
 from hs_core.wanted import Turn
 
 MOST_JOBS, MOST_SERVERS = 256, 16
+BANK = 2.0  # turns of the widest job of its pool that a user may be behind its due, or ahead of it
 DEBT = 3.0  # turns of its own that a job is counted to be ahead or behind on its server
 SURE = 0.5  # of what its server's own stride would give a job it has in any case, whatever its user is due
 TIE = 9  # digits of what orders go by
@@ -53,22 +55,24 @@ class Member(NamedTuple):
 class UserTurns:
     """Of pools in which turns are chosen so, quantum after quantum. Mutable."""
 
-    def __init__(
-        self, members: Iterable[Member], gpus: Mapping[HostName, int], books: Books, before: Mapping[HostName, Turn]
-    ) -> None:
-        """`before`: turns of the quantum before the one that is chosen first."""
+    def __init__(self, members: Iterable[Member], gpus: Mapping[HostName, int], books: Books) -> None:
         self._gpus = gpus  # of these servers
         self._pools: dict[str, list[Member]] = {}
         for member in members:
             self._pools.setdefault(member.at[1], []).append(member)
         self._tickets = {one.job: one.tickets for one in self._all()}
-        self._got = {one.job: float(books.get(name_of(one.job), 0.0)) for one in self._all()}
-        self._least = {one.job: float(books.get("l" + name_of(one.job), 0.0)) for one in self._all()}
-        named = set(chain.from_iterable(turn.gangs for turn in before.values()))
-        self._chosen = [one for one in self._all() if one.job in named]
+        # GPU-quanta: what users and jobs were given, less what is due to them; and of jobs the least that is.
+        self._given = {one.at: _number(books.get(f"u:{one.user}/{one.at[1]}")) for one in self._all()}
+        self._got = {one.job: _number(books.get(f"t:{one.job}")) for one in self._all()}
+        self._least = {one.job: _number(books.get(f"l:{one.job}")) for one in self._all()}
+        self._chosen: list[Member] = []
 
     def _all(self) -> Iterable[Member]:
         return chain.from_iterable(self._pools.values())
+
+    @property
+    def jobs(self) -> list[JobId]:
+        return [one.job for one in self._all()]
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; others are passed over."""
@@ -76,34 +80,31 @@ class UserTurns:
             if not isinstance(key, tuple) and key in self._tickets:
                 self._tickets[key] = float(now)
 
-    def play(self, lags: Lags) -> list[tuple[JobId, tuple[HostName, ...]]]:
-        """Chooses, and charges. `lags`: as the quantum before begins."""
-        behind = {at: (lag, due) for at, lag, due in lags.behind()}
-        planned: dict[At, int] = {}
-        for one in self._chosen:
-            planned[one.at] = planned.get(one.at, 0) + one.gpus
+    def play(self, due: Mapping[At, float]) -> list[tuple[JobId, tuple[HostName, ...]]]:
+        """Chooses, and charges. `due`: GPUs, to users in pools."""
         self._chosen = []
-        for model, members in self._pools.items():
-            users = {one.at: behind.get(one.at, (0.0, 0.0)) for one in members}
-            handed = sum(gpus for at, gpus in planned.items() if at[1] == model)
-            over = sum(due for _, due in users.values())
-            part = handed / over if over > 0 else 0.0
-            lacks = {at: lag + part * due - planned.get(at, 0) for at, (lag, due) in users.items()}
-            self._choose(members, lacks, {at: max(due, NOTHING) for at, (_, due) in users.items()})
+        for members in self._pools.values():
+            dues = {one.at: max(due.get(one.at, 0.0), NOTHING) for one in members}
+            lacks = {at: -self._given[at] for at in dues}
+            handed = self._choose(members, lacks, dues)
+            part, most = handed / fsum(dues.values()), BANK * max(one.gpus for one in members)
+            for at, mine in dues.items():
+                self._given[at] = min(most, max(-most, -lacks[at] - part * mine))
         self._charge()
         return [(one.job, (one.server,)) for one in self._chosen]
 
-    def _choose(self, members: Sequence[Member], lacks: dict[At, float], due: Mapping[At, float]) -> None:
-        """First who runs anyway, then who is far behind on its server, and who is far ahead there last."""
-        room, first = _Room(self._gpus), [one for one in members if one.forced]
-        tiers: dict[int, list[Member]] = {}
+    def _choose(self, members: Sequence[Member], lacks: dict[At, float], due: Mapping[At, float]) -> int:
+        """First who runs anyway, then who has had less than is sure. GPUs that are handed out."""
+        room, before = _Room(self._gpus), len(self._chosen)
         for one in members:
-            if not one.forced:
-                tiers.setdefault(-int(self._least[one.job] <= -one.gpus), []).append(one)
-        for one in first:
-            self._take(one, room, lacks)
-        for tier in sorted(tiers):
-            self._by_users(tiers[tier], room, lacks, due)
+            if one.forced:
+                self._take(one, room, lacks)
+        others = [one for one in members if not one.forced]
+        short = [one for one in others if self._least[one.job] <= -one.gpus]
+        self._by_users(short, room, lacks, due)
+        taken = {one.job for one in self._chosen[before:]}
+        self._by_users([one for one in others if one.job not in taken], room, lacks, due)
+        return sum(one.gpus for one in self._chosen[before:])
 
     def _by_users(
         self, members: Sequence[Member], room: "_Room", lacks: dict[At, float], due: Mapping[At, float]
@@ -142,14 +143,17 @@ class UserTurns:
                 handed[one.server] = handed.get(one.server, 0) + one.gpus
         for one in self._all():
             due = handed.get(one.server, 0) * self._tickets[one.job] / total[one.server]
-            got = self._got[one.job] + (one.gpus if one.job in chosen else 0) - due
+            had = one.gpus if one.job in chosen else 0
             most = DEBT * one.gpus
-            self._got[one.job] = min(most, max(-most, got))
-            least = self._least[one.job] + (one.gpus if one.job in chosen else 0) - SURE * due
-            self._least[one.job] = min(0.0, max(-2.0 * one.gpus, least))
+            self._got[one.job] = min(most, max(-most, self._got[one.job] + had - due))
+            self._least[one.job] = min(0.0, max(-most, self._least[one.job] + had - SURE * due))
 
     def books(self) -> dict[str, str | float]:
-        return {**{name_of(job): got for job, got in self._got.items()}, **{"l" + name_of(job): got for job, got in self._least.items()}}
+        return {
+            **{f"u:{user}/{model}": given for (user, model), given in self._given.items()},
+            **{f"t:{job}": got for job, got in self._got.items()},
+            **{f"l:{job}": least for job, least in self._least.items() if least},
+        }
 
 
 class _Room:
@@ -169,9 +173,8 @@ class _Room:
         return True
 
 
-def name_of(job: JobId) -> str:
-    """In the books."""
-    return f"t:{job}"
+def _number(kept: str | float | None) -> float:
+    return float(kept or 0.0)
 
 
 def _rounded(number: float) -> float:
@@ -229,17 +232,29 @@ def are_all(members: Sequence[Member], world: World, servers: Mapping[HostName, 
 class Both:
     """Gangs over several servers, as split stride has them, and pools whose turns go by users."""
 
-    def __init__(self, split: Few, users: UserTurns) -> None:
+    def __init__(self, split: Few, users: UserTurns, due: Mapping[At, float]) -> None:
+        """`due`: GPUs, to users in pools."""
         self._split = split
         self._users = users
+        self._due = due
+
+    @property
+    def gangs(self) -> list[JobId]:
+        """That have a turn of their own."""
+        return [*self._split.gangs, *self._users.jobs]
+
+    @property
+    def small(self) -> list[Own]:
+        """Whose turns go together."""
+        return self._split.small
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         self._split.weigh(tickets)
         self._users.weigh(tickets)
 
-    def play(self, lags: Lags) -> GangTurns:
-        """One quantum: chooses, and charges. `lags`: as the quantum before begins."""
-        chosen = [*self._split.play().gangs, *self._users.play(lags)]
+    def play(self) -> GangTurns:
+        """One quantum: chooses, and charges."""
+        chosen = [*self._split.play().gangs, *self._users.play(self._due)]
         return GangTurns(sorted(chosen, key=lambda gang: (min(gang[1]), gang[0])))
 
     def books(self) -> Books:

@@ -62,7 +62,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
     stands = not (world.new or mover.done)  # else what is due to users is another matter
-    played = _play(world, tickets, memory, lags if stands else Lags(world, levels, lags.dump()))
+    played = _play(world, tickets, memory.get("books", {}), lags if stands else Lags(world, levels, lags.dump()))
     quantum = world.snapshot.quantum
     kept = _remember(
         {
@@ -206,19 +206,16 @@ class _Played(NamedTuple):
     whole: bool = True  # all that live on these take part
 
 
-def _play(world: World, tickets: Mapping[JobId, Fraction], memory: Memory, lags: Lags) -> _Played:
-    books: split.Books = memory.get("books", {})
+def _play(world: World, tickets: Mapping[JobId, Fraction], books: split.Books, lags: Lags) -> _Played:
     gangs, servers = _entities(world, tickets)
     if not (by_users := user_turns.servers_of(world)):
         table = crowd.table(gangs, servers, books)
         return _Played(gangs, servers, table, table.play(), {})
     members = user_turns.members_of(world, by_users, tickets)
-    before = split.keep_turns(memory.get("turns", {}), world.homes)
-    both = user_turns.Both(
-        split.Few(gangs, servers, books), user_turns.UserTurns(members, by_users, books, before)
-    )
+    users = user_turns.UserTurns(members, by_users, books)
+    both = user_turns.Both(split.Few(gangs, servers, books), users, lags.dues())
     whole = user_turns.are_all(members, world, by_users)
-    return _Played(gangs, servers, both, both.play(lags), by_users, whole)
+    return _Played(gangs, servers, both, both.play(), by_users, whole)
 
 
 def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
