@@ -63,7 +63,8 @@ class UserTurns:
         self._tickets = {one.job: one.tickets for one in self._all()}
         # GPU-quanta: what users and jobs were given, less what is due to them; and of jobs the least that is.
         self._given = {one.at: _number(books.get(f"u:{one.user}/{one.at[1]}")) for one in self._all()}
-        self._got = {one.job: _number(books.get(f"t:{one.job}")) for one in self._all()}
+        # Who comes is a turn behind: the first of its user's to have one.
+        self._got = {one.job: _number(books.get(f"t:{one.job}", -one.gpus)) for one in self._all()}
         self._least = {one.job: _number(books.get(f"l:{one.job}")) for one in self._all()}
         self._chosen: list[Member] = []
 
