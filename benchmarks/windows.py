@@ -3,6 +3,7 @@
 The law (goal): below it by no more than 5 % or one gang's quantum in the window, whichever is more. What a user lacks is counted in
 that, once as it is said, and once with a gang's quantum for each server where the user has jobs: each server rounds turns by itself. Of the worlds beyond it is said in how many
 somebody lacks it not only in windows, but over all quanta, and in how many of these it would by any homes and turns (`any_homes`).
+The first of these worlds once more in depth machines, where processes are bound to GPUs.
 """
 
 from math import fsum
@@ -11,10 +12,12 @@ from any_homes import Asked, least_lack
 
 from hs_core.dice import roll
 from hs_core.names import UserName
+from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
 WORLDS = 240
+BOUND_WORLDS = 40
 WINDOW = 20
 FIRST, LAST = 40, 120  # quanta that are looked at
 QUANTUM_S = 60.0
@@ -118,6 +121,21 @@ def main() -> None:
     print(
         f"over {LAST - FIRST} quanta users are {100 * fsum(off) / len(off):.1f} % off what is due, on average; {100 * fsum(used) / len(used):.1f} % of the GPUs that could be used are"
     )
+    bound()
+
+
+def bound() -> None:
+    """Depth machines."""
+    as_said: list[float] = []
+    off: list[float] = []
+    for number in range(BOUND_WORLDS):
+        experiment, users = draw(number)
+        result = run_machines(experiment)
+        as_said.append(max(worst(result, user, gang) for user, (_, gang) in users.items()))
+        got = {user: of_user(result, user, FIRST, LAST) for user in users}
+        off += [abs(had - due) / due for had, due in got.values()]
+    print(f"processes bound to GPUs:    {spread(as_said)}")
+    print(f"over {LAST - FIRST} quanta users are {100 * fsum(off) / len(off):.1f} % off what is due there")
 
 
 if __name__ == "__main__":

@@ -252,6 +252,8 @@ def _check_who_has_tickets(plan: Plan, tickets: Mapping[JobId, Fraction]) -> Non
 def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
     if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
+    if unknown := sorted(plan.in_step - hosts.keys()):
+        raise BrokenError(f"{unknown[0]} is to be in step; the snapshot has no such server")
     where: dict[JobId, list[HostName]] = {}
     needs: dict[JobId, int] = {}
     for name, turn in plan.turns.items():

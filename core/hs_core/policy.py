@@ -63,7 +63,7 @@ class JobFacts:
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
     gpus: tuple[tuple[int, ...], ...] = ()
-    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said. It is said of who is `rooted`, and to whom `Needs.by_gpu` or `sharing` of all."""
+    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said. It is said of who is `rooted`, and to whom `Needs.by_gpu`, `sharing` or `bindings` of all."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     spans: bool = False  # and over any number of servers, in equal parts, each time that it is started
@@ -222,6 +222,9 @@ class Plan:
     trials: Mapping[JobId, Trial] = field(default_factory=dict)
     """Profiling runs: the policy is asked again once such a job has done its mini-batches, or its class's rate is known."""
 
+    in_step: frozenset[HostName] = frozenset()
+    """Servers whose quanta begin when the cluster's do, and whose turns come one ahead, though no gang over several has a part there."""
+
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
         shape = self.shapes.get(job.id) if self.shapes else None
@@ -374,6 +377,7 @@ class Needs:
     rounds: bool = False  # whom it lets wait it decides about again at the next edge, unless GPUs become idle that nobody before it takes
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
+    bindings: bool = False  # is shown who is bound to which GPUs
     elastic: bool = False  # may give elastic jobs other shapes than they declared
     strategies: bool = False  # may choose among the strategies that jobs declare
     copies: bool = False  # may have copies of a job train at once, which are averaged after each round

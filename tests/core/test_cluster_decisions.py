@@ -17,7 +17,7 @@ from hs_core.model import MoveReason, SuspendMode
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
-from hs_core.wanted import Seat, Turn
+from hs_core.wanted import Seat, Turn, Wanted
 
 
 def recording(
@@ -160,6 +160,70 @@ def test_who_has_its_turn_now_and_does_not_run_yet_stays_for_it_where_turns_come
         at.do("user alice 90" if quantum % 2 else "user alice 100")
         report("checkpointed")
     assert len(set(homes)) == 2, "in between it goes where it is sent"
+
+
+def test_servers_in_step_hear_of_each_quantum_one_ahead_and_others_keep_their_own_cadence() -> None:
+    n2, n3 = HostName("n2"), HostName("n3")
+    at = World(find("gandiva-fair"), Settings(quantum_s=20.0, settle_s=0.0))
+    for line in (
+        "host n1 V100:1",
+        "host n2 V100:1",
+        "host n3 K80:1",
+        "user alice",
+        "user bob",
+        *("submit alice a gpu_types=V100",) * 2,
+        *("submit bob b gpu_types=V100",) * 2,
+        "submit bob c gpu_types=K80",
+        *("submit alice d gpu_types=K80",) * 2,
+        "@20",
+        "tick",
+    ):
+        at.do(line)
+    seen: list[dict[HostName, Wanted]] = []
+    for quantum in range(1, 9):
+        for name in (N1, n2):
+            wanted = at.wanted[name]
+            assert wanted.edge_in_s == 20.0 and wanted.next_turn is not None
+            assert not seen or wanted.turn == seen[-1][name].next_turn
+            assert len(wanted.next_turn.gangs) == 1 and wanted.next_turn.local
+        assert at.wanted[n3].edge_in_s is None and at.wanted[n3].turn == Turn()
+        seen.append(dict(at.wanted))
+        at.do(f"@{20 * (quantum + 1)}")
+        at.do("tick")
+    for told in seen:
+        coming = {job: name for name in (N1, n2) if (turn := told[name].next_turn) for job in turn.gangs}
+        users = [job.user for name in (N1, n2) for job in told[name].jobs if coming.get(job.job) == name]
+        assert sorted(users) == ["alice", "bob"]
+    at.do("cancel alice 1 2")
+    assert at.wanted[N1].edge_in_s is None and at.wanted[n2].edge_in_s is None
+
+
+def test_a_process_whose_gpus_are_known_is_chosen_beside_none_that_has_them() -> None:
+    at = World(find("gandiva-fair"), Settings(quantum_s=20.0, settle_s=0.0))
+    for line in (
+        "host n1 V100:2",
+        "host n2 V100:2",
+        "user alice",
+        "user bob",
+        *("submit alice a",) * 4,
+        *("submit bob b",) * 4,
+        "tick",
+    ):
+        at.do(line)
+    homes = {row.id: row.host for row in at.machine.jobs()}
+    for name in (N1, HostName("n2")):
+        here = [job for job, home in homes.items() if home == name]
+        bound = {
+            job: number // 2 for number, job in enumerate(here)
+        }  # the first two to GPU 0, the others to GPU 1
+        at.do(f"report {name} " + " ".join(f"{job}:{gpu}=held" for job, gpu in bound.items()))
+        for quantum in range(1, 9):
+            at.do(f"@{20 * quantum}")
+            at.do("tick")
+            turn = at.wanted[name].next_turn
+            assert turn is not None
+            chosen = turn.gangs
+            assert len({bound[job] for job in chosen}) == len(chosen) == 2
 
 
 def test_a_burst_of_submits_costs_few_decisions() -> None:

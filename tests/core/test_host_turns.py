@@ -301,6 +301,51 @@ def test_servers_that_heard_of_the_same_turns_agree_whenever_they_began_to_liste
     assert len(first.known) <= REMEMBERED
 
 
+def mixed() -> HostSim:
+    """Two GPUs and three jobs of this host alone, of which the controller chooses two for each quantum."""
+    sim = HostSim(2)
+    for job in (1, 2, 3):
+        sim.job(job, ways=Ways(**QUICK))
+    return sim
+
+
+def test_jobs_of_this_host_alone_that_the_controller_chooses_run_in_its_turns_whatever_their_passes() -> None:
+    sim = mixed()
+    sim.start_clock([Turn(gangs=(JobId(1), JobId(2)))])
+    sim.quanta(1)
+    for _ in range(10):
+        sim.quanta(1)
+        assert sim.running() == {JobId(1), JobId(2)}
+
+
+def test_without_the_controllers_word_a_hosts_own_jobs_have_its_own_stride_at_once() -> None:
+    """Its last turns would be repeated for ever, and who came last is in none of them."""
+    sim = mixed()
+    sim.start_clock([Turn(gangs=(JobId(1), JobId(2)))])
+    sim.quanta(6)
+    assert sim.running() == {JobId(1), JobId(2)}
+    sim.away = True
+    sim.quanta(2)
+    before = {job: sim.trained(JobId(job)) for job in (1, 2, 3)}
+    sim.quanta(30)
+    had = [sim.trained(JobId(job)) - before[job] for job in (1, 2, 3)]
+    assert had[2] == pytest.approx(had[1], rel=0.1)  # they are bound to one GPU
+    assert sum(had) > 0.99 * 2 * 30 * 60
+
+
+def test_a_chosen_job_that_is_on_its_way_up_leaves_its_gpus_to_others_until_it_stands() -> None:
+    sim = mixed()
+    sim.start_clock([Turn(gangs=(JobId(1), JobId(2)))])
+    sim.quanta(4)
+    sim.job(4, ways=Ways(hook_s=90.0, ready_s=20.0, hold_s=0.1))
+    sim.pattern = (Turn(gangs=(JobId(4), JobId(1))),)
+    sim.send()
+    sim.run(90.0)  # in the first quantum of which it has a turn
+    assert JobId(1) in sim.running() and len(sim.running()) == 2
+    sim.run(60.0)
+    assert sim.running() == {JobId(4), JobId(1)}
+
+
 # --- meeting
 
 

@@ -154,10 +154,10 @@ def test_with_limits_jobs_fail_for_either_reason():
 
 
 def test_a_job_whose_checkpoint_is_torn_at_its_old_server_goes_on_from_the_one_before_at_its_new_one():
-    (story,) = stories_of(13, JobId(12))
+    (story,) = stories_of(13, JobId(15))
     fell = next(at for at, fact in enumerate(story) if fact.kind == "fell-back")
     assert story[fell].text == (
-        "its newest checkpoint cannot be used: checkpoint 9 from k80-0002: k80-0002: torn; it goes on from step 115"
+        "its newest checkpoint cannot be used: checkpoint 11 from p100-0001: p100-0001: torn; it goes on from step 103"
     )
     kinds = [fact.kind for fact in story[fell + 1 :]]
     assert kinds[-1] == "succeeded"

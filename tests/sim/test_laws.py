@@ -1,12 +1,13 @@
-"""Shares in depth quanta, whatever users do: within max(5 %, one gang) of what is due over 20 quanta, and nobody starves."""
+"""Shares, in depth quanta but for where it is said, whatever users do: within max(5 %, one gang) of what is due over 20 quanta, and nobody starves."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import fsum
 
 import pytest
 
 from hs_core.dice import roll
 from hs_core.names import UserName
+from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -31,6 +32,7 @@ def run(
     *,
     quanta: int,
     tickets: Mapping[str, float] | None = None,
+    depth: Callable[[Experiment], Result] = run_quanta,
 ) -> Result:
     made = [
         SimJob(
@@ -46,7 +48,7 @@ def run(
         for number, (at, user, gang, nodes, steps) in enumerate(sorted(drafts), start=1)
     ]
     users = dict.fromkeys(job.user for job in made)
-    return run_quanta(
+    return depth(
         Experiment(
             cluster=ClusterSpec(
                 pools=tuple(Pool(model=m, servers=s, gpus_per_server=4) for m, s in pools.items())
@@ -62,11 +64,17 @@ def run(
     )
 
 
-def run_users(servers: int, users: Mapping[str, tuple[int, int, float]], *, quanta: int) -> Result:
+def run_users(
+    servers: int,
+    users: Mapping[str, tuple[int, int, float]],
+    *,
+    quanta: int,
+    depth: Callable[[Experiment], Result] = run_quanta,
+) -> Result:
     """`users`: jobs that are there from the beginning, GPUs of each, tickets."""
     drafts = [job for user, (count, gang, _) in users.items() for job in jobs(user, count, gang)]
     tickets = {user: has for user, (_, _, has) in users.items()}
-    return run(drafts, {"V100": servers}, quanta=quanta, tickets=tickets)
+    return run(drafts, {"V100": servers}, quanta=quanta, tickets=tickets, depth=depth)
 
 
 def got(result: Result, user: str, first: int, last: int) -> float:
@@ -161,6 +169,24 @@ def test_jobs_that_come_together_are_laid_out_so_that_nobody_has_to_move(
     for user, (_, gang, _) in users.items():
         lacks = due(result, user, 4, 44) - got(result, user, 4, 44)
         assert lacks <= max(0.1 * due(result, user, 4, 44), gang / WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("servers", "users"),
+    [
+        (2, {"a": (1, 4, 100.0), "b": (7, 1, 50.0), "c": (8, 1, 50.0), "d": (2, 4, 50.0)}),
+        (3, {"a": (7, 2, 50.0), "b": (24, 1, 100.0), "c": (6, 4, 50.0), "d": (21, 1, 200.0), "e": (4, 2, 100.0)}),
+        (4, {"a": (13, 1, 100.0), "b": (7, 2, 100.0), "c": (6, 2, 50.0)}),
+        (4, {"a": (21, 1, 100.0), "b": (8, 1, 200.0), "c": (29, 1, 100.0), "d": (22, 1, 100.0)}),
+    ],
+)  # fmt: skip
+def test_users_whose_jobs_are_on_several_servers_have_their_due_in_every_window_though_processes_are_bound_to_gpus(
+    servers: int, users: dict[str, tuple[int, int, float]]
+) -> None:
+    """Each server by itself rounds turns, and has processes of its own that are in one another's way."""
+    result = run_users(servers, users, quanta=120, depth=run_machines)
+    for user, (_, gang, _) in users.items():
+        assert farthest(result, user, gang, 2 * SETTLED, 120) <= 1
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ class Decisions(Requests):
             if (
                 self._edges.at_s != was_s
             ):  # the clock was set back: hosts with a common edge are told the new one
-                for name in self._book.spanned:
+                for name in {*self._book.spanned, *self._said.in_step}:
                     self._sent.pop(name, None)
                     self._restless.add(name)
             return False
@@ -41,6 +41,7 @@ class Decisions(Requests):
         self._restless |= self._untold
         self._said.turns, self._said.woken = self._said.planned_turns, self._said.waking
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
+        self._restless |= self._said.in_step
         return True
 
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
@@ -302,6 +303,8 @@ class Decisions(Requests):
                 name for name in {*old, *new} if old.get(name, LOCAL) != new.get(name, LOCAL)
             )
         self._said.planned_turns = new
+        self._restless |= self._said.in_step ^ decided.in_step
+        self._said.in_step = decided.in_step
         self._said.tickets = decided.tickets
         self._said.why, self._said.waits = verdict.why, verdict.waits
         self._said.within_a_round = verdict.within_a_round

@@ -69,9 +69,8 @@ class Directs(Decisions):
             )
 
     def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
-        """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
+        """Only where a gang over several servers has a part, or the policy wants it so, quanta begin together and turns come one ahead."""
         planned = self._turn(name, self._said.planned_turns, jobs, self._said.waking)
-        common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
         host = self._book.hosts[name]
         wanted = _said(
             term=self._term,
@@ -84,7 +83,7 @@ class Directs(Decisions):
             fence_after_s=self.settings.fence_after_s,
             lease_s=self.settings.lease_s,
         )
-        if not common:
+        if not self._is_in_step(name):
             return wanted
         last, spanning = self._sent.get(name), self._book.spanning
         kept = last.turn if last is not None and last.edge_in_s is None else None

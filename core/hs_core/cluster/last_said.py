@@ -21,6 +21,7 @@ class LastSaid:
     failure: Failure | None = None  # of the newest decision: then the rest is older
     turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the quantum that is now
     planned_turns: Mapping[HostName, Turn] = field(default_factory=dict)  # of the one after it
+    in_step: frozenset[HostName] = frozenset()  # as in the plan
     # Incarnations over several servers that the freezer holds and that are to leave: beside what the policy said, they are let go to save …
     woken: frozenset[tuple[JobId, int]] = frozenset()  # … in the quantum that is now
     waking: frozenset[tuple[JobId, int]] = frozenset()  # … in the one after it

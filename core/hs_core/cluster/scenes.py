@@ -129,6 +129,11 @@ class Scenes(Views):
             }
         return {job: gpus for job, gpus in self._unsliced[name].items() if job != row.id}
 
+    def _is_in_step(self, name: HostName) -> bool:
+        """Its quanta begin when the cluster's do, and turns come one ahead."""
+        shared = self._book.spanned.get(name, 0) > 0 or name in self._said.in_step
+        return shared and self._edges.at_s is not None
+
     def _turn_of(self, row: Job, now_s: float) -> tuple[bool, float]:
         """Whether the controller has it run in the quantum that is now, and in how many seconds one begins that it is chosen for; -1: it is not."""
         chosen = [
@@ -136,8 +141,8 @@ class Scenes(Views):
             for turns in (self._said.turns, self._said.planned_turns)
         ]
         edge_s = self._edges.at_s
-        if edge_s is None or not any(self._book.spanned.get(name, 0) for name in row.hosts):
-            return chosen[1], -1.0  # servers without a gang over several are told at once
+        if edge_s is None or not any(map(self._is_in_step, row.hosts)):
+            return chosen[1], -1.0  # told at once
         return chosen[0], max(0.0, edge_s - now_s) if chosen[1] else -1.0
 
     def _ahead_of(self, row: Job) -> int:
@@ -164,8 +169,8 @@ class Scenes(Views):
 
     def _turn_on(self, name: HostName) -> Turn:
         """That it is to have in the quantum that is now."""
-        spanned = self._edges.at_s is not None and self._book.spanned.get(name, 0)
-        return (self._said.turns if spanned else self._said.planned_turns).get(name, LOCAL)
+        said = self._said
+        return (said.turns if self._is_in_step(name) else said.planned_turns).get(name, LOCAL)
 
     def _unsaved(self, row: Job) -> str:
         """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""

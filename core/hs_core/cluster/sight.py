@@ -98,7 +98,7 @@ class Sight:
                 self._book.forked
             )  # where copies are none of its kind they are shown as what is to become of them
             self._book.changed |= self._unforked.jobs() & self._book.live.keys()
-        by_gpu = needs.by_gpu or needs.sharing
+        by_gpu = needs.by_gpu or needs.sharing or needs.bindings
         if self._by_gpu != by_gpu:
             self._by_gpu = by_gpu
             self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to

@@ -26,8 +26,9 @@ class Agenda:
         """Nobody said whose turn it is in this quantum."""
         return self.synced and self.quantum not in self.known
 
-    def turn(self, fenced: Collection[JobId]) -> Turn:
-        """`fenced`: jobs that do not run without the controller's word. Local sharing always goes on."""
+    def turn(self, fenced: Collection[JobId], alone: Collection[JobId] = ()) -> Turn:
+        """`fenced`: jobs that do not run without the controller's word. Local sharing always goes on, and has all of those that live on this host `alone`
+        where it had a say before: who came last would have no turn among those that are repeated."""
         if not self.synced:
             return self.standing
         said = self.known.get(self.quantum)
@@ -35,7 +36,8 @@ class Agenda:
             return said
         last = max(self.known, default=self.quantum)
         before = self.known.get(last - (last - self.quantum) % REMEMBERED, Turn())
-        return replace(before.among([g for g in before.gangs if g not in fenced]), local=True)
+        left_out = {*fenced, *(alone if before.local else ())}
+        return replace(before.among([g for g in before.gangs if g not in left_out]), local=True)
 
     def hear(self, wanted: Wanted, said_s: float, now_s: float) -> tuple[int, float] | None:
         """Quanta that began since the last word, and when the next one begins; None: the host keeps its own cadence.

@@ -113,11 +113,11 @@ class Board:
         return self.usable(gpu)
 
     def present_turn(self) -> Turn:
-        """Without the controller's word none for gangs that want to be fenced."""
+        """Without the controller's word none for gangs that want to be fenced, and by the host's own stride for who lives here alone."""
         if not self.agenda.without_word:
             return self.agenda.turn(())
         fences = [j.id for j in self.jobs.values() if j.wanted.spec.on_partition is OnPartition.FENCE]
-        return self.agenda.turn(fences)
+        return self.agenda.turn(fences, [job.id for job in self.jobs.values() if not job.part])
 
     def turn_of(self, job: HostedJob) -> Turn:
         """The first that it is known to be in; the present one where none is."""

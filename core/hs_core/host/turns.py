@@ -154,14 +154,14 @@ def _missed(board: Board, job: HostedJob) -> int:
 
 
 def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
-    """The turn's, guests last. One that is on its way to its first step edge takes its turn when it stands there."""
+    """The turn's, guests last. One that is on its way to its first step edge takes its turn when it stands there, where others fill its GPUs until then."""
     turn = board.turn
     guests = {guest.job for guest in turn.guests}
     gangs = [board.jobs[gang] for gang in turn.gangs if gang in board.jobs]
     for job in sorted(gangs, key=lambda job: (job.id in guests, not _long_waited(job))):
         if job in have or not able(board, job):
             continue
-        if job.part and comes_ahead(board, this, job):
+        if (job.part or fills(board)) and comes_ahead(board, this, job):
             this.coming.add(job.id)
         elif not gives_way(board, job) and not this.pick(job) and job in this.misfits and not fills(board):
             job.held_up = f"its process is bound to {board.names(job.gpus)}, where another of this turn runs"

@@ -66,6 +66,10 @@ class Lags:
         after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)
         return after
 
+    def dues(self) -> Mapping[At, float]:
+        """GPUs that are due to users, pool by pool."""
+        return dict(zip(self.whom, self._dues.due.tolist(), strict=True))
+
     @lazy
     def steps(self) -> Ints:
         """Factors in steps, one for each of `due`'s."""

@@ -13,6 +13,7 @@ from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.job_weights import Factors, Fits, ids_of_small, of_small, tickets_of
 from hs_core.mechanism.lags import STEPS, Lags
 from hs_core.mechanism.split import Few, Key
+from hs_core.mechanism.user_turns import Both
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId
 
@@ -32,10 +33,10 @@ class OneByOne:
         world: World,
         fits: Fits,
         tickets: Mapping[JobId, Fraction],
-        table: Few | Crowd,
+        table: Few | Crowd | Both,
         shared: Sequence[HostName],
     ) -> None:
-        """`shared`: servers with a part of a gang."""
+        """`shared`: servers with a part of a gang over several."""
         self._world = world
         self._fits = fits
         self._tickets = tickets
@@ -45,16 +46,17 @@ class OneByOne:
     def weigh(self, lags: Lags, told: Ints) -> Mapping[JobId, Fraction]:
         changed = tickets_of(self._world, self._fits, lags.factors(), lags.named(lags.steps != told))
         self._tickets = {**self._tickets, **changed}
-        if self._shared:
+        if self._shared or isinstance(self._table, Both):
             self._table.weigh(self._turns(changed))
         return changed
 
     def _turns(self, changed: Mapping[JobId, Fraction]) -> Mapping[Key, Fraction]:
-        homes = [(job, self._world.homes[job]) for job in changed]
-        gangs: dict[Key, Fraction] = {job: self._tickets[job] for job, home in homes if len(home) > 1}
-        servers = {home[0] for _, home in homes if len(home) == 1 and home[0] in self._shared}
+        """Of those that may have turns of their own, and of small jobs that have theirs together."""
+        homes = [self._world.homes[job] for job in changed]
+        servers = {home[0] for home in homes if len(home) == 1 and home[0] in self._shared}
         whose = [(name, width) for name in sorted(servers) for width in self._world.at[name].widths]
-        return gangs | dict(zip(whose, of_small(self._world, whose, self._tickets), strict=True))
+        small = zip(whose, of_small(self._world, whose, self._tickets), strict=True)
+        return dict[Key, Fraction](changed) | dict(small)
 
 
 class AtOnce:

@@ -18,6 +18,7 @@ from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.reweighing import Scales
 from hs_core.mechanism.split import Few
+from hs_core.mechanism.user_turns import Both
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId
 from hs_core.policy import Had, Memory, Onward
@@ -58,7 +59,7 @@ class FairSequel:
 
     turnover = False
 
-    def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd) -> None:
+    def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd | Both) -> None:
         self._decided = decided
         self._memory = dict(memory)
         self._quantum: int = memory["quantum"]

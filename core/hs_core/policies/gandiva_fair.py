@@ -12,7 +12,7 @@ from itertools import chain, compress
 from typing import Any, NamedTuple
 
 from hs_core.job_tickets import JobTickets
-from hs_core.mechanism import crowd, exchange, split, trade, trading, until_edge
+from hs_core.mechanism import crowd, exchange, split, trade, trading, until_edge, user_turns
 from hs_core.mechanism.amends import amended
 from hs_core.mechanism.fitting import fitted
 from hs_core.mechanism.job_weights import Factors, Fits, Shares, Weighed, of_small, weigh
@@ -61,7 +61,10 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
     fits = exchange.fits(mover, mended) if mover.held else fitted(world, levels, mended)
     weighed = weigh(world, fits, factors)
     tickets = weighed.tickets
-    played = _play(world, tickets, memory.get("books", {}))
+    stands = not (world.new or mover.done)  # else what is due to users is another matter
+    played = _play(
+        world, tickets, memory.get("books", {}), lags if stands else Lags(world, levels, lags.dump())
+    )
     quantum = world.snapshot.quantum
     kept = _remember(
         {
@@ -80,7 +83,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
         decided = Decided(
             world=world,
             levels=levels,
-            lags=None if world.new or mover.done else lags,
+            lags=lags if stands else None,
             factors=factors,
             jobs=len(tickets),
             scales=_scales(world, fits, factors, weighed, played),
@@ -89,7 +92,7 @@ def _at_edge(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Verd
         )
         sequel = FairSequel(decided, kept, played.table)
     return Verdict(
-        plan=_plan(world, mover, tickets, played.turns),
+        plan=_plan(world, mover, tickets, played.turns, played.by_users),
         memory=kept,
         why=Waiting(world, board, played.turns),
         ahead=turns_ahead(lambda: (played.gangs, played.servers), kept.get("books", {})),
@@ -113,7 +116,7 @@ def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Ve
     turns = _keep_turns(world, memory, tickets)
     kept = _remember({**memory, "trades": trade.dump(traded.trades), "turns": split.dump_turns(turns)})
     return Verdict(
-        plan=_plan(world, mover, tickets, turns),
+        plan=_plan(world, mover, tickets, turns, user_turns.servers_of(world)),
         memory=kept,
         why=Waiting(world, board, turns),
         ahead=turns_ahead(lambda: _entities(world, tickets), memory.get("books", {})),
@@ -125,10 +128,14 @@ def _meanwhile(world: World, speeds: Speeds, base: Shares, memory: Memory) -> Ve
 
 
 def _plan(
-    world: World, mover: Mover, tickets: Mapping[JobId, Fraction], turns: Mapping[HostName, Turn]
+    world: World,
+    mover: Mover,
+    tickets: Mapping[JobId, Fraction],
+    turns: Mapping[HostName, Turn],
+    in_step: Iterable[HostName],
 ) -> Plan:
     moves = {move.job.id: (move.reason, move.text) for move in mover.done}
-    return Plan(homes=world.homes, turns=turns, tickets=tickets, moves=moves)
+    return Plan(homes=world.homes, turns=turns, tickets=tickets, moves=moves, in_step=frozenset(in_step))
 
 
 def _levels(
@@ -195,20 +202,29 @@ class _Played(NamedTuple):
 
     gangs: Sequence[split.Gang]
     servers: Sequence[split.Server]
-    table: split.Few | crowd.Crowd
+    table: split.Few | crowd.Crowd | user_turns.Both
     turns: Mapping[HostName, Turn]
+    by_users: Mapping[HostName, int]  # servers whose turns go by users
+    whole: bool = True  # all that live on these take part
 
 
-def _play(world: World, tickets: Mapping[JobId, Fraction], books: split.Books) -> _Played:
+def _play(world: World, tickets: Mapping[JobId, Fraction], books: split.Books, lags: Lags) -> _Played:
     gangs, servers = _entities(world, tickets)
-    table = crowd.table(gangs, servers, books)
-    return _Played(gangs, servers, table, table.play())
+    if not (by_users := user_turns.servers_of(world)):
+        table = crowd.table(gangs, servers, books)
+        return _Played(gangs, servers, table, table.play(), {})
+    members = user_turns.members_of(world, by_users, tickets)
+    users = user_turns.UserTurns(members, by_users, books)
+    both = user_turns.Both(split.Few(gangs, servers, books), users, lags.dues())
+    whole = user_turns.are_all(members, world, by_users)
+    return _Played(gangs, servers, both, both.play(), by_users, whole)
 
 
 def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves: in a large cluster that one misses
     turns of its new home until it is there."""
-    there = chain.from_iterable(world.at[server.name].stuck for server in played.servers)
+    shared = {*(server.name for server in played.servers), *played.by_users}
+    there = chain.from_iterable(world.at[name].stuck for name in sorted(shared) if name in world.at)
     parts = (
         job
         for gang in played.gangs
@@ -217,7 +233,8 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
         if job.id == gang.job
     )
     starts = any(job.id not in world.snapshot.running for job in chain(there, parts))
-    return not starts and (pace(len(world.jobs)) > 1 or all(moved.job.nodes == 1 for moved in mover.done))
+    leaves = pace(len(world.jobs)) == 1 and any(moved.job.nodes > 1 for moved in mover.done)
+    return played.whole and not starts and not leaves
 
 
 def _scales(world: World, fits: Fits, factors: Factors, weighed: Weighed, played: _Played) -> Scales:
@@ -265,7 +282,7 @@ def _standing(memory: Memory) -> tuple[Trade, ...]:
 
 GANDIVA_FAIR = Policy(
     name="gandiva-fair",
-    needs=Needs(every_quantum=True, fair=True, starts=False, ends=False, progress=False),
+    needs=Needs(every_quantum=True, fair=True, starts=False, ends=False, progress=False, bindings=True),
     decide=decide,
     trades=_standing,
 )

@@ -312,6 +312,7 @@ class _Run(Running):
             fleet.accumulation[job_id - 1] = parts
             fleet.changed(job_id - 1)
         self._settle_in(now_s)
+        self._turns.keep_in_step(plan.in_step)
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(made, now_s) for made in verdict.news)

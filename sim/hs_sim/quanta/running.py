@@ -62,6 +62,8 @@ class Running(Lives):
         ready = told[np.isnan(fleet.ended_s[told])]
         if self._moving:
             ready = ready[[job not in self._moving for job in ready.tolist()]]
+        if self._rising:
+            ready = ready[[not self._comes_up_beside(job) for job in ready.tolist()]]
         if not staying:
             return ready
         left = self.gpus_left(np.array(staying, dtype=np.int64))
@@ -73,6 +75,11 @@ class Running(Lives):
                     left[row] -= gpus
                 fitting.append(job)
         return np.array(fitting, dtype=np.int64)
+
+    def _comes_up_beside(self, job: int) -> bool:
+        """It has no process yet, and its server's own stride has others use its GPUs until it has."""
+        home = self._fleet.home[job]
+        return job in self._rising and len(home) == 1 and bool(self._turns.local[home[0]])
 
     def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
         """GPUs of its own on each of its servers, where those jobs run."""

@@ -1,6 +1,6 @@
 """The turns of servers, as they were told: which gangs run whole, and where a server's own stride has what is left."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -46,13 +46,14 @@ class _Now:
 
 
 class Turns:
-    """Where a gang over several servers has a part, turns come one quantum ahead; elsewhere, and in `rounds`, they are for now."""
+    """Where a gang over several servers has a part, or the policy wants it so, turns come one quantum ahead; elsewhere, and in `rounds`, they are for now."""
 
     def __init__(self, fleet: Fleet, *, rounds: bool) -> None:
         self._fleet = fleet
         self._rounds = rounds
         self._parts: Ints = np.zeros(len(fleet.servers), dtype=np.int64)  # of gangs over several servers …
         self._spanning = 0  # … and how many these are
+        self._in_step: Bools = np.zeros(len(fleet.servers), dtype=np.bool_)  # as the plan has it
         self._nothing = _Told(fleet, GangTurns(()))
         self._planned = self._nothing  # as decided last
         self._ahead = self._nothing  # as decided before this quantum began
@@ -110,6 +111,11 @@ class Turns:
         """A quantum begins; what is planned for it, if anything, and `take` follow."""
         self._ahead = self._nothing if self._rounds else self._planned
 
+    def keep_in_step(self, names: Collection[HostName]) -> None:
+        """From the next plan on."""
+        self._in_step[:] = False
+        self._in_step[[self._fleet.servers.row_of[name] for name in names]] = True
+
     def plan(self, turns: Mapping[HostName, Turn]) -> None:
         """It was decided."""
         self._planned = _Told(self._fleet, turns)
@@ -123,10 +129,11 @@ class Turns:
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        if self._rounds or not self.spanned:
+        late = (self._parts > 0) | self._in_step
+        if self._rounds or not np.count_nonzero(late):
             self._now = self._planned
         else:
-            self._now = _Now(self._ahead, self._planned, self._parts > 0)
+            self._now = _Now(self._ahead, self._planned, late)
         self.guests, self.seats = {}, {}
         # Whoever has a home on several servers is told ahead on all of them.
         told, last = (self._planned if self._rounds else self._ahead).gangs, self._planned.gangs
