@@ -183,10 +183,13 @@ def test_servers_in_step_hear_of_each_quantum_one_ahead_and_others_keep_their_ow
     for quantum in range(1, 9):
         for name in (N1, n2):
             wanted = at.wanted[name]
-            assert wanted.edge_in_s == 20.0 and wanted.next_turn is not None
+            assert wanted.edge_in_s == 20.0
+            assert wanted.next_turn is not None
             assert not seen or wanted.turn == seen[-1][name].next_turn
-            assert len(wanted.next_turn.gangs) == 1 and wanted.next_turn.local
-        assert at.wanted[n3].edge_in_s is None and at.wanted[n3].turn == Turn()
+            assert len(wanted.next_turn.gangs) == 1
+            assert wanted.next_turn.local
+        assert at.wanted[n3].edge_in_s is None
+        assert at.wanted[n3].turn == Turn()
         seen.append(dict(at.wanted))
         at.do(f"@{20 * (quantum + 1)}")
         at.do("tick")
@@ -195,7 +198,8 @@ def test_servers_in_step_hear_of_each_quantum_one_ahead_and_others_keep_their_ow
         users = [job.user for name in (N1, n2) for job in told[name].jobs if coming.get(job.job) == name]
         assert sorted(users) == ["alice", "bob"]
     at.do("cancel alice 1 2")
-    assert at.wanted[N1].edge_in_s is None and at.wanted[n2].edge_in_s is None
+    assert at.wanted[N1].edge_in_s is None
+    assert at.wanted[n2].edge_in_s is None
 
 
 def test_a_process_whose_gpus_are_known_is_chosen_beside_none_that_has_them() -> None:

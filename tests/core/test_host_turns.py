@@ -341,7 +341,8 @@ def test_a_chosen_job_that_is_on_its_way_up_leaves_its_gpus_to_others_until_it_s
     sim.pattern = (Turn(gangs=(JobId(4), JobId(1))),)
     sim.send()
     sim.run(90.0)  # in the first quantum of which it has a turn
-    assert JobId(1) in sim.running() and len(sim.running()) == 2
+    assert JobId(1) in sim.running()
+    assert len(sim.running()) == 2
     sim.run(60.0)
     assert sim.running() == {JobId(4), JobId(1)}
 

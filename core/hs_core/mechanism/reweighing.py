@@ -56,7 +56,7 @@ class OneByOne:
         servers = {home[0] for home in homes if len(home) == 1 and home[0] in self._shared}
         whose = [(name, width) for name in sorted(servers) for width in self._world.at[name].widths]
         small = zip(whose, of_small(self._world, whose, self._tickets), strict=True)
-        return dict[Key, Fraction](changed) | dict(small)
+        return {**changed, **dict(small)}
 
 
 class AtOnce:
@@ -68,7 +68,7 @@ class AtOnce:
         tickets: JobTickets,
         ats: Sequence[At],
         factors: Factors,
-        table: Few | Crowd,
+        table: Few | Crowd | Both,
     ) -> None:
         """`ats`: whose each number of `tickets` is, with its factor in it already."""
         self._world = world

@@ -25,7 +25,6 @@ from hs_core.mechanism.split import Books, Few, Key, Own
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
-from hs_core.wanted import Turn
 
 MOST_JOBS, MOST_SERVERS = 256, 16
 BANK = 2.0  # turns of the widest job of its pool that a user may be behind its due, or ahead of it
