@@ -55,8 +55,9 @@ class OneByOne:
         homes = [self._world.homes[job] for job in changed]
         servers = {home[0] for home in homes if len(home) == 1 and home[0] in self._shared}
         whose = [(name, width) for name in sorted(servers) for width in self._world.at[name].widths]
-        small = zip(whose, of_small(self._world, whose, self._tickets), strict=True)
-        return {**changed, **dict(small)}
+        turns: dict[Key, Fraction] = {job: self._tickets[job] for job in changed}
+        turns.update(zip(whose, of_small(self._world, whose, self._tickets), strict=True))
+        return turns
 
 
 class AtOnce:
