@@ -23,7 +23,7 @@ from tests.e2e.test_chaos import never_twice
 SERVERS = tuple(
     Server(name=name, model=model, gpus=1) for name, model in zip("abc", ("V100", "V100", "K80"), strict=True)
 )
-LEASE_S, FENCE_S = 6.0, 3.0
+LEASE_S, FENCE_S = 6.0, 5.0  # what was lost as a link flapped is sent anew after up to three seconds
 ENDED = {"succeeded", "failed", "cancelled"}
 STEP_S = 0.2  # no job has ended before its links are cut, however slow the machine: after that they hurry
 GANG_STEPS, STEPS = 500, 1_200

@@ -568,16 +568,23 @@ def test_an_optimizer_that_trains_and_is_in_nothing_handed_over_is_told_of_once(
 
 def test_a_state_dict_that_fails_is_named_and_tried_again(agent: StubAgent) -> None:
     slow_down(agent, 0.01)
+    mended, ends = agent.folder / "mended", agent.folder / "ends"
     grow = "saved, optimizer.state_dict = optimizer.state_dict, lambda: {}[7]"
-    body = GROWS.format(grow=grow) + "    if step == 300: optimizer.state_dict = saved\n"
-    job = start(agent, script(agent, body))
+    body = GROWS.format(grow=grow).replace("400", "1_000_000")
+    body += f"    if os.path.exists({str(mended)!r}): optimizer.state_dict = saved\n"
+    body += f"    if os.path.exists({str(ends)!r}): break\n"
+    job = start(agent, script(agent, f"import os\n{body}"))
     agent.wait(JobProgressed, where=lambda event: event.step > 201)
     agent.checkpoint()
     why = agent.wait(CheckpointFailed).why
     assert why == "optimizer.state_dict() failed with KeyError: 7"
-    agent.wait(JobProgressed, where=lambda event: event.step > 301)
+    mended.touch()
+    asked = agent.seen()
+    step = agent.wait(JobProgressed, asked).step
+    agent.wait(JobProgressed, asked, where=lambda event: event.step > step)  # it has looked since
     agent.checkpoint()
     agent.wait(JobCheckpointed)
+    ends.touch()
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
 
