@@ -83,6 +83,48 @@ def test_without_a_controller_a_gang_over_two_servers_keeps_its_turns_in_step(
     assert [row.step for row in rows] == list(range(1, len(rows) + 1)), "no step was lost or done twice"
 
 
+def test_users_with_jobs_on_two_servers_have_their_halves_and_share_on_without_a_controller(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    """All servers' turns are chosen together; each shares out its own again once nobody chooses."""
+    cluster = new_cluster(*TWO_SERVERS)
+    files: dict[str, list[Path]] = {"ann": [], "bob": []}
+    for user, count in (("ann", 2), ("bob", 4)):
+        for n in range(count):
+            files[user].append(tmp_path / f"{user}-{n}")
+            cluster.submit(*count_words(scripts, files[user][-1]), user=user)
+    every = [*files["ann"], *files["bob"]]
+
+    def done(user: str) -> int:
+        return sum(map(steps, files[user]))
+
+    def go_on(count: int) -> tuple[int, int]:
+        """Until each has made so many more steps; how many that is, by user."""
+        marks, before = [steps(file) for file in every], {user: done(user) for user in files}
+        until(
+            lambda: all(steps(file) >= mark + count for file, mark in zip(every, marks, strict=True)),
+            "all train on",
+        )
+        ann, bob = (done(user) - before[user] for user in files)
+        return ann, bob
+
+    until(lambda: all(steps(file) > 20 for file in every), "every job has trained", 180)
+    ann, bob = go_on(400)
+    assert 0.8 < ann / bob < 1.25, (ann, bob)
+    first, second = (
+        [at_s for job in cluster.views() for _, at_s in cluster.stops(f"agent-{name}", job)] for name in "ab"
+    )
+    apart_s = [min(abs(one - other) for other in second) for one in sorted(first)[-20:]]
+    assert median(apart_s) < SKEW_S, "quanta begin on both at once"
+    cluster.kill("controller")
+    go_on(200)
+    cluster.up()
+    epochs = {view.epoch for view in cluster.views().values()}
+    assert epochs == {0}
+    ann, bob = go_on(200)
+    assert 0.7 < ann / bob < 1.4, (ann, bob)
+
+
 def test_a_drained_server_is_left_by_migration_to_another_gpu_model_and_nothing_is_lost(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:
