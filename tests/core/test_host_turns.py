@@ -337,13 +337,15 @@ def test_a_chosen_job_that_is_on_its_way_up_leaves_its_gpus_to_others_until_it_s
     sim = mixed()
     sim.start_clock([Turn(gangs=(JobId(1), JobId(2)))])
     sim.quanta(4)
-    sim.job(4, ways=Ways(hook_s=90.0, ready_s=20.0, hold_s=0.1))
+    sim.job(4, ways=Ways(hook_s=20.0, ready_s=90.0, hold_s=0.1))
     sim.pattern = (Turn(gangs=(JobId(4), JobId(1))),)
     sim.send()
-    sim.run(90.0)  # in the first quantum of which it has a turn
-    assert JobId(1) in sim.running()
-    assert len(sim.running()) == 2
-    sim.run(60.0)
+    sim.run(5.0)
+    for _ in range(11):  # to the end of its first quantum, in the middle of which it stands
+        assert JobId(1) in sim.running()
+        assert len(sim.running()) == 2
+        sim.run(10.0)
+    sim.run(10.0)
     assert sim.running() == {JobId(4), JobId(1)}
 
 

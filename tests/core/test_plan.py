@@ -75,6 +75,11 @@ def test_a_lawful_plan_passes() -> None:
         ([job(1)], plan({1: K}, {H: turn(1)}), "job 1 is in the turn of h; its home is"),
         ([job(1)], plan({}, {H: turn(1)}), "job 1 is in the turn of h; its home is"),
         ([job(1)], plan({1: X}), "job 1 has a home on x; the snapshot has no such server"),
+        (
+            [job(1)],
+            replace(plan({1: H}), in_step=frozenset({H, X})),
+            "x is to be in step; the snapshot has no such server",
+        ),
         ([], plan({1: H}), "the snapshot has no such job"),
         ([job(1, 5)], plan({1: H}), "needs 5 GPUs and is placed on h, which has 4"),
         ([job(1, gpu_types=("K80",))], plan({1: H}), "is for K80 and is placed on h"),
