@@ -222,20 +222,23 @@ def test_a_process_whose_gpus_are_known_is_chosen_beside_none_that_has_them() ->
         "tick",
     ):
         at.do(line)
-    homes = {row.id: row.host for row in at.machine.jobs()}
+    bound: dict[HostName, dict[JobId, int]] = {}
     for name in (N1, HostName("n2")):
-        here = [job for job, home in homes.items() if home == name]
-        bound = {
-            job: number % 2 for number, job in enumerate(here)
-        }  # the first two to GPU 0, the others to GPU 1
-        at.do(f"report {name} " + " ".join(f"{job}:{gpu}=held" for job, gpu in bound.items()))
-        for quantum in range(1, 9):
-            at.do(f"@{20 * quantum}")
-            at.do("tick")
+        here = [row.id for row in at.machine.jobs() if row.host == name]
+        bound[name] = {job: number % 2 for number, job in enumerate(here)}  # of each user one to each GPU
+        host = at.machine.host(name)
+        assert host is not None
+        words = [
+            f"{job}:0=held gpus={host.gpus[gpu].id} can_checkpoint=yes" for job, gpu in bound[name].items()
+        ]
+        at.do(f"report {name} {' '.join(words)}")
+    for quantum in range(1, 9):
+        at.do(f"@{20 * quantum}")
+        at.do("tick")
+        for name, of in bound.items():
             turn = at.wanted[name].next_turn
             assert turn is not None
-            chosen = turn.gangs
-            assert len({bound[job] for job in chosen}) == len(chosen) == 2
+            assert sorted(of[job] for job in turn.gangs) == [0, 1]
 
 
 def test_a_burst_of_submits_costs_few_decisions() -> None:
