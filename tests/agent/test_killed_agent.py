@@ -109,9 +109,10 @@ def test_a_job_that_was_frozen_when_the_agent_was_killed_stays_so_until_the_next
         controller.wait_report(number, lambda r: r.suspends >= 1, "a turn and its end")
     daemon.kill()
     away_s = boot_s()
+    wait_for(lambda: boot_s() > away_s + 0.5, "what the agent had told a shim last is done")
     # What was told of them is older than this: who is frozen is seen.
     frozen = wait_for(lambda: [n for n in (1, 2) if is_frozen(daemon, n)], "one is frozen")[0]
-    wait_for(lambda: boot_s() > away_s + 1.0, "an edge has passed that nobody saw")
+    wait_for(lambda: boot_s() > away_s + 1.6, "an edge has passed that nobody saw")
     assert is_frozen(daemon, frozen)
     counted = lines(daemon, frozen)
     daemon.start()
