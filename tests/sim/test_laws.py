@@ -1,6 +1,7 @@
 """Shares, in depth quanta but for where it is said, whatever users do: within max(5 %, one gang) of what is due over 20 quanta, and nobody starves."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import fsum
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hs_core.dice import roll
 from hs_core.names import UserName
 from hs_sim.machines import run_machines
-from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
 QUANTUM_S = 60.0
@@ -258,6 +259,18 @@ def test_a_hundred_users_who_flip_between_idle_and_busy_each_get_theirs():
         assert got(result, user, 0, 130) * 130 >= 0.95 * mine - 2 * comings
     waits = [(job.started_s or result.ended_s) - job.arrival_s for job in result.jobs]
     assert max(waits) <= 10 * QUANTUM_S
+
+
+def test_those_whose_processes_come_up_for_minutes_leave_gpus_to_others_though_their_turns_are_chosen():
+    starts_s, last_s = 300.0, 1500.0
+    drafts = [*jobs("a", 6), *jobs("b", 6), *jobs("c", 6, at=10.1), *jobs("d", 6, at=15.1)]
+
+    def slow(experiment: Experiment) -> Result:
+        return run_quanta(replace(experiment, costs=Costs(start_s=starts_s)))
+
+    found = run(drafts, {"V100": 2}, quanta=25, depth=slow)
+    trained_s = sum(job.steps_done for job in found.jobs) / RATE
+    assert trained_s >= 0.99 * 8 * (last_s - starts_s)
 
 
 def test_a_user_with_one_tiny_job_gets_all_it_asks_for():
