@@ -24,17 +24,17 @@ def _as_before() -> Iterator[None]:
 def test_a_signal_is_heard_by_a_loop_for_which_many_threads_have_an_answer(number: signal.Signals) -> None:
     """As on a server with thousands of jobs: each answer leaves a byte in the pipe that wakes the loop, and it is full soon."""
 
-    async def busy() -> None:
+    async def busy() -> bool:
         told = asyncio.Event()
         signals.heed(told)
         loop = asyncio.get_running_loop()
         for _ in range(MORE_THAN_A_PIPE_HOLDS):
             loop.call_soon_threadsafe(int)
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(told.wait(), 20)
+        return await asyncio.wait_for(told.wait(), 20)
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    asyncio.run(busy())
+    assert asyncio.run(busy())
 
 
 def test_a_hang_up_that_is_ignored_stays_so() -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -134,7 +135,7 @@ def test_who_could_have_no_more_has_no_claim_on_it_later() -> None:
     assert had <= 20 * 2.0 + BANK
 
 
-def test_others_turns_are_no_others_for_a_book_that_was_kept() -> None:
+def test_turns_go_on_from_books_that_were_kept_as_they_would_have() -> None:
     jobs = [member(n, "ABC"[n % 3], n % 2, 1 + n % 2) for n in range(9)]
     dues = due(A=1.5, B=1.5, C=1.0)
     one = UserTurns(jobs, {HostName("s0"): 2, HostName("s1"): 2}, {})
@@ -148,7 +149,7 @@ def test_heavier_jobs_of_a_user_have_more_of_its_turns() -> None:
     pool = Pool(2, 1, member(1, "A", 0, tickets=3.0), member(2, "A", 0), member(3, "B", 0), member(4, "B", 1))
     turns = Counter(job for chosen in pool.go(200, A=1.0, B=1.0) for job in chosen)
     assert turns[1] > 1.8 * turns[2]
-    pool.table.weigh({JobId(1): 1, JobId(2): 3})  # type: ignore[dict-item]
+    pool.table.weigh({JobId(1): Fraction(1), JobId(2): Fraction(3)})
     turns = Counter(job for chosen in pool.go(200, A=1.0, B=1.0) for job in chosen)
     assert turns[2] > 1.8 * turns[1]
 

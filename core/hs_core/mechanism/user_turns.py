@@ -5,9 +5,9 @@ few quanta, though it is off nothing over a day. In a small cluster all are chos
 has one of its jobs run, of those that find their GPUs free the one that is the farthest behind on its own server; then who is so next, and so on, until nobody
 finds any. GPUs that a process is bound to are counted as such: chosen by number alone, half of those who are to run would be bound to GPUs of one another.
 
-What a user is behind are GPU-quanta that are due to it (`mechanism.level`), less those that it was given, up to two turns of the widest job of the pool: who could have no more as there
-was nobody of it beside whom others have their due, has no claim on what others are due later. What a job is behind goes by its tickets, as its server's own stride would have it: its part of what
-all of its server were given. And because users may be given all of their due elsewhere for as long as they live, each of their jobs has half of that part in any case.
+What a user is behind are the GPU-quanta that are due to it (`mechanism.level`), less those that it was given, up to two turns of the widest job of the pool: who has no jobs where GPUs are
+free for them gets less than its due, and would else take it from others all at once as soon as it has. What a job is behind goes by its tickets, as its server's own stride would have it: its part of
+what all of its server were given. Each job has half of that part in any case: its user may be given all of its due by jobs elsewhere, for as long as they live.
 
 What a server does with it is its own matter: who is chosen comes first, and whose process is not up yet, or is in another's way, has its GPUs taken by others by pass.
 """
@@ -22,13 +22,13 @@ from typing import NamedTuple
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.split import Books, Few, Key, Own
+from hs_core.mechanism.stride import DEBT
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
 
 MOST_JOBS, MOST_SERVERS = 256, 16
 BANK = 2.0  # turns of the widest job of its pool that a user may be behind its due, or ahead of it
-DEBT = 3.0  # turns of its own that a job is counted to be ahead or behind on its server
 SURE = 0.5  # of what its server's own stride would give a job it has in any case, whatever its user is due
 TIE = 9  # digits of what orders go by
 NOTHING = 1e-9  # GPUs due to who has no share
@@ -44,9 +44,8 @@ class Member(NamedTuple):
     tickets: float
     arrival_s: float
     forced: bool = False  # runs and cannot be suspended
-    bound: frozenset[int] = (
-        frozenset()
-    )  # GPUs of its server, by index, that its process has; empty: any will do
+    # GPUs of its server, by index, that its process has; empty: any will do.
+    bound: frozenset[int] = frozenset()
 
     @property
     def user(self) -> UserName:
