@@ -4,11 +4,11 @@ Nothing moves to and fro: a job stays for its cool-down; a move to another pool 
 a pool makes its loads more equal (`mechanism.evening`), and one to idle GPUs gives the job more of its own (`mechanism.spare`). In a world that stands still all come to an end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Any
 
@@ -190,15 +190,22 @@ class Mover:
         heap = self._all_offers(worth)
         heapify(heap)
         while heap and (self.moves_started or self._some_wait) and not self.spent:
-            _, user, job_class, source, target = heappop(heap)
-            job = self._candidate((user, job_class, source), target, spare)
-            if job is None:
+            offer = heappop(heap)
+            if heap and heap[0] == offer:  # made again since, as others of its kind went elsewhere
                 continue
-            gain = self._gain(worth, job, source, target)
+            _, user, job_class, source, target = offer
+            able = self._able((user, job_class, source), target)
+            if (first := next(able, None)) is None:
+                continue
+            gain = self._gain(worth, first, source, target)
             if gain is None:
                 continue
             if heap and -gain > heap[0][0] + SLACK / 1e3:  # it was worth more before others moved
                 heappush(heap, (-gain, user, job_class, source, target))
+                continue
+            # What it gets where it is takes longer to find: of those that are next alone.
+            job = self._not_worse_off(chain([first], able), source, target, spare)
+            if job is None or (job.gang != first.gang and self._gain(worth, job, source, target) is None):
                 continue
             to = self.board.find(job, target)
             if not to:
@@ -261,11 +268,17 @@ class Mover:
             return SLACK * (then - now)
         return SCOUTS if worth.scouts(job, source, target) else None
 
-    def _candidate(self, kind: Kind, target: str, spare: Spare) -> JobFacts | None:
-        """The cheapest; of those with a process one that is not worse off by it, of which only so many are looked at closely."""
+    def _able(self, kind: Kind, target: str) -> Iterator[JobFacts]:
+        """Of those that could go there the cheapest, of which only so many are looked at closely."""
         able = (job for job in self._who_could(kind) if target in self.world.usable(job) and self.may_go(job))
-        for job in islice(able, self.limits.servers_tried):
-            if not (job.started and spare.worse_off(job, kind[2], target)):
+        return islice(able, self.limits.servers_tried)
+
+    def _not_worse_off(
+        self, jobs: Iterable[JobFacts], source: str, target: str, spare: Spare
+    ) -> JobFacts | None:
+        """The first without a process, or that is not worse off by it."""
+        for job in jobs:
+            if not (job.started and spare.worse_off(job, source, target)):
                 return job
         return None
 

@@ -47,7 +47,7 @@ class World:
     demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
     roll: Roll | None = None  # of the jobs as they came; None: they are few
     settled: dict[JobId, str] = field(default_factory=dict)  # pools of those who were settled one by one
-    _classes: dict[UserName, list[str]] = field(default_factory=dict)
+    _classes: dict[UserName, set[str]] = field(default_factory=dict)
     _bands: dict[At, list[Band]] | None = None
     _asked_in: dict[str, list[int]] = field(default_factory=dict)  # by model, until anybody moves
     _own: dict[int, Band] = field(default_factory=dict)  # bands that no other decision shares, by identity
@@ -168,11 +168,9 @@ class World:
     def classes(self, user: UserName) -> list[str]:
         """Of the user's placed jobs, wherever they are."""
         if not self._classes:
-            for of, job_class, _ in sorted(self.kind_gpus):
-                mine = self._classes.setdefault(of, [])
-                if not mine or mine[-1] != job_class:
-                    mine.append(job_class)
-        return self._classes.get(user, [])
+            for of, job_class, _ in self.kind_gpus:
+                self._classes.setdefault(of, set()).add(job_class)
+        return sorted(self._classes.get(user, ()))
 
     def ask(self, user: UserName, models: tuple[str, ...], gpus: int) -> None:
         """Jobs could use so many, in any of these pools."""
