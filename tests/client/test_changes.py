@@ -24,6 +24,17 @@ def test_jobs_are_changed_together_with_one_key(hsctl, fake, verb, rpc, state):
     assert len(fake.last(rpc).key) >= 16
 
 
+def test_who_pauses_what_is_paused_or_resumes_what_is_not_is_told_so(hsctl, fake):
+    fake.add(state="running")
+    told = [hsctl(verb, "1").out for verb in ("resume", "pause", "pause", "resume")]
+    assert told == [
+        "job 1 was not paused (running)\n",
+        "job 1 paused\n",
+        "job 1 was paused already\n",
+        "job 1 resumed (queued)\n",
+    ]
+
+
 def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
     fake.add()
     fake.add(user="bob")
