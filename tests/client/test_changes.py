@@ -114,6 +114,9 @@ def test_who_names_a_job_by_its_name_is_told_its_number(hsctl, fake):
     assert ran.code == 2
     assert ran.err.endswith("; so named of yours: 7, 3\n")
     assert "so named" not in hsctl("cancel", "gpt").err
+    for number, name in ((8, "lr=1 gpt"), (9, "lr=2 gpt"), (10, "not gpt")):
+        fake.add(id=number, name=name, user="ann")
+    assert hsctl("cancel", "gpt").err.endswith("; so named of yours: 9, 8\n"), "of a sweep"
 
 
 @pytest.mark.parametrize("words", ["16-13", "1-1001", "3-"])
