@@ -160,10 +160,10 @@ def _variants(job: Job, argv: list[str], env: Mapping[str, str]) -> Iterator[_Va
             count *= len(values)
         if count > quantities.MAX_TASKS:
             raise InvalidError(f"sweep: {count} combinations: expected at most {quantities.MAX_TASKS}")
-        for places in itertools.product(*(range(len(values)) for values in job.sweep.values())):
+        for places in itertools.product(*(range(len(each)) for each in job.sweep.values())):
             where = dict(zip(job.sweep, places, strict=True))
-            values = {name: str(job.sweep[name][place]) for name, place in where.items()}
-            yield _Variant(values, _differs(job, argv, where))
+            chosen = {name: str(job.sweep[name][place]) for name, place in where.items()}
+            yield _Variant(chosen, _differs(job, argv, where))
     else:
         yield _Variant({})
 
