@@ -43,7 +43,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (kind := int(found.choice[at])) >= 0:
             seats.choose(table.jobs[at], table.models[kind])
     why = {
-        job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g} % of its work"
+        job.id: f"others have the GPUs of this round, as that costs all jobs together least; {_behind(amount)}"
         for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
     }
     verdict = seats.verdict({}, why)
@@ -56,6 +56,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         "next": past | dict(zip(ids, owed.tolist(), strict=True)),  # as it ends, if all goes so
     }
     return replace(verdict, memory=now)
+
+
+def _behind(owed: float) -> str:
+    """For people, of hundredths of a job's work."""
+    if owed < 0.05:
+        return "it is not behind its fair share"
+    return f"it is behind its fair share by {owed:.1f} % of its work"
 
 
 def _past(snapshot: Snapshot, memory: Memory) -> dict[str, float]:
