@@ -44,11 +44,11 @@ def test_a_job_goes_to_a_faster_model_only_where_that_gains_more_than_moving_its
 
 def test_who_waits_is_told_how_far_it_is_behind_in_numbers_that_say_something() -> None:
     rates = {("c", "V100"): 1.0}
-    jobs = [job(number, steps=1e9, job_class="c") for number in (1, 2)]
+    jobs = [job(number, steps=10 * ROUND_S, job_class="c") for number in (1, 2)]
     asked = snapshot([host("h", 1)], jobs, quantum_s=ROUND_S, rates=rates)
     for owed, said in (
         (1.03e-4, "it is not behind its fair share"),
-        (12.345, "it is behind its fair share by 12.3 % of its work"),
+        (20.0, "for being behind its fair share it is owed 10 min of training on its fastest GPUs"),
     ):
         memory = {"quantum": asked.quantum, "owed": {"1": owed, "2": owed}}
         (told,) = fft.decide(asked, memory).why.values()
