@@ -96,6 +96,11 @@ class Agent:
         self._wanted: frozenset[JobId] = frozenset()
         self._term = -1
         self._wake: asyncio.TimerHandle | None = None
+        self._told = (
+            -1,
+            0.0,
+            0.0,
+        )  # the term that was obeyed last, and what it says of hosts that are cut off
         self._unsaved = False
         self._cannot_save = ""  # why not, just now
         self._saves, self._looks = NowAndThen(), NowAndThen()
@@ -360,6 +365,9 @@ class Agent:
         if self.grants.newest > (wanted.term, wanted.seq):
             return  # said before what is known already
         self.grants.take(wanted)
+        told = wanted.term, wanted.fence_after_s, wanted.lease_s
+        if told != self._told:  # remembered without a job, too: for the agent after us, and for its doctor
+            self._told, self._unsaved = told, True
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self.watch.wanted(wanted.jobs)
         self.fetches.wanted(wanted.jobs)

@@ -119,7 +119,9 @@ def cli(
 
 def say(message: str) -> None:
     """For people, never for pipes."""
-    print(message, file=sys.stderr)
+    from hs_client.screen import printable
+
+    print(printable(message), file=sys.stderr)
 
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})

@@ -92,13 +92,13 @@ class Client:
         reply = self._call(self._stub.Submit, request)
         return Submitted(job_ids=tuple(reply.job_ids), notes=tuple(reply.notes))
 
-    def cancel(self, *job_ids: int) -> list[wire.JobView]:
+    def cancel(self, *job_ids: int) -> wire.JobsReply:
         return self._change(self._stub.Cancel, job_ids)
 
-    def pause(self, *job_ids: int) -> list[wire.JobView]:
+    def pause(self, *job_ids: int) -> wire.JobsReply:
         return self._change(self._stub.Pause, job_ids)
 
-    def resume(self, *job_ids: int) -> list[wire.JobView]:
+    def resume(self, *job_ids: int) -> wire.JobsReply:
         return self._change(self._stub.Unpause, job_ids)
 
     def jobs(
@@ -301,8 +301,8 @@ class Client:
         """Whom `--me` means: the one acted for, else whom the controller takes us for."""
         return self.user or self.info().you
 
-    def _change(self, method: Callable[..., wire.JobsReply], job_ids: Sequence[int]) -> list[wire.JobView]:
-        return list(self._call(method, wire.JobsRequest(key=new_key(), job_ids=job_ids)).jobs)
+    def _change(self, method: Callable[..., wire.JobsReply], job_ids: Sequence[int]) -> wire.JobsReply:
+        return self._call(method, wire.JobsRequest(key=new_key(), job_ids=job_ids))
 
 
 def new_key() -> str:

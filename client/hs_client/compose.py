@@ -20,6 +20,7 @@ from hs_proto.v1 import common_pb2 as common
 DEFAULT_ENV = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
 ON_THE_LINE = "command"  # where a command comes from that people typed
 JOB_FILES = (".yaml", ".yml")
+MAX_NAME, MAX_DIFFERS = 128, 64  # characters
 MAX_MESSAGE_BYTES = 1 << 20  # what a controller takes in one request
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
@@ -143,6 +144,7 @@ class _Variant:
     """One job of an array or sweep."""
 
     values: Mapping[str, str]
+    differs: str = ""  # from others of its sweep
     index: int | None = None
     limit: int = 0
 
@@ -150,7 +152,7 @@ class _Variant:
 def _variants(job: Job, argv: list[str], env: Mapping[str, str]) -> Iterator[_Variant]:
     if job.array is not None:
         indices, limit = quantities.array(job.array)
-        yield from (_Variant({}, index, limit) for index in indices)
+        yield from (_Variant({}, index=index, limit=limit) for index in indices)
     elif job.sweep:
         _check_placeholders(job, argv, env)
         count = 1
@@ -158,10 +160,26 @@ def _variants(job: Job, argv: list[str], env: Mapping[str, str]) -> Iterator[_Va
             count *= len(values)
         if count > quantities.MAX_TASKS:
             raise InvalidError(f"sweep: {count} combinations: expected at most {quantities.MAX_TASKS}")
-        for chosen in itertools.product(*job.sweep.values()):
-            yield _Variant(dict(zip(job.sweep, map(str, chosen), strict=True)))
+        for places in itertools.product(*(range(len(each)) for each in job.sweep.values())):
+            where = dict(zip(job.sweep, places, strict=True))
+            chosen = {name: str(job.sweep[name][place]) for name, place in where.items()}
+            yield _Variant(chosen, _differs(job, argv, where))
     else:
         yield _Variant({})
+
+
+def _differs(job: Job, argv: list[str], where: Mapping[str, int]) -> str:
+    """`lr=0.1`; of what is nowhere but in the environment, whose values others are not shown, which of the values it is: `seed=#2`."""
+    public = {name for text in argv for name in _PLACEHOLDER.findall(text)}
+    words = [
+        f"{name}={job.sweep[name][place] if name in public else f'#{place + 1}'}"
+        for name, place in where.items()
+        if len(job.sweep[name]) > 1
+    ]
+    text = _on_one_line(" ".join(words))
+    return (
+        text if len(text) <= MAX_DIFFERS else f"…{text[1 - MAX_DIFFERS :]}"
+    )  # paths are told apart by their ends
 
 
 def _check_placeholders(job: Job, argv: list[str], env: Mapping[str, str]) -> None:
@@ -179,17 +197,19 @@ def _check_placeholders(job: Job, argv: list[str], env: Mapping[str, str]) -> No
 def _one(job: Job, base: common.JobSpec, variant: _Variant, argv: list[str]) -> common.JobSpec:
     spec = common.JobSpec()
     spec.CopyFrom(base)
-    spec.name = job.name or _name(job, argv)
+    name = job.name or _name(job, argv)
+    # What tells it apart comes first: narrow terminals cut a name's end.
+    spec.name = f"{variant.differs} {name}"[:MAX_NAME].strip() if variant.differs else name
     spec.command[:] = argv
     if job.sweep:
         spec.command[:] = [_fill(word, variant.values) for word in argv]
-        for name, value in base.env.items():
-            spec.env[name] = _fill(value, variant.values)
+        for key, value in base.env.items():
+            spec.env[key] = _fill(value, variant.values)
         spec.job_class = job.job_class or _class_of(argv)
     if variant.index is not None:
         spec.array_index = variant.index
         spec.array_limit = variant.limit
-    spec.output = _output(job, spec)
+    spec.output = _output(job, spec, name)
     return spec
 
 
@@ -221,7 +241,7 @@ def _argv(job: Job) -> list[str]:
 
 
 def _name(job: Job, argv: list[str]) -> str:
-    return "job" if isinstance(job.run, str) else _on_one_line(_called(job, argv))[:128].strip() or "job"
+    return "job" if isinstance(job.run, str) else _on_one_line(_called(job, argv))[:MAX_NAME].strip() or "job"
 
 
 def _called(job: Job, argv: list[str]) -> str:
@@ -274,10 +294,10 @@ NUMBERS = ("%j", "%A")
 """In the path of a log: the job's number, and that of its array. The controller puts them in, which gives them."""
 
 
-def _output(job: Job, spec: common.JobSpec) -> str:
+def _output(job: Job, spec: common.JobSpec, name: str) -> str:
     if job.output is None:
         return ""
-    text = job.output.replace("%x", spec.name.replace("/", "_"))
+    text = job.output.replace("%x", name.replace("/", "_"))
     if spec.HasField("array_index"):
         if "%a" not in text and "%j" not in text:
             raise InvalidError(

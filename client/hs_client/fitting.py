@@ -11,6 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from hs_client.screen import printable
+
 GAP = 2  # cells between two columns
 LEAST = 8  # cells of a long text where no spare column is left
 NONE: Mapping[str, int] = MappingProxyType({})
@@ -74,7 +76,9 @@ class Fitting:
     ) -> None:
         """`right`: columns of numbers. `tell`: say below which columns are not shown."""
         self._names = names
-        self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+        self._rows = [
+            [cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row] for row in rows
+        ]
         self._right, self._spare, self._long = right, spare, long
         self._header, self._tell = header, tell
 

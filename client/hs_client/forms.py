@@ -45,7 +45,11 @@ def _number(value: float, *, is_time: bool = False) -> float | None:
 
 
 def text(value: object, *, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    made = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    if made.replace("\n", "").isprintable():
+        return made
+    # It may go to a terminal, which takes more for orders than JSON has to escape.
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in made)
 
 
 def job(view: wire.JobView) -> Row:

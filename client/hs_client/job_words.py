@@ -54,8 +54,13 @@ def _called(client: "Client", name: str) -> str:
     """Names are nobody's alone: whoever says one is told the numbers."""
     if not name[:1].isalpha():
         return ""
-    found = [view.id for view in client.jobs(user=client.whoami(), ended=True) if view.name == name]
+    found = [view.id for view in client.jobs(user=client.whoami(), ended=True) if _is_called(view.name, name)]
     return f"; so named of yours: {numbers(sorted(found, reverse=True))}" if found else ""
+
+
+def _is_called(shown: str, name: str) -> bool:
+    """Those of a sweep have before it what tells them apart."""
+    return shown == name or ("=" in shown and shown.endswith(f" {name}"))
 
 
 def _range(client: "Client", word: str, first: int, last: int, *, under_way: bool) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from hs_client import address, errors
+from hs_client import address, errors, lookup
 from hs_proto.certified import CONTROLLER_DNS
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
@@ -24,6 +24,7 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
 ]
 
@@ -41,6 +42,7 @@ class Line:
         self._timeout_s = timeout_s
         self.patient = patient
         self._answered = False
+        self._is_found = where.socket is not None
         self._closed = False
         self._metadata = (("authorization", f"Bearer {where.token}"),) if where.token else ()
         self._channel = _channel(where)
@@ -60,6 +62,7 @@ class Line:
         Where no controller answers that is given up soon. One that went away while it was asked is waited for, as by streams: it is back within seconds, and
         only then is it known whether it has done what it was asked for.
         """
+        self._find()
         give_up, cut_off = time.monotonic() + self._timeout_s, False
         for attempt in count():
             try:
@@ -89,6 +92,7 @@ class Line:
         stop: threading.Event | None = None,
     ) -> Any:
         """Until it ends, or `stop` is set and nothing comes for a moment to who waits for it."""
+        self._find()
         call = method(request, timeout=timeout_s, metadata=self._metadata)
         done = threading.Event()
         waits_since = time.monotonic()
@@ -158,6 +162,11 @@ class Line:
                 if deadline is not None and time.monotonic() > deadline:
                     raise errors.WaitTimeoutError("not in time, and the controller is away") from None
                 time.sleep(0.2)
+
+    def _find(self) -> None:
+        if not self._is_found:
+            lookup.check(self._address.target.rpartition(":")[0])
+            self._is_found = True
 
     def _nobody_home(self) -> bool:
         return self._address.socket is not None and not self._address.socket.exists()

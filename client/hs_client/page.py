@@ -84,7 +84,7 @@ def _head(seen: Seen, at: float) -> Text:
     info = seen.info
     lost = seen.totals.lost_gpu_s
     words = Text(
-        f"{clock(at)}  {info.policy}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
+        f"{clock(at)}  {printable(info.policy)}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
         no_wrap=True,
     )
     words.append(f"lost work {lost:.0f} GPU-seconds", style="bold red" if lost >= 1 else "green")
@@ -207,12 +207,12 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitt
         models = ",".join(sorted({gpu.model for gpu in node.gpus}))
         rows.append(
             (
-                printable(node.name),
-                Text(state, style=STYLES.get(state, "")),
+                node.name,
+                Text(printable(state), style=STYLES.get(state, "")),
                 models,
                 squares,
                 str(node.jobs),
-                printable(note),
+                note,
             )
         )
     return Fitting(
@@ -257,16 +257,16 @@ def _jobs(seen: Seen, colours: Mapping[str, str], most: int) -> Group:
         rows.append(
             (
                 tables.job_label(job),
-                printable(job.name),
+                job.name,
                 Text(printable(job.user), style=colours.get(job.user, "")),
-                Text(job.state, style=STYLES.get(job.state, "")),
+                Text(printable(job.state), style=STYLES.get(job.state, "")),
                 str(job.gpus),
                 ",".join(forms.homes(job)) or "-",
                 f"{job.entitled_gpus:.2f}" if job.tickets else "-",
                 f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
                 str(job.suspends),
                 str(job.migrations),
-                printable(why),
+                why,
             )
         )
     made = Fitting(

@@ -36,7 +36,7 @@ class Table:
 
 def print_table(table: Table, *, header: bool = True) -> None:
     if table.title and header:
-        click.echo(table.title)
+        click.echo(printable(table.title))
     if not table.rows:
         if table.empty:
             click.echo(table.empty, err=True)
@@ -48,7 +48,7 @@ def print_table(table: Table, *, header: bool = True) -> None:
         for line in plain_lines(table, header=header):
             click.echo(line)
     for line in table.footer:
-        click.echo(line, err=True)
+        click.echo(printable(line), err=True)
 
 
 def plain_lines(table: Table, *, header: bool = True) -> list[str]:
@@ -76,6 +76,11 @@ def cells(text: str) -> int:
 def printable(text: str) -> str:
     """A job's name or reason cannot move the cursor or paint the terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def printed(text: str) -> str:
+    """The same of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def on_terminal(table: Table, header: bool, *, tell: bool) -> Any:
@@ -107,13 +112,13 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def again(table: Table, header: bool) -> None:
             nonlocal last
-            lines = [table.title] if table.title and header else []
+            lines = [printable(table.title)] if table.title and header else []
             lines += plain_lines(table, header=header) if table.rows else []
             beside = [*([] if table.rows or not table.empty else [table.empty]), *table.footer]
             if (lines, beside) != last:
                 print("\n".join([*lines, ""]), flush=True)
                 for line in beside:  # as in a list that is printed once
-                    click.echo(line, err=True)
+                    click.echo(printable(line), err=True)
                 last = lines, beside
 
         yield again
@@ -126,8 +131,9 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
 
         def change(table: Table, header: bool) -> None:
             body = on_terminal(table, header, tell=False) if table.rows else Text(table.empty)
-            above = [Text(table.title)] if table.title and header else []
-            picture.update(Group(*above, body, *map(Text, table.footer)), refresh=True)
+            above = [Text(printable(table.title))] if table.title and header else []
+            below = [Text(printable(line)) for line in table.footer]
+            picture.update(Group(*above, body, *below), refresh=True)
 
         yield change
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from hs_client import lookup
 from hs_client.address import split
 from hs_client.errors import InvalidError, NotAllowedError, UnavailableError
 from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI
@@ -93,6 +94,7 @@ def _chain(target: str) -> list[bytes]:
 @contextlib.contextmanager
 def _connected(target: str, context: ssl.SSLContext) -> Any:
     host, port = split(target, "address")
+    lookup.check(host)
     context.set_alpn_protocols(["h2"])
     try:
         with (

@@ -18,6 +18,7 @@ from hs_client.jobfile import MAX_SPEC_BYTES
 MAX_ALIASES = 32
 MAX_DEPTH = 12
 MAX_NODES = 20_000
+MAX_DIGITS = 40
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _TEXTUAL = ("env", "sweep", "after", "array")
 
@@ -139,10 +140,16 @@ class _Reader:
             and node.tag in yaml.SafeLoader.yaml_constructors
         ):
             return str(node.value)
+        field = f"{self._place(node)}: {'.'.join(map(str, path))}"
+        # Of hexadecimal digits, and of minutes of minutes, Python reads any number, which it can show nobody.
+        if node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
+            raise InvalidError(
+                f"{field}: {len(node.value)} digits: expected a number of at most {MAX_DIGITS}"
+            )
         try:
             return self.loader.construct_object(node, deep=True)
-        except ValueError as error:  # no such day, or more digits than Python reads
-            raise InvalidError(f"{self._place(node)}: {'.'.join(map(str, path))}: {error}") from None
+        except ValueError as error:  # no such day
+            raise InvalidError(f"{field}: {error}") from None
 
     def mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         self._refuse_duplicates(node)

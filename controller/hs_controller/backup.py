@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from hs_controller.accounts import name_of
 from hs_controller.calls import audit
+from hs_controller.journal import read_all, readable
 from hs_controller.rows import Event
 from hs_controller.sqlite import (
     BACKUP,
@@ -189,7 +190,8 @@ def _prepared(source: Path, fresh: Path) -> int:
     opened = engine(fresh, "IMMEDIATE")
     try:
         check_schema(opened, source)
-        with opened.begin() as db:
+        with readable(source, instead="nothing was put back: try another backup"), opened.begin() as db:
+            read_all(db)
             meta = read_meta(db)
             # Terms grow by one a start, and epochs by one each time that a job begins: none ever came near the seconds since 1970.
             above = int(time.time())

@@ -146,7 +146,7 @@ class Front(ABC):
     """A public door: accepts, asks who it is, splices."""
 
     def __init__(self, limits: Limits, guests: Guests, silent_s: float = 0.0, *, refusals: Refusals) -> None:
-        """`silent_s`: a connection over which nothing goes for so long, or at most twice as long, is ended; 0: never."""
+        """`silent_s`: a connection to which nothing is answered for so long, or at most twice as long, is ended; 0: never."""
         self._limits = limits
         self._silent_s = silent_s
         self._guests = guests
@@ -283,8 +283,8 @@ class Front(ABC):
             del self._of_whom[whose]
 
     def _listen(self, outer: _Half, inner: _Half, before: int) -> None:
-        """Who has gone without a word, or says nothing, must not keep others out for ever."""
-        heard = outer.heard_bytes + inner.heard_bytes
+        """Who has gone without a word, says nothing, or a little now and then, or takes nothing, must not keep others out for ever: only answers count."""
+        heard = inner.heard_bytes
         if outer not in self._open or outer.transport is None:
             return
         if heard == before:

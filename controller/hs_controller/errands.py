@@ -1,11 +1,9 @@
 """Commands beside jobs: on the server where the job has its turn, and in the journal before they begin."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 from hs_controller.calls import seconds
-from hs_controller.links import ErrandReader, Hub, Link
+from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
 from hs_controller.rows import Kept
@@ -16,7 +14,6 @@ from hs_core.names import HostName
 from hs_proto.v1 import controller_pb2 as pb
 
 LIMIT_S = 3600.0
-SIGN_S = 5.0
 SHOWN_CHARS = 100  # of a program's name
 
 
@@ -40,29 +37,13 @@ async def run(
         window_bytes=loop.config.limits.log_buffer_bytes,
     )
     try:
-        async with contextlib.aclosing(_said(reader)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async for data in reader:
+            chunk = pb.ExecChunk(data=data.data, is_error=data.is_error)
+            if data.HasField("end"):
+                chunk.end.CopyFrom(data.end)
+            yield chunk
     finally:
         link.cancel(reader)
-
-
-async def _said(reader: ErrandReader) -> AsyncGenerator[pb.ExecChunk]:
-    """With an empty one now and then: each is a look at whether the caller may still be told, and is there."""
-    while True:
-        coming = asyncio.ensure_future(anext(reader, None))
-        try:
-            while not (await asyncio.wait({coming}, timeout=SIGN_S))[0]:
-                yield pb.ExecChunk()
-            data = coming.result()
-        finally:
-            coming.cancel()
-        if data is None:
-            return
-        chunk = pb.ExecChunk(data=data.data, is_error=data.is_error)
-        if data.HasField("end"):
-            chunk.end.CopyFrom(data.end)
-        yield chunk
 
 
 def _link(hub: Hub, job: Job, rank: int) -> Link:

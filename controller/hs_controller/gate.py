@@ -26,6 +26,8 @@ SOURCE: ContextVar[str] = ContextVar("source")
 """The address of the caller's machine, within a call; empty: it is this one."""
 
 JOIN = "/hs.v1.Identity/Join"
+LOOK_S = 2.0  # how often it is looked who has a stream in which nothing happens
+_END = object()
 
 CODES = {kind: getattr(grpc.StatusCode, name) for kind, name in convert.GRPC_CODES.items()}
 
@@ -75,8 +77,8 @@ def _wrapped(handler: Any, entry: "_Entry", bodies: Bodies) -> _Handler:
             entry.told(context),
             contextlib.aclosing(handler.unary_stream(request, context)) as answers,
         ):
-            async for answer in answers:
-                await entry.enter(context)  # what was shown may not be good any more
+            async for answer in _as_they_come(answers, lambda: entry.enter(context)):
+                await entry.enter(context)
                 yield answer
 
     async def duplex(requests: Any, context: _Context) -> None:
@@ -90,6 +92,25 @@ def _wrapped(handler: Any, entry: "_Entry", bodies: Bodies) -> _Handler:
         return grpc.unary_stream_rpc_method_handler(stream, **serial)
     assert handler.stream_stream, f"{entry.method}: calls of this shape are not served"
     return grpc.stream_stream_rpc_method_handler(duplex, **serial)
+
+
+async def _as_they_come(
+    answers: AsyncIterator[Any], look: Callable[[], Awaitable[None]]
+) -> AsyncIterator[Any]:
+    """With a look while there are none: what was shown may not be good any more, and a job may be silent for days."""
+    while True:
+        coming = asyncio.ensure_future(anext(answers, _END))
+        try:
+            while not (await asyncio.wait({coming}, timeout=LOOK_S))[0]:
+                await look()
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})  # nothing of theirs may run on when they are closed
+        answer = coming.result()
+        if answer is _END:
+            return
+        yield answer
 
 
 class _Entry:

@@ -184,9 +184,16 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         gone = {job for job in ids if job < machine.next_job_id and machine.find(job) is None}
         old = await self._from_store(sorted(gone))
-        # The request says whom it was about, so nothing of the answer is kept for one that is sent again.
-        await self._loop.ask(make, lambda _outcomes: b"", key, old)
-        pieces, reply = Pieces(self._loop.settled), pb.JobsReply()
+
+        def render(outcomes: Sequence[Outcome]) -> bytes:
+            """The request says whom it was about, so the jobs themselves are not kept for one that is sent again."""
+            changed = set(outcomes[-1].answer)
+            return pb.JobsReply(
+                unchanged=[job for job in dict.fromkeys(ids) if job not in changed]
+            ).SerializeToString()
+
+        reply = pb.JobsReply.FromString(await self._loop.ask(make, render, key, old))
+        pieces = Pieces(self._loop.settled)
         for job in dict.fromkeys(ids):
             machine, row = await self._job(job)
             reply.jobs.append(views.job_view(machine, row, self._loop.clock.now_s(), mine=True))

@@ -302,9 +302,11 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
 
         self.call(put())
 
-    def want(self, *jobs: WantedJob, quantum_s: float = 1.0, turn: Turn | None = None) -> None:
+    def want(self, *jobs: WantedJob, quantum_s: float = 1.0, turn: Turn | None = None, **more: float) -> None:
         self.seq += 1
-        wanted = Wanted(term=self.term, seq=self.seq, quantum_s=quantum_s, turn=turn or Turn(), jobs=jobs)
+        wanted = Wanted(
+            term=self.term, seq=self.seq, quantum_s=quantum_s, turn=turn or Turn(), jobs=jobs, **more
+        )
         self.wanted = convert.from_wanted(wanted)
         self.send(wanted=self.wanted)
 

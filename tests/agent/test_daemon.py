@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from hs_agent import accounts, cgroup, host_memory, launch, procs
 from hs_agent.config import CgroupUse, memory_bytes
 from hs_agent.devices import open_devices
-from hs_agent.folder import Key
+from hs_agent.folder import Key, read_json
 from hs_agent.loop import Agent
 from hs_core.events.host import Forget
 from hs_core.names import JobId
@@ -44,6 +44,21 @@ def test_a_job_runs_its_end_is_told_and_its_log_stays(daemon, controller, job, w
     wait_for(lambda: not (daemon.place / "state/jobs/1-1").exists(), "the folder is removed")
     assert controller.log_of(1, request=2) == b"hello\n"
     assert daemon.stop() == 0
+
+
+def test_what_a_controller_says_of_cut_off_hosts_is_remembered_before_there_is_a_job(
+    daemon, controller, wait_for
+) -> None:
+    daemon.start()
+    controller.want(fence_after_s=60.0, lease_s=20.0)
+
+    def remembered() -> tuple[float, ...]:
+        machine = (read_json(daemon.place / "state/host.json") or {}).get("machine") or {}
+        return tuple(machine.get(name, 0.0) for name in ("term", "fence_after_s", "lease_s"))
+
+    wait_for(lambda: remembered() == (controller.term, 60.0, 20.0), "it is remembered")
+    controller.want(fence_after_s=0.0, lease_s=20.0)
+    wait_for(lambda: remembered() == (controller.term, 0.0, 20.0), "what is said anew is")
 
 
 def test_how_one_ended_that_is_no_longer_wanted_is_said_to_the_controller_that_ended_it(

@@ -170,9 +170,11 @@ class FakeController(HeteroShareServicer):
         self._came(method, request, context)
         for job_id in request.job_ids:
             self._job(job_id, context)
-        for job_id in request.job_ids:
+        there = (state, "running") if method == "Unpause" else (state,)
+        unchanged = [j for j in request.job_ids if self.jobs[j].state in there]
+        for job_id in set(request.job_ids) - set(unchanged):
             self.change(job_id, state=state)
-        return wire.JobsReply(jobs=[self.jobs[j] for j in request.job_ids])
+        return wire.JobsReply(jobs=[self.jobs[j] for j in request.job_ids], unchanged=unchanged)
 
     def Cancel(self, request, context):
         return self._many("Cancel", request, context, "cancelling")

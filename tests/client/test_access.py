@@ -4,9 +4,11 @@ import datetime as dt
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hs_client import tls
+from hs_client import lookup, tls
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMED = (x509.DNSName("controller.heteroshare"),)
@@ -213,6 +215,40 @@ def test_a_name_is_looked_up_as_every_other_program_does_it(listening, ca, tmp_p
     words = ("--controller", target, "--ca", tmp_path / "ca.pem", "--token-file", tmp_path / "token", "info")
     ran = by_itself(*words, before=(*alone, *bind))
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("queue",), ("exec", "1", "--", "true"), ("cert",), ("login", "gpu-head:7443", "--ca-sha256", "0" * 64)],
+)
+def test_a_name_server_that_does_not_answer_is_said_soon_and_with_the_hosts_name(
+    call, ca, monkeypatch, tmp_path, words
+):
+    asked, over = list[str](), threading.Event()
+
+    def dead(host, *_args, **_more):
+        asked.append(host)
+        over.wait(60)
+
+    monkeypatch.setattr(lookup, "LOOKUP_S", 0.1)
+    monkeypatch.setattr(lookup.socket, "getaddrinfo", dead)
+    (tmp_path / "ca.pem").write_text(ca.pem)
+    try:
+        ran = call("--controller", "gpu-head:7443", "--ca", tmp_path / "ca.pem", *words, stdin="token\n")
+    finally:
+        over.set()
+    assert (ran.code, asked) == (6, ["gpu-head"]), ran.err
+    assert "the address of gpu-head cannot be looked up: no name server has answered within 0.1 s" in ran.err
+
+
+def test_a_name_that_nobody_knows_is_said_at_once(call, monkeypatch):
+    def unknown(*_args, **_more):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(lookup.socket, "getaddrinfo", unknown)
+    ran = call("--controller", "http://localhost:1", "info")
+    assert ran.code == 6
+    assert "the address of localhost cannot be looked up: Name or service not known" in ran.err
 
 
 def test_plaintext_is_for_loopback_only_and_says_so_in_the_address(call):

@@ -24,6 +24,17 @@ def test_jobs_are_changed_together_with_one_key(hsctl, fake, verb, rpc, state):
     assert len(fake.last(rpc).key) >= 16
 
 
+def test_who_pauses_what_is_paused_or_resumes_what_is_not_is_told_so(hsctl, fake):
+    fake.add(state="running")
+    told = [hsctl(verb, "1").out for verb in ("resume", "pause", "pause", "resume")]
+    assert told == [
+        "job 1 was not paused (running)\n",
+        "job 1 paused\n",
+        "job 1 was paused already\n",
+        "job 1 resumed (queued)\n",
+    ]
+
+
 def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
     fake.add()
     fake.add(user="bob")
@@ -103,6 +114,9 @@ def test_who_names_a_job_by_its_name_is_told_its_number(hsctl, fake):
     assert ran.code == 2
     assert ran.err.endswith("; so named of yours: 7, 3\n")
     assert "so named" not in hsctl("cancel", "gpt").err
+    for number, name in ((8, "lr=1 gpt"), (9, "lr=2 gpt"), (10, "not gpt")):
+        fake.add(id=number, name=name, user="ann")
+    assert hsctl("cancel", "gpt").err.endswith("; so named of yours: 9, 8\n"), "of a sweep"
 
 
 @pytest.mark.parametrize("words", ["16-13", "1-1001", "3-"])

@@ -287,9 +287,28 @@ def test_a_sweep_is_one_job_class_and_a_job_for_each_combination(sent):
     assert specs[2].env["RUN"] == "lr3e-4"
     assert len({spec.job_class for spec in specs}) == 1
     assert specs[0].job_class
-    assert len({s.name for s in specs}) == 1
+    assert [spec.name for spec in specs] == [
+        "lr=1e-3 wd=0 echo", "lr=1e-3 wd=0.1 echo", "lr=3e-4 wd=0 echo", "lr=3e-4 wd=0.1 echo",
+    ]  # fmt: skip
     (other,) = {s.job_class for s in sent("--sweep", "lr=1,2", "--", "echo", "{lr}")}
     assert other != specs[0].job_class
+
+
+def test_the_name_of_a_sweeps_job_says_what_tells_it_apart_and_nothing_that_others_must_not_see(
+    sent, tmp_path
+):
+    specs = sent(
+        *("--sweep", "lr=1,2", "--sweep", "key=hunter2,hunter3", "--sweep", "wd=0", "-J", "mine", "-e", "KEY={key}"),
+        *("-o", f"{tmp_path}/%x-%j.log", "--", "echo", "{lr}", "{wd}"),
+    )  # fmt: skip
+    assert [spec.name for spec in specs] == [f"lr={lr} key=#{n} mine" for lr in (1, 2) for n in (1, 2)]
+    assert {spec.output for spec in specs} == {f"{tmp_path}/mine-%j.log"}
+    folders = [f"/data/{'x' * 200}/{end}" for end in ("a", "b")]
+    names = [
+        spec.name
+        for spec in sent("--sweep", f"on={','.join(folders)}", "-J", "n" * 128, "--", "echo", "{on}")
+    ]
+    assert [(len(name), name[:1], name[62:66]) for name in names] == [(128, "…", "/a n"), (128, "…", "/b n")]
 
 
 @pytest.mark.parametrize(

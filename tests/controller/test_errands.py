@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from hs_controller import errands
+from hs_controller import gate
 from hs_controller.config import Config
 from hs_controller.links import ERRANDS_OF_ONE
 from hs_proto.v1 import agent_pb2, common_pb2
@@ -190,7 +190,7 @@ def test_what_cannot_be_put_in_the_journal_is_not_run(lasting, monkeypatch):
 
 
 def test_a_command_is_ended_when_who_asked_for_it_is_gone_or_may_be_told_no_more(lasting, monkeypatch):
-    monkeypatch.setattr(errands, "SIGN_S", 0.05)
+    monkeypatch.setattr(gate, "LOOK_S", 0.05)
 
     async def story():
         config = replace(lasting, dev=True, listen=("127.0.0.1", 0))

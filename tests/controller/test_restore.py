@@ -1,9 +1,11 @@
 """A restore that is cut off anywhere: the old journal is whole, or the new one is, and said again it is done."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,6 +151,43 @@ def test_of_what_is_no_database_not_all_is_read(folder: Path) -> None:
         backup.restore(folder, Path("/dev/zero"), force=True)
     assert names_in(folder) == before
     assert not (folder / backup.RESTORING).exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE jobs SET doc = replace(doc, '\"spec\"', '\"spex\"') WHERE NOT ended",
+        "UPDATE jobs SET ended = 1, doc = substr(doc, 1, 40)",
+        "UPDATE jobs SET doc = CAST(CAST(doc AS BLOB) || x'ff' AS TEXT)",
+        "UPDATE events SET data = '{'",
+        "UPDATE meta SET value = '{}'",
+        "INSERT INTO meta VALUES ('first_epoch', '[]')",
+        "INSERT INTO credentials VALUES ('user-token', 'x', '{}')",
+    ],
+)
+def test_a_backup_that_no_controller_could_read_is_refused_and_what_is_there_stays(
+    folder: Path, tmp_path: Path, damage: str
+) -> None:
+    journal = Journal.open(tmp_path / "other")
+    secret = replace(job(1, "made"), spec=JobSpec(name="made", command=("true",), env={"KEY": "hunter2"}))
+    journal.commit(
+        Batch(jobs=(secret,), events=(Event(seq=1, fact=Fact(now_s=1.0, kind="placed", text="")),))
+    )
+    journal.close()
+    file = tmp_path / "copy.db"
+    with backup.take(tmp_path / "other") as taken:
+        file.write_bytes(b"".join(chunk.data for chunk in taken.chunks()))
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        db.execute(damage)
+        db.commit()
+    before = names_in(folder)
+    with pytest.raises(
+        StoreRefusedError, match=f"{file}: holds what cannot be read .*try another backup"
+    ) as error:
+        backup.restore(folder, file, force=True)
+    assert "hunter2" not in str(error.value)
+    assert names_in(folder) == before
+    assert list(folder.glob("journal.db.before-*")) == []
 
 
 def test_a_backup_may_come_through_a_pipe(folder: Path, copy: Path) -> None:

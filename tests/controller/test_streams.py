@@ -6,7 +6,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from hs_controller import service
+from hs_controller import gate, service
 from hs_controller.journal import Journal
 from hs_controller.links import LOGS, LOGS_OF_ONE
 from hs_core.errors import RefusedError
@@ -19,6 +19,7 @@ from tests.controller.kit import (
     Sending,
     channel_to,
     refused,
+    refused_as,
     spec,
     started,
     until,
@@ -299,5 +300,43 @@ def test_a_stream_tells_nothing_more_once_its_token_is_revoked(lasting):
                     await asyncio.wait_for(theirs.read(), 10)
                 assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
             await until(lambda: not here.controller._service._watchers)
+
+    asyncio.run(story())
+
+
+async def the_rest(call: grpc.aio.UnaryStreamCall) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+def test_streams_in_which_nothing_happens_end_once_their_token_is_revoked(lasting, monkeypatch):
+    monkeypatch.setattr(gate, "LOOK_S", 0.05)
+
+    async def story():
+        async with started(replace(lasting, dev=True, listen=("127.0.0.1", 0))) as here:
+            agent = await here.agent().join()
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="ann", name="ann"))
+            [job] = await here.client.submit(as_user="ann")
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            agent.on_log = lambda request: [data(request, b"hello\n")]
+            made = await stub.CreateToken(pb.CreateTokenRequest(key="token", user="ann"))
+            async with channel_to(here.controller.address) as channel:
+                theirs, shown = Client(channel).stub, (("authorization", f"Bearer {made.token}"),)
+                logs = theirs.Logs(pb.LogsRequest(job_id=job, follow=True, tail_lines=2), metadata=shown)
+                watch = theirs.WatchJob(pb.JobRequest(job_id=job), metadata=shown)
+                events = theirs.Events(pb.EventsRequest(job_id=job, follow=True), metadata=shown)
+                for call in (logs, watch, events):
+                    await call.read()
+                await stub.RevokeToken(pb.RevokeTokenRequest(key="revoke", id=made.view.id))
+                for call in (logs, watch, events):
+                    with pytest.raises(grpc.aio.AioRpcError) as error:
+                        await asyncio.wait_for(the_rest(call), 30)
+                    refused_as(error, grpc.StatusCode.UNAUTHENTICATED, "revoked")
+            await until(lambda: not here.controller._service._watchers)
+            await agent.until(lambda: len(agent.cancelled) == 1)
+            await agent.leave()
 
     asyncio.run(story())

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import re
 import uuid
 from http.cookies import SimpleCookie
@@ -461,7 +462,7 @@ def test_the_files_that_are_served_are_all_there_are() -> None:
 def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "WEB_SILENT_S", 0.3)
+    monkeypatch.setattr(app, "WEB_SILENT_S", 1.0)
     half = (
         b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
     )
@@ -480,7 +481,33 @@ def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
                 finally:
                     writer.close()
 
+            async def word_by_word() -> bytes:
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+                ending = asyncio.create_task(reader.read())
+                with contextlib.suppress(ConnectionError):
+                    async with asyncio.timeout(20):
+                        while not ending.done():
+                            writer.write(b"X: y\r\n")
+                            await asyncio.wait({ending}, timeout=0.05)
+                    writer.close()
+                    return await ending
+                return b""
+
+            async def asks_and_takes_nothing() -> bytes:
+                reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+                with contextlib.suppress(ConnectionError):
+                    async with asyncio.timeout(20):
+                        writer.write(b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n" * 40)
+                        while True:
+                            writer.write(b"G")  # and a word now and then
+                            await writer.drain()
+                            await asyncio.sleep(0.05)
+                assert reader is not None
+                return b""
+
             silent = [asyncio.create_task(ended(said)) for said in (b"", b"GET / HT", half)]
+            silent += [asyncio.create_task(word_by_word()), asyncio.create_task(asks_and_takes_nothing())]
             reader, writer = await asyncio.open_connection(host, int(port))
             while not all(
                 task.done() for task in silent
@@ -490,6 +517,6 @@ def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
                 await reader.readuntil(b"\r\n\r\n")
                 await reader.readexactly((PAGES / "login.js").stat().st_size)
             writer.close()
-            assert [task.result() for task in silent] == [b""] * 3
+            assert [task.result() for task in silent] == [b""] * 5
 
     asyncio.run(story())

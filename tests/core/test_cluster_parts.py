@@ -183,7 +183,7 @@ def test_a_trade_is_told_with_everything_about_it_and_shown() -> None:
         "taker_speedup": 5.0,
     }
     assert fact.text == (
-        "1 V100 of alice for 2 K80 of bob, at 2: a V100 is worth 1.25 K80 to alice, who gains 0.75 K80, and 5 to bob, who gains 3"
+        "1 V100 of alice for 2 K80 of bob, at 2 K80 each: a V100 is worth 1.25 K80 to alice, who gains 0.75 K80, and 5 to bob, who gains 3"
     )
     assert [user for user in ("alice", "bob", "eve") if fact.concerns(user)] == ["alice", "bob"]
     assert at.machine.trades() == (a_trade(),)

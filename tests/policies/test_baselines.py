@@ -319,7 +319,7 @@ def test_tiresias_demotes_by_gpu_time_and_is_first_in_first_out_inside_a_queue()
     verdict = TIRESIAS.decide(snapshot([host("h")], jobs), {})
     assert gangs(verdict) == {"h": (2, 3)}
     assert verdict.why == {
-        1: "it had 4000 GPU-seconds, so those with less than 3250 run first, then those of its own queue that came earlier"
+        1: "it had 4000 GPU-seconds, so jobs with less than 3250 run first, then others with more that came earlier"
     }
 
 
@@ -327,6 +327,9 @@ def test_yarn_cs_serves_the_queue_that_uses_least_and_backfills() -> None:
     jobs = [job(1, "A", 2), job(2, "A", 2), job(3, "B", 4), job(4, "B", 1), job(5, "B", 1)]
     verdict = YARN_CS.decide(snapshot([host("h")], jobs), {})
     assert gangs(verdict) == {"h": (1, 4, 5)}, "B's first does not fit beside A's, its others pass it"
+    assert verdict.why[JobId(3)] == (
+        "it waits until 4 GPUs on one server are free, and those come first whose jobs use least for their tickets: B's use 2 GPUs"
+    )
 
 
 def test_yarn_cs_goes_by_tickets() -> None:

@@ -262,6 +262,10 @@ def test_a_class_nobody_has_measured_on_an_idle_newer_model_sends_one_job_there_
     jobs = at("k", *sweep(1, 2, "A", started=True, running=True))
     known = rates(A={"K80": 1.0})
     assert list(moves(decide(hosts, jobs, rates=known)).values()) == [MoveReason.POOL]
+    for faster, told in ((2.5, "gets 2.50 times as much done"), (70.0, "gets many times as much done")):
+        planned = decide(hosts, jobs, rates=rates(A={"K80": 1.0, "V100": faster})).plan.moves
+        assert planned
+        assert all(told in text for _, text in planned.values()), planned
     here = [
         *at("v", *sweep(1, 1, "A", started=True, running=True)),
         *at("k", *sweep(2, 1, "A", started=True, running=True)),

@@ -3,7 +3,7 @@
 import pytest
 
 from hs_core.names import HostName, JobId
-from hs_core.policies import find
+from hs_core.policies import fft, find
 from hs_core.policies.fft import NETWORK_BYTES_PER_S
 from tests.policies.worlds import homes_of, host, job, snapshot
 
@@ -40,3 +40,16 @@ def test_a_job_goes_to_a_faster_model_only_where_that_gains_more_than_moving_its
     rounds: float, goes: str
 ) -> None:
     assert after_a_round(round(rounds * ROUND_S * NETWORK_BYTES_PER_S)) == goes
+
+
+def test_who_waits_is_told_how_far_it_is_behind_in_numbers_that_say_something() -> None:
+    rates = {("c", "V100"): 1.0}
+    jobs = [job(number, steps=10 * ROUND_S, job_class="c") for number in (1, 2)]
+    asked = snapshot([host("h", 1)], jobs, quantum_s=ROUND_S, rates=rates)
+    for owed, said in (
+        (1.03e-4, "it is not behind its fair share"),
+        (20.0, "for being behind its fair share it is owed 10 min of training on its fastest GPUs"),
+    ):
+        memory = {"quantum": asked.quantum, "owed": {"1": owed, "2": owed}}
+        (told,) = fft.decide(asked, memory).why.values()
+        assert told.endswith(f"; {said}"), told

@@ -152,7 +152,7 @@ def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_
     asked = snapshot([host("h", 1)], [new, late], rates=RATES, now_s=10_000.0)
     first = decide("themis", asked)
     assert homes_of(first) == {1: "h"}
-    assert "times what a fair part would take" in first.why[JobId(2)]
+    assert "times as long as with a fair part" in first.why[JobId(2)]
     asked = after(asked, first, {HostName("h"): [JobId(1)]})
     older = tuple(replace(one, arrival_s=-1e6) if one.id == 2 else one for one in asked.jobs)
     assert homes_of(decide("themis", having(asked, jobs=older), first.memory)) == {1: "h"}
@@ -196,7 +196,7 @@ def test_themis_says_how_late_a_gang_is_for_which_too_few_gpus_are_free() -> Non
     stuck = sized(1, 1e5, host=HostName("h"), started=True, running=True, sliceable=False)
     asked = snapshot([host("h", 2)], [stuck, sized(2, 1e3, gang=2)], rates=RATES, now_s=100.0)
     # It waits for a lease that ends at 1200 s, then takes 1000 s; on its half of two GPUs it runs half of the time.
-    assert f"ends after {(98 + 1100 + 1000) / 2000:.2f} times" in decide("themis", asked).why[JobId(2)]
+    assert f"takes {(98 + 1100 + 1000) / 2000:.2f} times" in decide("themis", asked).why[JobId(2)]
 
 
 def test_a_job_of_a_class_that_nobody_measured_is_as_long_as_the_median_job() -> None:

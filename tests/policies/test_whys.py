@@ -111,7 +111,7 @@ def test_one_that_has_no_part_of_the_time_is_not_said_to_have_one() -> None:
     short, long = sized(1, steps=10.0, host=HostName("h"), started=True, running=True), sized(2)
     said = why("gavel-sjf", snapshot([host("h", 1)], [short, long], rates=RATES))
     assert "others have all of the time until it is divided anew" in said
-    assert ", in about 32 min at the soonest; it waits for GPUs that idle" in said
+    assert ", and in about 32 min at the soonest; it waits for GPUs that idle" in said
     alone = find("gavel-sjf").decide(snapshot([host("h", 1)], [long], rates=RATES), {})
     assert runs(alone) == {2}
 

@@ -13,7 +13,7 @@ from hs_client import forms, quantities
 from hs_client.api import Client
 from hs_client.errors import InvalidError
 from hs_client.follow import follow
-from hs_client.screen import Table, print_table, printable
+from hs_client.screen import Table, print_table, printable, printed
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL_S = 2.0
@@ -43,7 +43,7 @@ def warn(message: str) -> None:
 
 
 def out(text: str = "") -> None:
-    print(text)
+    print(printed(text))
 
 
 @contextmanager

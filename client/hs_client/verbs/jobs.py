@@ -251,31 +251,39 @@ def attach(ctx: click.Context, /, *, job: str, quiet: bool) -> int:
 
 
 def _changing(
-    name: str, done: str, text: str, change: Callable[[Client, list[int]], list[wire.JobView]]
+    name: str, text: str, change: Callable[..., wire.JobsReply], said: Callable[[wire.JobView, bool], str]
 ) -> click.Command:
+    """`said`: of a job as it is now, and whether there was anything to be done to it."""
+
     @click.command(name, help=text)
     @click.argument("jobs", metavar="JOB…", nargs=-1, required=True)
     @json_option
     @click.pass_context
     def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
         with connected(ctx) as client:
-            views = change(client, job_words.job_ids(client, jobs, under_way=True))
+            reply = change(client, *job_words.job_ids(client, jobs, under_way=True))
         if as_json:
-            out(forms.text([forms.job(view) for view in views], indent=2))
-        for view in views if not as_json else ():
-            out(f"job {view.id} {done} ({view.state})" if done != view.state else f"job {view.id} {done}")
+            out(forms.text([forms.job(view) for view in reply.jobs], indent=2))
+        for view in reply.jobs if not as_json else ():
+            out(f"job {view.id} {said(view, view.id not in reply.unchanged)}")
 
     return verb
 
 
 pause = _changing(
     "pause",
-    "paused",
     "Take jobs out of their turns until you resume them.",
-    lambda client, ids: client.pause(*ids),
+    Client.pause,
+    lambda view, changed: (
+        ("paused" if changed else "was paused already")
+        + (f" ({view.state})" if view.state != "paused" else "")
+    ),
 )
 resume = _changing(
-    "resume", "resumed", "Let paused jobs have their turns again.", lambda client, ids: client.resume(*ids)
+    "resume",
+    "Let paused jobs have their turns again.",
+    Client.resume,
+    lambda view, changed: f"{'resumed' if changed else 'was not paused'} ({view.state})",
 )
 
 
@@ -297,7 +305,7 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
                 return
         else:
             ids = job_words.job_ids(client, jobs)
-        views = client.cancel(*ids) if ids else []
+        views = client.cancel(*ids).jobs if ids else []
     if as_json:
         out(forms.text([forms.job(view) for view in views], indent=2))
     for view in views if not as_json else ():

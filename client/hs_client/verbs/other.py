@@ -25,4 +25,4 @@ def completion(shell: str) -> None:
 
     maker = get_completion_class(shell)
     assert maker is not None
-    out(maker(cli, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
+    click.echo(maker(cli, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())

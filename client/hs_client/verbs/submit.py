@@ -284,4 +284,7 @@ def _tell(done: Submitted, specs: Sequence[Any], *, dry_run: bool, parsable: boo
 
 
 def _jobs(specs: Sequence[Any]) -> str:
-    return f"job {specs[0].name!r}" if len(specs) == 1 else f"{len(specs)} jobs {specs[0].name!r}"
+    if len(specs) == 1:
+        return f"job {specs[0].name!r}"
+    first, last = specs[0].name, specs[-1].name
+    return f"{len(specs)} jobs {first!r}" + (f" to {last!r}" if last != first else "")

@@ -148,13 +148,14 @@ class Requests(Admin):
         return rows
 
     def _jobs_cancelled(self, event: JobsCancelled) -> tuple[JobId, ...]:
+        """Those that were not being ended before."""
         rows = self._rows(event.jobs)
         going = [row for row in rows if not (row.state.ended or row.state is JobState.CANCELLING)]
         for row in going:
             # An earlier one of the request may have taken this one with it (a dependency).
             self._cancel(self._book.jobs[row.id], event.by, event.now_s)
         self._done_to_others(event, "jobs-cancelled", "cancels", going)
-        return tuple(event.jobs)
+        return tuple(row.id for row in going)
 
     def _jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "paused") if not row.paused]
@@ -164,7 +165,7 @@ class Requests(Admin):
             self._put(replace(row, paused=True, state=state), event.now_s)
             self._fact(event.now_s, "paused", f"{event.by} paused it", job=row.id)
         self._done_to_others(event, "jobs-paused", "pauses", rows)
-        return tuple(event.jobs)
+        return tuple(row.id for row in rows)
 
     def _jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "resumed") if row.paused]
@@ -177,7 +178,7 @@ class Requests(Admin):
             self._put(replace(row, paused=False, state=states.after(row, *happenings)), event.now_s)
             self._fact(event.now_s, "resumed", f"{event.by} lets it go on", job=row.id)
         self._done_to_others(event, "jobs-resumed", "resumes", rows)
-        return tuple(event.jobs)
+        return tuple(row.id for row in rows)
 
     def _changeable(self, jobs: Iterable[JobId], what: str) -> list[Job]:
         rows = self._rows(jobs)

@@ -9,7 +9,7 @@ from hs_core.policy import Trade, TradeNews
 def trade_fact(news: TradeNews, now_s: float) -> Fact:
     trade = news.trade
     fast, slow = float(trade.fast_gpus), float(trade.slow_gpus)
-    amounts = f"{fast:g} {trade.fast} of {trade.giver} for {slow:g} {trade.slow} of {trade.taker}, at {trade.price:.3g}"
+    amounts = f"{fast:.3g} {trade.fast} of {trade.giver} for {slow:.3g} {trade.slow} of {trade.taker}, at {trade.price:.3g} {trade.slow} each"
     if news.undone:
         text = f"undone: {amounts}" + (f": {news.why}" if news.why else "")
     else:

@@ -471,6 +471,6 @@ def _of_its_part(part: float | None, next_in_s: float) -> str:
         when = f", in about {about(next_in_s)}," if next_in_s >= 1 else ""
         return f"it came after the last allocation of time and waits for the next{when} or for GPUs that idle"
     if part < LEAST_PART:
-        soonest = f", in about {about(next_in_s)} at the soonest" if next_in_s >= 1 else ""
-        return f"others have all of the time until it is divided anew, when a job comes or ends, say{soonest}; it waits for GPUs that idle"
+        soonest = f", and in about {about(next_in_s)} at the soonest" if next_in_s >= 1 else ""
+        return f"others have all of the time until it is divided anew, once a job has come or ended{soonest}; it waits for GPUs that idle"
     return f"it is to run {100 * part:.0f} % of the time; others are further behind their part"

@@ -11,6 +11,7 @@ from hs_core.policy import JobFacts
 
 SLACK = 1e-9
 SCOUTS = SLACK / 1e3  # what it is worth to find out: something, after all else
+MANY = 10.0  # times: more is said of shares of next to nothing
 ENOUGH = 2.0  # who goes to find out has one turn in so many quanta there
 Offer = tuple[float, UserName, str, str, str]
 """(the less, the better; user, class, from, to)."""
@@ -119,9 +120,9 @@ class Worth:
             return f"nobody knows how fast its class is on {target}; it goes there to find out"
         if not known:
             return f"{job.user} has GPUs of {target} to spare, and its jobs take turns on {source}"
-        return (
-            f"on {target} it gets {then / now:.2f} times what it gets on {source}, and {job.user} gains by it"
-        )
+        more = then / now
+        times = f"{more:.2f} times" if more < MANY else "many times"
+        return f"with {job.user}'s shares of both it gets {times} as much done on {target} as on {source}, and {job.user} gains by it"
 
     def _pair(self, job_class: str, source: str, target: str) -> tuple[float, float, bool]:
         one, other = self._speeds.get(job_class, source), self._speeds.get(job_class, target)

@@ -21,6 +21,7 @@ from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.weights import pools
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.words import about
 
 WORK = 100.0  # of every job, in all
 SHORTEST, LONGEST = 0.01, 1e4
@@ -42,9 +43,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     ):  # where gangs do not fit server by server, who is owed most is first
         if (kind := int(found.choice[at])) >= 0:
             seats.choose(table.jobs[at], table.models[kind])
+    fastest = jobs.rates.max(axis=1, initial=0.0)
+    owed_s = snapshot.quantum_s * np.divide(jobs.owed, fastest, out=np.zeros(len(fastest)), where=fastest > 0)
     why = {
-        job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g} % of its work"
-        for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
+        job.id: f"others have the GPUs of this round, as that costs all jobs together least; {_behind(seconds)}"
+        for job, seconds in zip(table.jobs, owed_s.tolist(), strict=True)
     }
     verdict = seats.verdict({}, why)
     ran = _ran(snapshot, table, verdict.plan)
@@ -56,6 +59,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         "next": past | dict(zip(ids, owed.tolist(), strict=True)),  # as it ends, if all goes so
     }
     return replace(verdict, memory=now)
+
+
+def _behind(owed_s: float) -> str:
+    """For people. Of `owed_s`: a part of a job's work says nothing where nobody knows how long that is."""
+    if owed_s < 0.5:
+        return "it is not behind its fair share"
+    return f"for being behind its fair share it is owed {about(owed_s)} of training on its fastest GPUs"
 
 
 def _past(snapshot: Snapshot, memory: Memory) -> dict[str, float]:

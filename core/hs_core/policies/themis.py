@@ -48,7 +48,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             leased[str(job.id)] = ends_s
     why = {
         job.id: f"others have the leases, which end in {ends_s - snapshot.now_s:.0f} s at the latest; then GPUs go to those that are worst off:"
-        f" if it waits till then it ends after {rho:.2f} times what a fair part would take"
+        f" if it waits till then it takes {rho:.2f} times as long as with a fair part"
         for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
     }
     return seats.verdict({"ends": leased}, why, [job for job, _ in worst_first])

@@ -20,9 +20,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     order = sorted(snapshot.jobs, key=lambda job: (queue(job), by_arrival(job)))
     seats.serve(order)
     why = {
-        job.id: f"jobs of queue {queue(job) + 1} that came earlier run first"
+        job.id: f"jobs that came earlier run first, as long as they had less than {DEMOTED_GPU_S:.0f} GPU-seconds"
         if queue(job) == 0
-        else f"it had {job.attained_gpu_s:.0f} GPU-seconds, so those with less than {DEMOTED_GPU_S:.0f} run first, then those of its own queue that came earlier"
+        else f"it had {job.attained_gpu_s:.0f} GPU-seconds, so jobs with less than {DEMOTED_GPU_S:.0f} run first, then others with more that came earlier"
         for job in order
     }
     return seats.verdict({}, why, order)

@@ -5,7 +5,7 @@ The queue that uses least per ticket is next. Nobody is preempted. A job that do
 
 from fractions import Fraction
 
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.placing import asked_gpus, by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import UserName
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -39,7 +39,8 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if not queues[user]:
             del queues[user]
     why = {
-        job.id: f"jobs of {job.user} use {counted(used[job.user], 'GPU')}; nothing that fits it is free"
+        job.id: f"it waits until {asked_gpus(job, at_home=job.started)} {'is' if job.gang == 1 else 'are'} free, and those come first whose jobs"
+        f" use least for their tickets: {job.user}'s use {counted(used[job.user], 'GPU')}"
         for job in waiting
     }
     return seats.verdict({}, why, waiting)
