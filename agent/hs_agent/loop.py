@@ -74,7 +74,14 @@ class Agent:
         self.breaks = Breaks(config.state_dir, boot_s())
         dial = PeerDialer(config, identity)
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
-        self.watch = Watch(config, devices, self.jobs, reports=self.reports, post=self.post)
+        self.watch = Watch(
+            config,
+            devices,
+            self.jobs,
+            errands=lambda: self.errands.keepers,
+            reports=self.reports,
+            post=self.post,
+        )
         self.warnings = (*groups.warnings, *devices.warnings)
         self.grants = Grants()
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
