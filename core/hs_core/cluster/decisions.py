@@ -265,7 +265,7 @@ class Decisions(Requests):
             text += ", and goes on from a checkpoint if one is in the folder that its user named"
         elif stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} {stored.where}"
-        self._fact(now_s, "placed", text, job=row.id, host=home[0])
+        self._fact(now_s, "placed", text, job=row.id, host=home[0], data={"epoch": new.epoch})
 
     def _without_its_servers(self, row: Job, now_s: float) -> Job:
         """There is a place for it, and who has its checkpoint is still cut off."""

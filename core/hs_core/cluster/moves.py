@@ -108,7 +108,7 @@ class Moves(Lives):
         if new.stored is not None and told and not portions:
             new = replace(new, stored=checkpoints.doubted(row, new.stored))
         self._put(new, now_s)
-        self._fact(now_s, "placed", text, job=row.id, host=to[0])
+        self._fact(now_s, "placed", text, job=row.id, host=to[0], data={"epoch": new.epoch})
 
     def _with_what_came(self, row: Job) -> Job:
         """Where who has its checkpoint is away, and the home that it leaves has fetched that by now: from there it can be had."""
@@ -293,7 +293,7 @@ class Moves(Lives):
             text += f", and goes on with {move.shape}"
         elif stored.hosts == to:
             text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
-        self._fact(now_s, "left", text, job=row.id, host=to[0])
+        self._fact(now_s, "left", text, job=row.id, host=to[0], data={"epoch": new.epoch})
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
