@@ -13,6 +13,8 @@ from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
 from hs_core.reports import Phase
 
+UNABLE = "it cannot write a checkpoint"
+
 
 class Moves(Lives):
     def _begin_move(
@@ -149,8 +151,9 @@ class Moves(Lives):
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
-            if not why and (why := self._not_left(row, now_s)):
-                self._grounded.stays(row.id, now_s, self.settings.quantum_s, why)
+            if (not why or why == UNABLE) and (failed := self._not_left(row, now_s)):
+                self._grounded.stays(row.id, now_s, self.settings.quantum_s, failed)
+                why = failed
             if why:
                 self._abandon(row, why, now_s)
                 continue
@@ -194,7 +197,7 @@ class Moves(Lives):
         if any(
             reports.cannot_leave(part) and not (row.portions and copies.comes_up(row, part)) for part in parts
         ):
-            return "it cannot write a checkpoint"
+            return UNABLE
         if row.portions:
             return self._obstacle_of_copies(row, now_s)
         if reports.half_up(row):
