@@ -10,7 +10,7 @@ from hs_agent.host_memory import trees
 from hs_core.names import GpuId
 
 Running = Collection[tuple[Key, int, JobCgroup]]
-"""Of each job that runs: pid of its shim, and its control group."""
+"""Of each job that runs: pid of its shim, and its control group; and of each command beside one."""
 
 
 class Owners:

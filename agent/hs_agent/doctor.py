@@ -8,20 +8,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from hs_agent import cgroup, host_clock, host_memory, memory, procs, secure
+from hs_agent import cgroup, folder, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
-from hs_agent.devices import Devices, open_devices
-from hs_agent.folder import read_json
+from hs_agent.devices import Devices, GpuProcess, open_devices
 from hs_agent.program import check_launcher
 from hs_agent.rendezvous import bound_everywhere
-from hs_agent.strangers import describe, is_ours
+from hs_agent.strangers import describe, serves_jobs
 from hs_core import fencing
 from hs_core.errors import RefusedError
 
@@ -141,10 +140,28 @@ def _look_at(devices: Devices, config: Config) -> list[Finding]:
     ]
     findings += [
         Finding(WARN, "GPU use", f"{one.gpu}: {describe(one)}: out of use until it is gone")
-        for one in devices.processes()
-        if not is_ours(one.pid, config.run_dir)
+        for one in _strangers(devices.processes(), config)
     ]
     return findings
+
+
+def _strangers(processes: Iterable[GpuProcess], config: Config) -> list[GpuProcess]:
+    """Who comes neither of the agent that runs nor of the shim of a job, which may outlive it."""
+    roots = set()
+    try:
+        os.close(memory.lock(config.state_dir))
+    except memory.InUseError as error:
+        if error.holder.isdecimal():
+            roots.add(int(error.holder))
+    except (RefusedError, OSError):
+        pass  # said of the state folder
+    for path in (config.state_dir / "jobs").glob("*-*"):
+        key = folder.parse_key(path.name)
+        state = folder.Folder(path, key).shim_state() if key is not None else None
+        if state is not None and procs.alive(state.shim):
+            roots.add(state.shim.pid)
+    ours = {pid for tree in host_memory.trees(roots).values() for pid in tree}
+    return [one for one in processes if one.pid not in ours and not serves_jobs(one.pid, config.mps_pipe_dir)]
 
 
 def _state(config: Config) -> Finding:
@@ -415,7 +432,7 @@ def _certificate(config: Config) -> Finding:
 
 def _fencing(config: Config) -> Finding:
     """By what the controller said last."""
-    saved = read_json(config.state_dir / "host.json") or {}
+    saved = folder.read_json(config.state_dir / "host.json") or {}
     said = saved.get("machine") or {}
     own_s, after_s, lease_s = config.kill_grace_s, said.get("fence_after_s", 0.0), said.get("lease_s", 0.0)
     if not lease_s:

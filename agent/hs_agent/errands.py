@@ -60,6 +60,10 @@ class Running:
         self._said = 0
 
     @property
+    def keeper(self) -> int:
+        return self._process.pid
+
+    @property
     def _streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -217,6 +221,11 @@ class Errands:
             "make_dirs": [],
             "limit_s": limit_s,
         }
+
+    @property
+    def keepers(self) -> list[tuple[Key, int]]:
+        """Beside which jobs, and the processes that nothing of theirs can leave."""
+        return [(running.key, running.keeper) for running in self._running]
 
     def look(self) -> None:
         """Whose job has no turn any more is ended: the GPUs are others' from now on."""

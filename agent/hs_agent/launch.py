@@ -329,7 +329,7 @@ def _like_shims() -> Iterator[tuple[procs.Stat, Path]]:
     script = Path(shim.__file__).name.encode()
     for found in procs.everybody():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if (procs.PROC / str(found.pid)).stat().st_uid != os.geteuid():
+            if procs.account(found.pid) != os.geteuid():
                 continue  # anybody can call themselves a shim
             words = procs.words(found.pid, "cmdline").rsplit(b"\0", 3)
             if len(words) > 2 and os.fsencode(Path(os.fsdecode(words[-3])).name) == script:

@@ -10,6 +10,7 @@ import structlog
 
 from hs_agent import cgroup, folder, logs, memory
 from hs_agent.adoption import Adoption
+from hs_agent.breaks import Breaks
 from hs_agent.config import Config
 from hs_agent.devices import Devices, Reading
 from hs_agent.errands import Errands
@@ -36,6 +37,7 @@ from hs_core.events.host import (
     HostCommand,
     HostEvent,
     JobCheckpointed,
+    JobCondemned,
     Kill,
     Launch,
     LaunchFailed,
@@ -69,9 +71,17 @@ class Agent:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
         self.memory = memory.Memory(config.state_dir)
+        self.breaks = Breaks(config.state_dir, boot_s())
         dial = PeerDialer(config, identity)
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
-        self.watch = Watch(config, devices, self.jobs, reports=self.reports, post=self.post)
+        self.watch = Watch(
+            config,
+            devices,
+            self.jobs,
+            errands=lambda: self.errands.keepers,
+            reports=self.reports,
+            post=self.post,
+        )
         self.warnings = (*groups.warnings, *devices.warnings)
         self.grants = Grants()
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
@@ -165,6 +175,8 @@ class Agent:
         self.launches.take_up(found.launching)
         self._handling = True
         try:
+            for job, epoch in self.breaks.condemned:
+                self.post(JobCondemned(now_s=boot_s(), job=job, epoch=epoch))
             await self.watch.look_at_memory()
             known = {Key(report.job, report.epoch): report for report in self.reports()}
             adoption = Adoption(self.launcher, self.jobs, self.launches, self.post)
@@ -209,6 +221,8 @@ class Agent:
 
     def post(self, event: HostEvent) -> None:
         """Events are handled one after the other, also those that performing a command brings about."""
+        if not self.breaks.hears(event):
+            return
         self._events.append(event)
         if self._handling or self.machine is None:
             return
@@ -225,7 +239,11 @@ class Agent:
 
     def _handle(self, event: HostEvent) -> None:
         assert self.machine is not None
-        outcome = self.machine.handle(event)
+        try:
+            outcome = self.machine.handle(event)
+        except Exception as error:
+            self.breaks.note(event, error)
+            raise
         for fact in outcome.facts:
             log.info(fact.kind, job=fact.job, text=fact.text, **fact.data)
         for command in outcome.commands:
@@ -307,7 +325,8 @@ class Agent:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Of this host, for people: what an administrator has to do something about before jobs can go on as they should."""
-        told = [f"job {one.job} {one.note}" for one in self.reports() if one.note.startswith(CANNOT_START)]
+        told = [text] if (text := self.breaks.text(boot_s())) else []
+        told += [f"job {one.job} {one.note}" for one in self.reports() if one.note.startswith(CANNOT_START)]
         if self._cannot_save:
             told.append(
                 f"what the agent knows cannot be written: {self._cannot_save} (state_dir {self.config.state_dir})"

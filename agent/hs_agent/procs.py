@@ -62,6 +62,15 @@ def stat(pid: int) -> Stat | None:
     )  # fmt: skip
 
 
+def account(pid: int) -> int | None:
+    """Uid of who has started it; None: it is gone. Its folder in /proc is another's where that was a set-user-id program, with whatever words its user liked."""
+    try:
+        text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Uid:")), None)
+
+
 def identity(pid: int) -> Identity | None:
     found = stat(pid)
     return Identity(pid, found.start, boot_id()) if found else None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from hs_agent import carrier
 from hs_agent.carried import Carrier, TornError, manifest_name
 from hs_agent.launch import Launcher
+from hs_agent.room import Room
 from hs_core.errors import Kind, RefusedError
 from hs_core.wanted import Lend
 from hs_proto.v1 import agent_pb2
@@ -20,7 +21,7 @@ Write = Callable[[agent_pb2.FetchChunk], Awaitable[None]]
 class Sender:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._room = asyncio.Semaphore(SENT_AT_ONCE)
+        self._room = Room(SENT_AT_ONCE)
 
     async def close(self) -> None:
         """When the server has stopped."""
@@ -38,7 +39,7 @@ class Sender:
             "manifest": manifest_name(request.nodes, request.node_rank),
             "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
         }
-        async with self._turn(write), Carrier(order, kept.who) as source:
+        async with self._turn(kept.who.uid, write), Carrier(order, kept.who) as source:
             name, size, at = "", 0, 0
             while True:
                 kind, data = await source.read()
@@ -59,16 +60,12 @@ class Sender:
                     await write(agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"]))
 
     @contextlib.asynccontextmanager
-    async def _turn(self, write: Write) -> AsyncIterator[None]:
-        """So many at once; who waits for it is given a sign now and then, for it does not wait for who is silent."""
-        while True:
-            try:
-                async with asyncio.timeout(carrier.SIGN_EVERY_S):
-                    await self._room.acquire()
-                break
-            except TimeoutError:
-                await write(agent_pb2.FetchChunk())
+    async def _turn(self, account: int, write: Write) -> AsyncIterator[None]:
+        """Who waits for it is given a sign now and then, for it does not wait for who is silent."""
+        turn = self._room.enter(account)
         try:
+            while not (await asyncio.wait({turn}, timeout=carrier.SIGN_EVERY_S))[0]:
+                await write(agent_pb2.FetchChunk())
             yield
         finally:
-            self._room.release()
+            self._room.leave(account, turn)

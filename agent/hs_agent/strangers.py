@@ -5,6 +5,7 @@ use until it is free again; the others work on. Nobody is signalled: whether a p
 """
 
 import contextlib
+import os
 import pwd
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -19,15 +20,15 @@ from hs_core.names import GpuId
 STAYS_S = 5.0  # who only asks whether there is a GPU is gone by then
 HELD_S = 30.0  # and the driver has given back by then what a process had that was killed
 HELD_PART = 0.1  # of a GPU's memory, beyond what was taken before jobs were there: less is the driver's own
-MPS = "nvidia-cuda-mps"  # its server computes for the jobs that are its clients
+MPS = "nvidia-cuda-mps"  # how names of its daemon and server begin; the latter computes for the jobs that are its clients
 FIRST_PIDS = "pid:[4026531836]"  # the kernel's number of the name space that drivers count processes in
 
 
 class Strangers:
     """Looks from time to time; `now_s` of any clock that never jumps."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, mps_pipe_dir: str) -> None:
+        self._mps_pipe_dir = mps_pipe_dir
         self._ours: dict[int, int] = {}  # pid → when it was started
         self._here_since: dict[tuple[GpuId, int, int], float] = {}
         self._used: dict[GpuId, int] = {}  # bytes, as the driver said last
@@ -73,7 +74,7 @@ class Strangers:
             start = _start(one.pid)
             if start is None:
                 continue  # it is gone, and the driver says so a moment later
-            if self._ours.get(one.pid) == start or is_ours(one.pid, self._run_dir):
+            if self._ours.get(one.pid) == start or serves_jobs(one.pid, self._mps_pipe_dir):
                 known[one.pid] = start
                 continue
             if below is None:
@@ -100,14 +101,16 @@ class Strangers:
         return f"{(used_bytes - before) / 2**30:.1f} GiB of its memory are held and no process is there: reset it, or reboot"
 
 
-def is_ours(pid: int, run_dir: Path) -> bool:
-    """It carries the path of a job's socket, as all do that come of a job and have not cleaned their environment; or it computes for those that do."""
-    environ = b""
+def serves_jobs(pid: int, mps_pipe_dir: str) -> bool:
+    """MPS' server. Anybody can call themselves so: it, or the daemon that it comes from, is an account's that may."""
+    accounts = {0, os.geteuid()}
     with contextlib.suppress(OSError):
-        if (found := procs.stat(pid)) is not None:
-            environ = procs.environment(found)
-    carried = f"\0HS_AGENT_SOCKET={run_dir}/".encode()
-    return carried in b"\0%b" % environ or _name(pid).startswith(MPS)
+        if mps_pipe_dir:
+            accounts.add(Path(mps_pipe_dir).stat().st_uid)
+    found = procs.stat(pid)
+    return found is not None and any(
+        _name(each).startswith(MPS) and procs.account(each) in accounts for each in (pid, found.ppid)
+    )
 
 
 def describe(one: GpuProcess) -> str:
@@ -138,9 +141,8 @@ def _name(pid: int) -> str:
 
 
 def _owner(pid: int) -> str:
-    try:
-        uid = (procs.PROC / str(pid)).stat().st_uid
-    except OSError:
+    uid = procs.account(pid)
+    if uid is None:
         return "?"
     try:
         return pwd.getpwuid(uid).pw_name

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from hs_agent import host_memory
+from hs_agent.cgroup import JobCgroup
 from hs_agent.config import Config, DeviceKind
 from hs_agent.device_memory import Owners, Running, most
 from hs_agent.devices import DeviceEvent, Devices, Reading
@@ -28,6 +29,7 @@ MEMORY_LOOK_S = 1.0  # between two looks at the host's memory …
 MEMORY_LOOK_PART = (
     50  # … or so many times as long as one takes: on a host of thousands of processes they cost little
 )
+NO_GROUP = JobCgroup(v2=None, v1={})  # of its own: where its job has one, it is in that
 HOLDS_MEMORY = frozenset(
     {Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
 )
@@ -54,15 +56,17 @@ class Watch:
         devices: Devices,
         jobs: Jobs,
         *,
+        errands: Callable[[], Iterable[tuple[Key, int]]],
         reports: Callable[[], Iterable[JobReport]],
         post: Callable[[HostEvent], None],
     ) -> None:
+        """`errands`: commands beside jobs, each with the process that keeps it."""
         self._config, self._devices, self._jobs = config, devices, jobs
-        self._reports, self._post = reports, post
+        self._errands, self._reports, self._post = errands, reports, post
         self.gpus: tuple[Gpu, ...] = config.described(devices.gpus())
         self.readings: tuple[Reading, ...] = devices.readings()
         self.left_bytes: int | None = None  # of the host's memory
-        self._strangers = Strangers(config.run_dir)
+        self._strangers = Strangers(config.mps_pipe_dir)
         self._owners = Owners()
         self._trespassers = Trespassers()
         self._taken: dict[GpuId, str] = {}  # GPUs that nobody can have just now, and why
@@ -95,6 +99,7 @@ class Watch:
         }
         stood, bound = self._phases(), self._bound()
         running = [(key, job.shim.pid, job.group) for key, job in self._jobs.running.items()]
+        running += [(key, keeper, NO_GROUP) for key, keeper in self._errands()]
         if self._config.devices is DeviceKind.EMULATED:
             look = self._look(running, used.keys())
         else:

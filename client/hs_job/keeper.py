@@ -44,6 +44,7 @@ class Keeper:
         self._follows: Optional[bool] = None  # None: it was not looked for yet
         self._rounds = 0  # in which nodes have agreed on what they take up
         self.unsavable = ""  # why what was handed over is what no checkpoint can hold: trying again is no use
+        self.astray = ""  # why training comes to no place where it could be saved; until it does
 
     @property
     def reshaped(self) -> bool:
@@ -118,7 +119,7 @@ class Keeper:
     def can(self, by_hand: bool) -> bool:
         """`by_hand`: the script counts its steps itself."""
         handed = self.handed
-        if handed is None or self.folder is None or self.unsavable:
+        if handed is None or self.folder is None or self.unsavable or self.astray:
             return False
         if "torch" not in sys.modules:  # which writes the file; once it is imported all is told anew
             return False

@@ -26,6 +26,7 @@ from hs_job.link import Link, Message
 from hs_job.noted import Noted
 from hs_job.orders import Orders
 from hs_job.pace import Pace
+from hs_job.places import Places
 from hs_job.stop import Stop
 from hs_job.untold import Mark, Untold
 
@@ -37,6 +38,10 @@ _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
 _NOWHERE_S, _NOWHERE_STEPS = 10.0, 20
+_ASTRAY = (
+    "it trains on batches that are not fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before "
+    "(expected: iter(loader) after hs_job.state, or that no loader is handed over and each mini-batch ends with hs_job.step())"
+)
 _LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
@@ -84,7 +89,7 @@ class Runtime:
         self._untold = Untold()
         self._pace = Pace()
         self._told_can: List[str] = []
-        self._told_nowhere = False
+        self._places = Places()
         self._blocked = blocked.Watch()
         self._link: Optional[Link] = None
 
@@ -156,6 +161,11 @@ class Runtime:
     def point(self, restorable: bool = False, *, ends: bool = False) -> None:
         """A suspend point: nothing of the batch before is under way. `ends`: the end of an epoch is what comes next, so the next one is a better place to save."""
         self.passed = self.count
+        if restorable:
+            self._places.came(self.count)
+            if self.keeper.astray:
+                self.keeper.astray = ""
+                self.tell_can()
         if self.is_due:
             self._point(restorable, ends)
 
@@ -222,19 +232,22 @@ class Runtime:
             else:
                 self.armed = stop is not None
                 if stop is not None:
-                    self._say_if_nowhere(stop)
+                    self._refuse_if_astray(stop)
 
-    def _say_if_nowhere(self, stop: Stop) -> None:
-        """It trains on, and not where it could be saved: why its move will be given up, only its script knows."""
+    def _refuse_if_astray(self, stop: Stop) -> None:
+        """It trains on, and comes to no place where it could be saved: who waits for that is told why, and waits no longer; nobody asks again before it has come to one."""
         steps, since_s = self.count - stop.at_step, time.monotonic() - stop.heard_s
-        if self._told_nowhere or steps < _NOWHERE_STEPS or since_s < _NOWHERE_S or not stop.committed:
+        if steps < _NOWHERE_STEPS or since_s < _NOWHERE_S or not stop.committed:
             return
-        self._told_nowhere = True
+        if not self._places.are_left_behind(self.count):
+            return
         say(
-            f"told to leave or to save {since_s:.0f} s and {steps} steps ago, and come to no place where that can be done: it trains on batches that are not "
-            "fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before (expected: iter(loader) after hs_job.state, "
-            "or that no loader is handed over and each mini-batch ends with hs_job.step())"
+            f"told to leave or to save {since_s:.0f} s and {steps} steps ago, and come to no place where that can be done: {_ASTRAY}; it is held, and not moved, until it is"
         )
+        self.keeper.astray = _ASTRAY
+        self._orders.stop, self.armed = None, False
+        self._send(said.failed(stop, "checkpoint", _ASTRAY))
+        self.tell_can()
 
     def _has_done_its_portion(self, restorable: bool) -> bool:
         return self.count >= self.last and (restorable or "checkpoint" not in self.can())
@@ -347,6 +360,7 @@ class Runtime:
         if not self.keeper.can(self.by_hand):
             why = (
                 self.keeper.unsavable
+                or self.keeper.astray
                 or "no state was handed over with hs_job.state that a new process could take up"
             )
         elif not restorable:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
@@ -135,20 +135,18 @@ class Output:
 
     async def _kept(self, job: Job) -> dict[int, Link]:
         """By incarnation, who is here and has what it said."""
-        links = [link for name in await self._places(job) if (link := self._hub.link(name)) is not None]
+        story = await self._story(job.id)
+        homes = _homes(job, story)
+        links = [link for name in _places(job, story) if (link := self._hub.link(name)) is not None]
         there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
         found: dict[int, Link] = {}
         for link, epochs in zip(links, there, strict=True):
             for epoch in epochs:
+                if not _may_have(homes, link.host.name, epoch):
+                    continue
                 now = epoch == job.epoch and link.host.name == job.host
                 found[epoch] = link if now else found.get(epoch, link)
         return found
-
-    async def _places(self, job: Job) -> list[HostName]:
-        """Where it has been. Each server of a gang keeps what its own part said: those first that the story names, which are the gangs' first ones."""
-        facts = [fact for fact in await self._story(job.id) if fact.host]
-        first = [fact.host for fact in facts if fact.host and fact.kind in HAS_RUN]
-        return list(dict.fromkeys([*first, *(fact.host for fact in facts if fact.host), *job.hosts]))
 
     async def _away(self, job: Job) -> list[str]:
         """Servers on which it has been, and that are not here to say what it said there."""
@@ -236,6 +234,29 @@ class Output:
                 f"{job.host}, where job {job.id} is, is away: its log is there", Kind.UNAVAILABLE
             )
         return link
+
+
+def _places(job: Job, story: Iterable[Fact]) -> list[HostName]:
+    """Where it has been. Each server of a gang keeps what its own part said: those first that the story names, which are the gangs' first ones."""
+    facts = [fact for fact in story if fact.host]
+    first = [fact.host for fact in facts if fact.host and fact.kind in HAS_RUN]
+    return list(dict.fromkeys([*first, *(fact.host for fact in facts if fact.host), *job.hosts]))
+
+
+def _homes(job: Job, story: Iterable[Fact]) -> dict[int, set[HostName]]:
+    """By incarnation, on which servers it was, as far as that is known."""
+    homes: dict[int, set[HostName]] = {}
+    for fact in story:
+        if fact.host is not None and (epoch := fact.data.get("epoch")) is not None:
+            homes.setdefault(int(epoch), set()).add(fact.host)
+    return homes | ({job.epoch: set(job.hosts)} if job.hosts else {})
+
+
+def _may_have(homes: Mapping[int, Collection[HostName]], name: HostName, epoch: int) -> bool:
+    """A server that says so is believed of what was on it; of incarnations of which nothing is known, but not of those after it had the job last."""
+    if epoch in homes:
+        return name in homes[epoch]
+    return any(name in there and epoch < later for later, there in homes.items())
 
 
 async def _epochs(link: Link, job: JobId) -> tuple[int, ...]:

@@ -178,7 +178,10 @@ WITH_AGENT = "ended with its agent"
 TRESPASSED = "computed on a GPU that is not its own"
 """Why a job ended whose processes were on a GPU that was given to others, or to nobody."""
 
-FINAL = frozenset({TIME_LIMIT, WITH_AGENT, TRESPASSED})
+BROKE_AGENT = "what it said broke the agent of its server again and again: an error of HeteroShare, which administrators can report"
+"""Why a job ended without which its server's agent serves the others."""
+
+FINAL = frozenset({TIME_LIMIT, WITH_AGENT, TRESPASSED, BROKE_AGENT})
 """Ends after which a job is not tried again."""
 
 FOLLOWED = "ended because another part of it had"

@@ -136,7 +136,7 @@ def test_what_a_job_held_while_it_was_on_its_way_is_not_told(
         running={SEVEN: SimpleNamespace(shim=SimpleNamespace(pid=one), group=NO_CGROUP)}
     )
     monkeypatch.setattr(watch, "counts_as_the_driver", lambda: True)
-    made = watch.Watch(config, devices, jobs, reports=lambda: reports, post=seen.append)  # type: ignore[arg-type]
+    made = watch.Watch(config, devices, jobs, errands=tuple, reports=lambda: reports, post=seen.append)  # type: ignore[arg-type]
     if moves:
         devices.asked = lambda: reports.__setitem__(0, replace(reports[0], phase=Phase.SWAPPED))
     asyncio.run(made.look_at_devices())

@@ -5,16 +5,18 @@ import json
 import os
 import re
 import socket
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from hs_agent import cgroup, doctor, host_clock, memory
 from hs_agent.config import DeviceKind
-from hs_agent.devices import open_devices
+from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.doctor import examine
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -31,6 +33,25 @@ def test_it_measures_how_long_suspending_takes_and_leaves_no_group_behind(settin
         pytest.skip("no control group with a freezer can be made here")
     assert re.search(r"^(ok|warn) a process is frozen in [\d.]+ ms and goes on in [\d.]+ ms", said), said
     assert not cgroup.names(cgroup.probe(config.cgroup, config.state_dir))
+
+
+def test_it_names_who_computes_on_a_gpu_and_comes_of_no_job(
+    settings, shims, place: Path, monkeypatch
+) -> None:
+    (place / "state/jobs").mkdir(parents=True)
+    shims.place = place / "state/jobs"
+    of_job = shims.start("/bin/sleep", "600").job()
+    config = settings()
+    devices: Any = open_devices(config)
+    gpu = devices.gpus()[0].id
+    with subprocess.Popen(
+        ("sleep", "600"), env={"HS_AGENT_SOCKET": f"{config.run_dir}/1-1.sock"}
+    ) as stranger:
+        on = [GpuProcess(gpu=gpu, pid=pid, memory_bytes=1) for pid in (of_job.pid, stranger.pid)]
+        monkeypatch.setattr(devices, "processes", lambda: on)
+        found = [each.text for each in doctor._look_at(devices, config) if each.what == "GPU use"]
+        stranger.kill()
+    assert [text.startswith(f"{gpu}: process {stranger.pid} (sleep") for text in found] == [True]
 
 
 def test_it_says_that_no_more_control_groups_can_be_made(settings, monkeypatch) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from hs_agent import strangers
+from hs_agent import procs, strangers
 from hs_agent.cgroup import JobCgroup
 from hs_agent.devices import GpuProcess, Reading, open_devices
 from hs_agent.folder import Key
@@ -23,7 +24,7 @@ from hs_core.names import GpuId, JobId
 from hs_core.reports import UNDYING, JobReport, Phase
 from tests.agent.conftest import NO_CGROUP, wait_for
 
-GIB = 1 << 30
+GIB, NOBODY = 1 << 30, 65534
 GPUS = tuple(Gpu(id=GpuId(f"g{n}"), index=n, model="V100", memory_bytes=16 * GIB) for n in range(2))
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -33,8 +34,8 @@ def start() -> Iterator[Start]:
     """A process that does nothing until it is ended."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def begin(*command: str, **env: str) -> subprocess.Popen[bytes]:
-        made.append(subprocess.Popen(command or ("sleep", "600"), env=os.environ | env))
+    def begin(*command: str, user: int | None = None, **env: str) -> subprocess.Popen[bytes]:
+        made.append(subprocess.Popen(command or ("sleep", "600"), env=os.environ | env, user=user, cwd="/"))
         return made[-1]
 
     yield begin
@@ -45,7 +46,8 @@ def start() -> Iterator[Start]:
 
 class Host:
     def __init__(self, place: Path) -> None:
-        self.strangers = Strangers(place / "run")
+        self.strangers = Strangers(f"{place}/mps")
+        (place / "mps").mkdir()
         self.running: list[tuple[Key, int, JobCgroup]] = []
 
     def look(
@@ -92,9 +94,8 @@ def test_who_comes_again_under_another_number_has_not_been_there_for_long(host, 
 
 
 def test_processes_of_jobs_are_no_strangers(host, start, place: Path) -> None:
-    """By the socket that they carry, by whom they come from, by their control group."""
-    by_socket = start(HS_AGENT_SOCKET=f"{place}/run/7-1.sock")
-    of_another_agent = start(HS_AGENT_SOCKET=f"{place}/run2/7-1.sock")
+    """By whom they come from, by their control group; not by what anybody can have in their environment."""
+    carries = start(HS_AGENT_SOCKET=f"{place}/run/7-1.sock")
     shim = start("sh", "-c", f"env -i sleep 600 & echo $! > {place}/child; wait")
     child = int(wait_for(lambda: (place / "child").exists() and (place / "child").read_text(), "a child"))
     in_group = start()
@@ -105,13 +106,40 @@ def test_processes_of_jobs_are_no_strangers(host, start, place: Path) -> None:
         (Key(JobId(7), 1), shim.pid, NO_CGROUP),
         (Key(JobId(8), 1), shim.pid, JobCgroup(group, {})),
     ]
-    ours = (by_socket.pid, child, in_group.pid)
+    ours = (child, in_group.pid)
     try:
         for at_s in (0.0, STAYS_S):
             assert host.look(at_s, *ours) == {}
-        host.look(2 * STAYS_S, *ours, of_another_agent.pid)
-        (why,) = host.look(3 * STAYS_S, *ours, of_another_agent.pid).values()
-        assert why.startswith(f"process {of_another_agent.pid} ")
+        host.look(2 * STAYS_S, *ours, carries.pid)
+        (why,) = host.look(3 * STAYS_S, *ours, carries.pid).values()
+        assert why.startswith(f"process {carries.pid} ")
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_command_beside_a_job_is_no_stranger(settings, start, place: Path, monkeypatch) -> None:
+    """What keeps it is no job's shim."""
+    config, seen = settings(), list[HostEvent]()
+    devices: Any = open_devices(config)
+    keeper = start("sh", "-c", f"sleep 600 & echo $! > {place}/child; wait")
+    child = int(wait_for(lambda: (place / "child").exists() and (place / "child").read_text(), "a child"))
+    on = [GpuProcess(gpu=devices.gpus()[0].id, pid=child, memory_bytes=GIB)]
+    monkeypatch.setattr(devices, "processes", lambda: on)
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("hs_agent.watch.boot_s", lambda: float(next(clock)))
+    keepers = [(Key(JobId(7), 1), keeper.pid)]
+    watch = Watch(
+        config,
+        devices,
+        SimpleNamespace(running={}),
+        errands=lambda: keepers,
+        reports=lambda: (),
+        post=seen.append,  # type: ignore[arg-type]
+    )
+    try:
+        for _ in range(3):
+            asyncio.run(watch.look_at_devices())
+        assert [event for event in seen if isinstance(event, GpusSeen)] == []
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -125,13 +153,61 @@ def test_a_stranger_whose_name_is_no_text_is_one_all_the_same(host, start, tmp_p
     assert f"process {process.pid} (caf\N{REPLACEMENT CHARACTER} of " in host.look(STAYS_S, process.pid)["g0"]
 
 
-def test_what_serves_jobs_that_compute_at_once_is_no_stranger(host, start, tmp_path: Path) -> None:
-    server = tmp_path / "nvidia-cuda-mps-server"
-    server.write_bytes(Path("/bin/sleep").resolve().read_bytes())
-    server.chmod(0o755)
+@pytest.fixture
+def server(place: Path) -> Path:
+    """A program that is called as MPS' is."""
+    path = place / "nvidia-cuda-mps-server"
+    path.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    path.chmod(0o755)
+    return path
+
+
+def test_what_serves_jobs_that_compute_at_once_is_no_stranger(host, start, server: Path) -> None:
     process = start(str(server), "600")
     for at_s in (0.0, STAYS_S, 3 * STAYS_S):
         assert host.look(at_s, process.pid) == {}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("owns_pipes", [True, False])
+def test_who_is_only_called_as_mps_is_a_stranger(host, start, server: Path, owns_pipes: bool) -> None:
+    """Its user may run the daemon where the configuration says that its pipes are that user's."""
+    os.chown(server.parent / "mps", NOBODY if owns_pipes else 0, -1)
+    process = start(str(server), "600", user=NOBODY)
+    host.look(0.0, process.pid)
+    assert bool(host.look(STAYS_S, process.pid)) is not owns_pipes
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_server_that_runs_as_its_clients_is_known_by_the_daemon_that_it_comes_from(
+    host, start, server: Path
+) -> None:
+    daemon = server.with_name("nvidia-cuda-mps-control")
+    daemon.write_bytes(Path("/bin/sh").resolve().read_bytes())
+    daemon.chmod(0o755)
+    code = f"setpriv --reuid {NOBODY} --clear-groups {server} 600 & echo $! > {server.parent}/pid; wait"
+    control = start(str(daemon), "-c", code)
+    pid = int(wait_for(lambda: (p := server.parent / "pid").exists() and p.read_text(), "a server"))
+    wait_for(lambda: procs.account(pid) == NOBODY and strangers._name(pid).startswith("nvidia"), "it is up")
+    host.look(0.0, pid)
+    try:
+        assert host.look(STAYS_S, pid) == {}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        control.wait()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_stranger_is_said_to_be_of_who_has_started_it(host, start, place: Path) -> None:
+    program = place / "sleep"
+    program.write_bytes(Path("/bin/sleep").resolve().read_bytes())
+    program.chmod(0o4755)
+    process = start(str(program), "600", user=NOBODY)
+    host.look(0.0, process.pid)
+    assert " of nobody)" in host.look(STAYS_S, process.pid)["g0"]
 
 
 def test_in_a_container_with_processes_of_its_own_nobody_is_taken_for_somebody_else(
@@ -181,6 +257,7 @@ def test_the_gpus_of_a_job_that_does_not_die_are_out_of_use_until_it_has(setting
         config,
         devices,
         SimpleNamespace(running={}),
+        errands=tuple,
         reports=lambda: reports,
         post=seen.append,  # type: ignore[arg-type]
     )

@@ -130,12 +130,26 @@ def test_who_waits_until_others_have_been_sent_theirs_does_not_give_up(
 
     async def waits() -> Any:
         two.sender = Sender(two.launchers[0])
-        others = [two.sender._room.acquire() for _ in range(SENT_AT_ONCE)]
-        await asyncio.gather(*others)
-        asyncio.get_running_loop().call_later(3.0, two.sender._room.release)
+        room, account = two.sender._room, os.getuid()
+        others = [room.enter(account) for _ in range(SENT_AT_ONCE)]
+        asyncio.get_running_loop().call_later(3.0, room.leave, account, others[0])
         return await two.fetch()
 
     event = run(waits())
+    assert isinstance(event, CheckpointFetched), event
+
+
+def test_nobody_waits_until_all_that_is_sent_for_another_account_has_been(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    two.lend()
+
+    async def beside_others() -> Any:
+        two.sender = Sender(two.launchers[0])
+        for _ in range(2 * SENT_AT_ONCE):
+            two.sender._room.enter(os.getuid() + 1)
+        return await two.fetch()
+
+    event = run(beside_others())
     assert isinstance(event, CheckpointFetched), event
 
 

@@ -52,7 +52,7 @@ def test_the_host_is_told_of_it(settings: Any, monkeypatch: pytest.MonkeyPatch, 
         running={SEVEN: SimpleNamespace(shim=SimpleNamespace(pid=40), group=NO_CGROUP)}
     )
     told = list[HostEvent]()
-    made = watch.Watch(config, devices, jobs, reports=lambda: [report], post=told.append)
+    made = watch.Watch(config, devices, jobs, errands=tuple, reports=lambda: [report], post=told.append)
     monkeypatch.setattr(made._owners, "_of", lambda *_: {40: SEVEN})
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(watch, "boot_s", lambda: float(next(clock)))

@@ -39,10 +39,17 @@ class Kept:
         pass
 
 
-def ran(seq: int, host: str) -> Event:
-    return Event(
-        seq=seq, fact=Fact(now_s=float(seq), kind="running", text="", job=JobId(1), host=HostName(host))
+def ran(seq: int, host: str, epoch: int | None = None) -> Event:
+    """Where nothing else is said, the incarnation that comes next."""
+    fact = Fact(
+        now_s=float(seq),
+        kind="running",
+        text="",
+        job=JobId(1),
+        host=HostName(host),
+        data={"epoch": seq - 1 if epoch is None else epoch},
     )
+    return Event(seq=seq, fact=fact)
 
 
 def output(
@@ -93,6 +100,22 @@ def test_of_a_gang_the_first_server_is_heard_of_every_incarnation() -> None:
     links = {name: Kept(name, each) for name, each in said.items()}
     assert output(links, [ran(1, "a"), ran(2, "a")], epoch=1, hosts=("a", "b")) == b"a0 a1 "
     assert output(links, [ran(1, "b"), ran(2, "b"), ran(3, "c")], epoch=2, hosts=("c", "b")) == b"b0 b1 c2 "
+
+
+def test_a_server_is_not_believed_of_what_the_job_said_after_it_had_left_it() -> None:
+    said = {"a": {0: b"a0 ", 1: b"false ", 2: b"false ", 3: b"false "}, "b": {1: b"b1 "}, "c": {2: b"c2 "}}
+    links = {name: Kept(name, each) for name, each in said.items()}
+    story = [ran(1, "a"), ran(2, "b"), ran(3, "c")]
+    assert output(links, story, epoch=2, hosts=("c",)) == b"a0 b1 c2 "
+    del links["b"]
+    assert output(links, story, epoch=2, hosts=("c",)) == b"a0 c2 ", "while who has it is away as well"
+    assert output(links, story, epoch=3, hosts=()) == b"a0 c2 ", "and while it has no server"
+
+
+def test_of_incarnations_before_its_story_begins_a_server_that_it_was_on_later_is_believed() -> None:
+    links = {"a": Kept("a", {0: b"a0 ", 2: b"a2 "}), "b": Kept("b", {1: b"b1 "})}
+    assert output(links, [ran(3, "b", 1), ran(4, "a", 2)], epoch=2, hosts=("a",)) == b"a0 b1 a2 "
+    assert output(links, [ran(4, "a", 2)], epoch=2, hosts=("a",)) == b"a0 a2 "
 
 
 def test_of_a_gang_each_server_is_heard_of_the_newest_incarnation_by_its_rank() -> None:
@@ -159,7 +182,8 @@ def test_the_end_of_the_log_of_one_that_has_not_come_up_again_is_of_the_newest_t
     state: JobState, hosts: tuple[str, ...]
 ) -> None:
     links = {"a": Kept("a", {0: b"a0 ", 1: b"a1 "}), "b": Kept("b", {})}
-    assert output(links, [ran(1, "a")], epoch=2, hosts=hosts, state=state, tail=10) == b"a1 "
+    story = [ran(1, "a"), ran(2, "a")]
+    assert output(links, story, epoch=2, hosts=hosts, state=state, tail=10) == b"a1 "
 
 
 def test_one_that_never_came_up_has_no_end_of_a_log() -> None:

@@ -210,6 +210,22 @@ def test_servers_in_step_hear_of_each_quantum_one_ahead_and_others_keep_their_ow
     assert all(at.wanted[name].edge_in_s is None for name in (N1, n2, n4))
 
 
+def test_where_quanta_end_for_nobody_any_more_no_server_waits_for_the_end_of_one() -> None:
+    """It would repeat turns of earlier ones, as if nobody said anything."""
+    at = World(find("fifo"), Settings(quantum_s=20.0, settle_s=3.0))
+    for line in (
+        *("host n1 V100:2", "host n2 V100:2", "user alice", "submit alice g nodes=2"),
+        *("submit alice a", "submit alice b gpus=2", "@4", "tick", "@8", "tick"),
+        *("report n1 1:0=running gpu_s=1", "report n2 1:0=running gpu_s=1", "@25", "tick", "@28", "tick"),
+        *("cancel alice 1", "report n1 1:0=exited why=cancelled", "report n2 1:0=exited why=cancelled"),
+    ):
+        at.do(line)
+    assert any(wanted.edge_in_s is not None for wanted in at.wanted.values()), "nobody has decided yet"
+    at.do("@32")
+    at.do("tick")
+    assert [wanted.edge_in_s for wanted in at.wanted.values()] == [None, None]
+
+
 def test_a_process_whose_gpus_are_known_is_chosen_beside_none_that_has_them() -> None:
     at = World(find("gandiva-fair"), Settings(quantum_s=20.0, settle_s=0.0))
     for line in (

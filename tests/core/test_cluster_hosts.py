@@ -358,3 +358,23 @@ def test_what_is_told_of_lost_work_adds_up_to_all_of_it_where_a_checkpoint_could
     told = [fact.data["lost_gpu_s"] for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]
     assert told == [1.0, 9.0]
     assert at.machine.job(JobId(1)).past_lost_gpu_s == 10.0
+
+
+def test_who_tells_where_a_job_is_tells_which_incarnation_it_is() -> None:
+    at = world(
+        "host n1 V100:1", "user alice", "submit alice j gpus=1", "report n1 1:0=running step=3 gpu_s=1 gpus=GPU-n1-0 can_checkpoint=yes",
+        "host n1 V100:1 boot=b2", "report n1 1:1=running step=3 gpu_s=1 gpus=GPU-n1-0 can_checkpoint=yes", "host n2 V100:1", "drain n1",
+        "report n1 1:1=checkpointed step=5 gpu_s=9 checkpoint_step=5 checkpoint_generation=0",
+        "report n2 1:2=running step=5 gpu_s=1 gpus=GPU-n2-0",
+    )  # fmt: skip
+    story = at.machine.story(JobId(1))
+    told = [(fact.kind, fact.host, fact.data["epoch"]) for fact in story if "epoch" in fact.data]
+    assert told == [
+        ("placed", "n1", 0),
+        ("running", "n1", 0),
+        ("placed", "n1", 1),
+        ("running", "n1", 1),
+        ("suspended", "n1", 1),
+        ("left", "n2", 2),
+        ("running", "n2", 2),
+    ]

@@ -85,6 +85,45 @@ def test_orders_without_an_answer_are_given_again_after_a_restart():
     assert sim.trained(JobId(1)) > 0
 
 
+def restarted_without_the_gpu_of(sim: HostSim, job: JobId) -> None:
+    gone = sim.machine.report(job).gpus
+    sim.kill_agent()
+    sim.gpus = tuple(gpu for gpu in sim.gpus if gpu.id not in gone)
+    sim.start_agent()
+
+
+@pytest.mark.parametrize(("gpus", "due"), [(2, 0.5), (3, 1.0)])
+def test_what_ran_on_a_gpu_that_is_gone_after_a_restart_moves_to_those_that_are_left(gpus: int, due: float):
+    sim = HostSim(gpus)
+    first, second = (sim.job(n, ways=Ways(can_checkpoint=True)) for n in (1, 2))
+    sim.send()
+    sim.quanta(1.5)
+    restarted_without_the_gpu_of(sim, second)
+    sim.quanta(3.5)
+    before_s = sim.trained(first), sim.trained(second)
+    sim.quanta(20)
+    assert set(sim.machine.report(second).gpus) <= {gpu.id for gpu in sim.gpus}
+    had_s = sim.trained(first) - before_s[0], sim.trained(second) - before_s[1]
+    assert had_s == pytest.approx((20 * 60 * due, 20 * 60 * due), abs=90)
+
+
+def test_what_ran_on_a_gpu_that_is_gone_after_a_restart_and_writes_no_checkpoints_waits_for_it():
+    sim = HostSim(3)
+    sim.job(1)
+    bound = sim.job(2, ways=Ways(can_checkpoint=False))
+    sim.send()
+    sim.quanta(1.5)
+    there = sim.gpus
+    restarted_without_the_gpu_of(sim, bound)
+    sim.quanta(3)
+    assert sim.machine.report(bound).phase is Phase.HELD
+    sim.kill_agent()
+    sim.gpus = there
+    sim.start_agent()
+    sim.quanta(2)
+    assert sim.machine.report(bound).phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize(("lost", "killed_s"), [("went-on", 0.5), ("held", 60.5)])
 def test_the_time_without_an_agent_is_not_taken_for_that_of_a_switch(lost: str, killed_s: float) -> None:
     """It would make the host's quantum ten times as long."""

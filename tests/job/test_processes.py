@@ -505,12 +505,35 @@ def test_a_job_that_is_to_leave_and_trains_on_batches_of_no_loader_that_it_hande
     job = start(agent, script(agent, body))
     agent.wait(JobWentOn)
     agent.suspend(Tier.CHECKPOINT)
-    agent.wait(SuspendFailed, where=lambda event: "left before" in event.why)
+    why = agent.wait(CheckpointFailed).why
+    assert why.startswith("it trains on batches that are not fetched from the loader handed over")
+    assert not agent.wait(JobCapable, where=lambda event: not event.can_checkpoint).can_checkpoint
+    agent.resume()
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    assert agent.wait(CheckpointFailed, since).why == why, "at once"
+    agent.resume()
     _, errors = job.communicate()
     assert job.returncode == 0
     assert re.fullmatch(
         r"heteroshare: told to leave or to save \d+ s and 20 steps ago, and come to no place .*\n", errors
     )
+
+
+def test_one_that_was_trained_on_other_batches_is_saved_once_it_comes_to_its_loader(agent: StubAgent) -> None:
+    slow_down(agent, 0.01)
+    body = LOADED.format(batches="batches = itertools.chain(x.split(1) * 2, *[loader] * 60)")
+    job = start(agent, script(agent, body))
+    agent.wait(JobWentOn)
+    agent.suspend(Tier.CHECKPOINT)
+    agent.wait(CheckpointFailed)
+    agent.resume()
+    agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    agent.wait(JobHeld, since)
+    job.communicate()
+    assert job.returncode == 75
 
 
 TRAINED_BY = """

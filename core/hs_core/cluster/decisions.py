@@ -42,7 +42,12 @@ class Decisions(Requests):
         self._said.turns, self._said.woken = self._said.planned_turns, self._said.waking
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
         self._restless |= self._said.in_step
+        # Also those that have no such part any more, until their own cadence costs nobody a turn that they were told of.
+        self._restless.update(self._told_of_edges())
         return True
+
+    def _told_of_edges(self) -> Iterator[HostName]:
+        return (name for name, last in self._sent.items() if last.edge_in_s is not None)
 
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
         if self._backup.awaits:
@@ -199,6 +204,8 @@ class Decisions(Requests):
         self._settle_accumulation(decided, now_s)
         self._take_up(verdict, decided, now_s)
         self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
+        if self._edges.at_s is None:
+            self._restless.update(self._told_of_edges())  # there are none any more
 
     def _fails(self, failure: Failure, now_s: float) -> None:
         known, self._said.failure = self._said.failure, failure
@@ -265,7 +272,7 @@ class Decisions(Requests):
             text += ", and goes on from a checkpoint if one is in the folder that its user named"
         elif stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} {stored.where}"
-        self._fact(now_s, "placed", text, job=row.id, host=home[0])
+        self._fact(now_s, "placed", text, job=row.id, host=home[0], data={"epoch": new.epoch})
 
     def _without_its_servers(self, row: Job, now_s: float) -> Job:
         """There is a place for it, and who has its checkpoint is still cut off."""

@@ -35,7 +35,8 @@ def why_it_stays(job: Job, misfit: str, unsaved: str = "") -> str:
     if job.spec.migrate is Migrate.NEVER:
         return "; it may not go to another server (migrate: never)"
     if not can_leave(job.report):
-        return f"; it cannot go to another server {'before its first step' if _fresh(job) else 'as it writes no checkpoints'}"
+        why = f": {unsaved}" if unsaved else " as it writes no checkpoints"
+        return f"; it cannot go to another server{' before its first step' if _fresh(job) else why}"
     if misfit:
         return f"; no other server can take it: it {misfit}"
     return f"; it was to leave, but {unsaved}" if unsaved else ""
@@ -72,8 +73,10 @@ def on_drained(job: Job, hosts: Collection[Host], unsaved: str) -> str:
         return ""
     for host in hosts:
         if host.drain is not None:
-            leaves = f": it was to leave, but {unsaved}" if unsaved else ": it leaves as soon as it can"
-            return f"; {host.name} is drained{why_it_stays(job, '') or leaves}"
+            if can_leave(job.report) and unsaved:
+                return f"; {host.name} is drained: it was to leave, but {unsaved}"
+            stays = why_it_stays(job, "", unsaved) or ": it leaves as soon as it can"
+            return f"; {host.name} is drained{stays}"
         on = host.drained_gpus.intersection(_bound(job, host))
         if on:
             return f"; {gpus_text(host, on)} of {host.name} {_is(on)} drained: it is there {_until(job)}"

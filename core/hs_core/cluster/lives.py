@@ -285,7 +285,8 @@ class Lives(Ends):
         kind, text = _STATE_FACTS[new.state]
         if new.state is JobState.SUSPENDED and new.first_run_s is None:
             kind, text = "ready", "it is up and waits for its first turn"
-        self._fact(now_s, kind, f"{text} on {', '.join(new.hosts)} at step {new.step}", job=new.id)
+        text += f" on {', '.join(new.hosts)} at step {new.step}"
+        self._fact(now_s, kind, text, job=new.id, data={"epoch": new.epoch})
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone. `forgot`: the host knows nothing of it."""

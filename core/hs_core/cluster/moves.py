@@ -13,6 +13,8 @@ from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
 from hs_core.reports import Phase
 
+UNABLE = "it cannot write a checkpoint"
+
 
 class Moves(Lives):
     def _begin_move(
@@ -108,7 +110,7 @@ class Moves(Lives):
         if new.stored is not None and told and not portions:
             new = replace(new, stored=checkpoints.doubted(row, new.stored))
         self._put(new, now_s)
-        self._fact(now_s, "placed", text, job=row.id, host=to[0])
+        self._fact(now_s, "placed", text, job=row.id, host=to[0], data={"epoch": new.epoch})
 
     def _with_what_came(self, row: Job) -> Job:
         """Where who has its checkpoint is away, and the home that it leaves has fetched that by now: from there it can be had."""
@@ -149,8 +151,9 @@ class Moves(Lives):
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
-            if not why and (why := self._not_left(row, now_s)):
-                self._grounded.stays(row.id, now_s, self.settings.quantum_s, why)
+            if (not why or why == UNABLE) and (failed := self._not_left(row, now_s)):
+                self._grounded.stays(row.id, now_s, self.settings.quantum_s, failed)
+                why = failed
             if why:
                 self._abandon(row, why, now_s)
                 continue
@@ -194,7 +197,7 @@ class Moves(Lives):
         if any(
             reports.cannot_leave(part) and not (row.portions and copies.comes_up(row, part)) for part in parts
         ):
-            return "it cannot write a checkpoint"
+            return UNABLE
         if row.portions:
             return self._obstacle_of_copies(row, now_s)
         if reports.half_up(row):
@@ -293,7 +296,7 @@ class Moves(Lives):
             text += f", and goes on with {move.shape}"
         elif stored.hosts == to:
             text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
-        self._fact(now_s, "left", text, job=row.id, host=to[0])
+        self._fact(now_s, "left", text, job=row.id, host=to[0], data={"epoch": new.epoch})
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()

@@ -131,8 +131,23 @@ class Scenes(Views):
 
     def _is_in_step(self, name: HostName) -> bool:
         """Its quanta begin when the cluster's do, and turns come one ahead."""
-        shared = self._book.spanned.get(name, 0) > 0 or name in self._said.in_step
-        return shared and self._edges.at_s is not None
+        if self._edges.at_s is None:
+            return False
+        return self._book.spanned.get(name, 0) > 0 or name in self._said.in_step or self._is_owed_a_turn(name)
+
+    def _is_owed_a_turn(self, name: HostName) -> bool:
+        """It has heard whose turn the next quantum is, and that is another one than is now: told at once what is decided next, it would not have it.
+
+        Where the server's own stride has a say, who misses a turn comes first by that.
+        """
+        last = self._sent.get(name)
+        if last is None or last.edge_in_s is None:
+            return False
+        here = self._book.at_host.get(name, ())
+        now, then = (
+            turns.get(name, LOCAL).among(here) for turns in (self._said.turns, self._said.planned_turns)
+        )
+        return bool(then.gangs) and not then.local and now != then
 
     def _turn_of(self, row: Job, now_s: float) -> tuple[bool, float]:
         """Whether the controller has it run in the quantum that is now, and in how many seconds one begins that it is chosen for; -1: it is not."""

@@ -215,6 +215,11 @@ class JobTrespassed(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobCondemned(_JobAt):
+    """What it says breaks this host's mind (`hs_core.host.blame`): it is to end, and is heard no more but for its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemorySeen(At):
     """What could still be taken without anybody being pushed out, and what the processes of each job hold."""
 
@@ -252,6 +257,7 @@ HostEvent = (
     | FetchFailed
     | RendezvousReserved
     | JobTrespassed
+    | JobCondemned
     | ControllerHeard
     | CastOut
     | GpusSeen

@@ -1,8 +1,10 @@
 """What must hold on a host after every event."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from hs_core.events.host import HostCommand, Launch, Suspend
+from hs_core.host.blame import Incarnation
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
@@ -14,12 +16,21 @@ WITHOUT_PROCESS = frozenset({Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED})
 OFF_THE_GPU = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED})
 
 
-def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection[HostCommand]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Broken:
+    what: str
+    jobs: tuple[Incarnation, ...] = ()  # of whom it does not hold
+
+
+def broken_laws(
+    board: Board, touched: Collection[HostedJob], orders: Collection[HostCommand]
+) -> list[Broken]:
     """`touched`: jobs that may stand otherwise than when all was well; `orders`: given just now."""
     broken = []
     for job in touched:
         if not _stands_well(board, job):
-            broken += [f"job {job.id} ({job.phase}) {law}" for law in _of_job(board, job)]
+            who = ((job.id, job.wanted.epoch),)
+            broken += [Broken(f"job {job.id} ({job.phase}) {law}", who) for law in _of_job(board, job)]
     if len(touched) > 1:
         broken += _of_gpus(board)
     return [*broken, *_of_orders(board, orders), *_of_host_memory(board, orders)]
@@ -85,23 +96,29 @@ def _of_its_turn(board: Board, job: HostedJob) -> Iterator[str]:
         yield "is a part of several and in a turn that is not its own"
 
 
-def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
+def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[Broken]:
     for order in orders:
         if not isinstance(order, Launch):
             continue
-        wanted, job = order.wanted, board.jobs[order.wanted.job]
-        name = f"job {wanted.job}"
-        if wanted.leave:
-            yield f"{name} is started while it is to leave"
-        if wanted.spans and not wanted.rendezvous:
-            yield f"{name} is started before its nodes know where to meet"
-        if wanted.source is not None and order.generation < 0 and not wanted.source.may_be_none:
-            yield f"{name} is started without what it is to go on from"
-        if job.wanted.epoch != wanted.epoch:
-            yield f"{name} is started as incarnation {wanted.epoch}, it is {job.wanted.epoch}"
+        wanted = order.wanted
+        who = ((wanted.job, wanted.epoch),)
+        for law in _of_launch(order, board.jobs[wanted.job]):
+            yield Broken(f"job {wanted.job} is started {law}", who)
 
 
-def _of_gpus(board: Board) -> Iterator[str]:
+def _of_launch(order: Launch, job: HostedJob) -> Iterator[str]:
+    wanted = order.wanted
+    if wanted.leave:
+        yield "while it is to leave"
+    if wanted.spans and not wanted.rendezvous:
+        yield "before its nodes know where to meet"
+    if wanted.source is not None and order.generation < 0 and not wanted.source.may_be_none:
+        yield "without what it is to go on from"
+    if job.wanted.epoch != wanted.epoch:
+        yield f"as incarnation {wanted.epoch}, it is {job.wanted.epoch}"
+
+
+def _of_gpus(board: Board) -> Iterator[Broken]:
     turns: dict[GpuId, list[HostedJob]] = {}
     for job in board.jobs.values():
         if job.in_turn:
@@ -113,16 +130,19 @@ def _of_gpus(board: Board) -> Iterator[str]:
         if len(jobs) == 2 and are_mates(board.turn, jobs[0].id, jobs[1].id):
             continue
         if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
-            yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"
+            who = tuple((j.id, j.wanted.epoch) for j in jobs)
+            yield Broken(f"{gpu} is promised to jobs {[j.id for j in jobs]}", who)
 
 
-def _of_host_memory(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
+def _of_host_memory(board: Board, orders: Collection[HostCommand]) -> Iterator[Broken]:
     """Where somebody is told to move there. What is there already, and how much, are words of jobs, who may say what they like whenever they like."""
     if not any(isinstance(order, Suspend) and order.tier is Tier.SWAP for order in orders):
         return
     leaving_bytes = max((parked_by(board, job) for job in coming_back(board)), default=0)
     if over_bytes(board) > leaving_bytes and not _grew(board):
-        yield f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
+        yield Broken(
+            f"{over_bytes(board)} bytes more are parked in host memory than may be, {leaving_bytes} of them by who comes back"
+        )
 
 
 def _grew(board: Board) -> bool:

@@ -67,6 +67,7 @@ from hs_core.host import (
     wants,
     writing_out,
 )
+from hs_core.host.blame import LawError
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
@@ -332,7 +333,8 @@ class HostMachine:
                 comings.prepare(board, job)
                 comings.leave(board, job)
             board.enqueue()
-        raise BrokenError(f"deadlines of jobs {[job.id for job in late]} do not pass")
+        ids = [job.id for job in late]
+        raise LawError(f"deadlines of jobs {ids} do not pass", [(job.id, job.wanted.epoch) for job in late])
 
     def _slice(self) -> None:
         board = self._board
@@ -454,7 +456,8 @@ class HostMachine:
     def _check(self, touched: Collection[HostedJob], orders: Collection[HostCommand]) -> None:
         broken = broken_laws(self._board, touched, orders)
         if broken:
-            raise BrokenError("; ".join(broken))
+            jobs = {who for law in broken for who in law.jobs}
+            raise LawError("; ".join(law.what for law in broken), jobs)
 
     def _changed(self, touched: Collection[HostedJob]) -> frozenset[JobId]:
         changed = set()

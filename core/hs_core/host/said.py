@@ -10,6 +10,7 @@ from hs_core.events.host import (
     FetchFailed,
     JobCapable,
     JobCheckpointed,
+    JobCondemned,
     JobExited,
     JobFroze,
     JobHeld,
@@ -28,7 +29,7 @@ from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.names import GpuId
-from hs_core.reports import LAUNCH_FAILED, TRESPASSED, Exit, Phase, Tier
+from hs_core.reports import BROKE_AGENT, LAUNCH_FAILED, TRESPASSED, Exit, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
@@ -42,7 +43,7 @@ PHASE_OF_TIER = {
 
 JobEvent = (
     JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointWeighed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved | JobTrespassed
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved | JobTrespassed | JobCondemned
 )  # fmt: skip
 
 
@@ -85,6 +86,8 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             comings.reserved(board, job, event.address)
         case JobTrespassed():
             _trespassed(board, job, event.gpu)
+        case JobCondemned():
+            _condemned(board, job)
         case _:
             assert_never(event)
 
@@ -216,6 +219,13 @@ def _trespassed(board: Board, job: HostedJob, gpu: GpuId) -> None:
         "trespassed", f"computes on {there}, its own is {own}: does its script set CUDA_VISIBLE_DEVICES?", job
     )
     board.kill(job, TRESPASSED)
+
+
+def _condemned(board: Board, job: HostedJob) -> None:
+    if job.alive:
+        board.kill(job, BROKE_AGENT)
+    elif job.phase is not Phase.EXITED:
+        _ended(board, job, Exit(why=BROKE_AGENT))
 
 
 def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:

@@ -77,11 +77,13 @@ class Walk:
         lent = {gpu for gpus in self.lent(job).values() for gpu in gpus}
         leaving = [other for other in job.beside if other in board.jobs and parting(job, board.jobs[other])]
         lent.update(gpu for other in leaving for gpu in self._given(other))
-        runs = job.phase is Phase.RUNNING  # where a GPU went bad it may go on, but nothing comes back to it
+        runs = job.phase is Phase.RUNNING
         for gpu in job.gpus:
             if gpu in self.claimed and gpu not in lent:
                 return False
-            if not board.usable_by(job, gpu) and not (runs and gpu not in board.drained):
+            # Where a GPU went bad it may go on, but nothing comes back to it; on one that is not here any more nothing goes on.
+            goes_on = runs and gpu in board.gpus and gpu not in board.drained
+            if not (goes_on or board.usable_by(job, gpu)):
                 return False
         if not is_guest(board.turn, job.id):
             return True

@@ -29,11 +29,15 @@ def runs(scene: Scene) -> Why:
     return Why(
         reason=Reason.RUNNING,
         text=f"it runs on {at(job)}, on {counted(job.gang, 'GPU')}{_each(scene)}{_beside(job)}{_as(scene)}{early}{trial}{_held_back(scene)}{moving}",
-        next_step="it is asked again by itself, less and less often: see that its checkpoint can be written"
-        if scene.unsaved and scene.unsaved in trial
-        else "nothing to do",
+        next_step=_asked_again(job) if scene.unsaved and scene.unsaved in trial else "nothing to do",
         expected_wait_s=0.0,
     )
+
+
+def _asked_again(job: Job) -> str:
+    if reports.can_leave(job.report):
+        return "it is asked again by itself, less and less often: see that its checkpoint can be written"
+    return "it goes on undisturbed, and is asked again as soon as it can write a checkpoint: see what keeps it from that (docs/training-scripts.md)"
 
 
 def _each(scene: Scene) -> str:
