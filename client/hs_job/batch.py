@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Optional, Set
 
 if TYPE_CHECKING:
@@ -15,7 +16,11 @@ class Batch:
         self.loader: Optional[Trained] = None  # that was asked for a batch last
         self.number = 0  # of those that came of what was handed over
         self.stepped: Set[int] = set()  # optimizers, by identity, since it came
+        self.has_others = (
+            False  # batches of other loaders are trained on beside those of what was handed over
+        )
         self._came = False
+        self._others: Counter[Trained] = Counter()  # batches since the newest step
         self._held_at = False  # a place to stop since the newest step that counts
         self._round: Set[int] = set()  # optimizers of the newest step that counts
         self._round_of: Optional[Trained] = None  # whose batch that was
@@ -40,8 +45,14 @@ class Batch:
         self.number += 1
         self.stepped.clear()
 
+    def comes_of_another(self, loader: Trained) -> None:
+        """Not of what was handed over. One that is gone through between two steps, as who evaluates does, is not trained on."""
+        self._others[loader] += 1
+
     def steps(self, optimizer: int) -> None:
         self.stepped.add(optimizer)
+        self.has_others = self.has_others or 1 in self._others.values()
+        self._others.clear()
 
     def counts(self, optimizer: int) -> bool:
         """Whether its step is a mini-batch's first. Where several step for the same one, they make a round."""

@@ -20,16 +20,18 @@ def goes_through(iterator: Any) -> bool:
         running.add(id(frame))
         frame = frame.f_back
 
-    def is_fed(by: Any, deep: int) -> bool:
-        if by is iterator:
-            return True
-        if isinstance(by, GeneratorType):
-            return id(by.gi_frame) in running
-        return (
-            deep > 0
-            and isinstance(by, _BETWEEN)
-            and any(is_fed(each, deep - 1) for each in gc.get_referents(by))
-        )
-
     cycles = [each for each in gc.get_objects() if type(each) is itertools.cycle]
-    return any(is_fed(each, _DEEP) for cycle in cycles for each in gc.get_referents(cycle))
+    return any(_feeds(each, iterator, running, _DEEP) for cycle in cycles for each in gc.get_referents(cycle))
+
+
+def _feeds(by: Any, iterator: Any, running: Set[int], deep: int) -> bool:
+    # No function inside the other: one that calls itself is a cycle, and would keep the iterator, and its workers, after the script has let it go.
+    if by is iterator:
+        return True
+    if isinstance(by, GeneratorType):
+        return id(by.gi_frame) in running
+    return (
+        deep > 0
+        and isinstance(by, _BETWEEN)
+        and any(_feeds(each, iterator, running, deep - 1) for each in gc.get_referents(by))
+    )

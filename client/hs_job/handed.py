@@ -34,6 +34,11 @@ _CYCLED = (
     "(expected a loop that iterates the loader once for each epoch)"
 )
 
+_OTHER_LOADERS = (
+    "batches of another loader are trained on beside those of the one that was handed over to hs_job.state: how far that is is not saved, and a new process begins it anew "
+    "(expected: one loader, of a dataset of both)"
+)
+
 
 class State:
     """Where to begin: all zero in a fresh run, and where there is no agent."""
@@ -84,6 +89,7 @@ class Handed:
         self._loop_begun = False
         self._told_of: Any = weakref.WeakSet()  # optimizers that are not saved
         self._looked = False  # at what goes through the loader
+        self._told_of_loaders = False
         self._built: modules.Built = {}
         self._formed: modules.Shapes = {}
 
@@ -91,6 +97,11 @@ class Handed:
     def passes_by(self) -> bool:
         """The script's loop is in what was done before this process: whatever it does to the objects is undone at the first batch that is new."""
         return self._content is not None and self.data is not None
+
+    @property
+    def has_stepped(self) -> bool:
+        """Mini-batches were counted since it was handed over, or restored."""
+        return self._rt.count > self.start_step + self._before
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +135,10 @@ class Handed:
         return content
 
     def _tell_left_out(self, asked: Set[int]) -> None:
-        """Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
+        """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
+        if self._rt.batch.has_others and not self._told_of_loaders:
+            self._told_of_loaders = True
+            say(_OTHER_LOADERS)
         torch = sys.modules.get("torch")
         for each in self._rt.keeper.lasting():
             saved = id(each) in asked or any(each is thing for thing in self.objects.values())
@@ -159,6 +173,10 @@ class Handed:
             self.start_step = rt.count - self._before
             rt.mark = (rt.count, 0.0)
             if self.data is not None:
+                self.data.loaded_before = any(
+                    hasattr(each, "param_groups") and bool(getattr(each, "state", None))
+                    for each in self.objects.values()
+                )
                 self._load(again=True)
                 self.data.aim(content["data"], own_dice=content["rank"] == rt.rank)
             else:

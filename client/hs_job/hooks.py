@@ -229,6 +229,8 @@ class Hooks:
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
         mine = data if trained is data else None
+        if data is not None and trained not in (None, data) and self._torch.is_grad_enabled():
+            rt.batch.comes_of_another(trained)
         if mine is not None:
             assert handed is not None
             handed.before_fetch(iterator)

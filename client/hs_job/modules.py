@@ -69,7 +69,10 @@ def check(objects: Mapping[str, Any], then: Built, formed: Shapes) -> None:
     for name in now:
         if now[name] == then[name]:
             continue
-        counts = f"{_count(now[name])}, and {_count(then[name])} when it was handed over"
+        is_now, was = _count(now[name]), _count(then[name])
+        if is_now == was:
+            is_now, was = _first_unlike(now[name], then[name])
+        counts = f"{is_now}, and {was} when it was handed over"
         raise PackError(
             f"{name} has other parameters than before ({counts}): a new process would build it without"
         )
@@ -119,6 +122,11 @@ def _is_loaded_as_it_is(module: Any) -> bool:
     )
     hooks = (getattr(module, name, None) for name in _HOOKS)
     return all(each.__module__ in _PLAIN for each in ways) and not any(hooks)
+
+
+def _first_unlike(now: List[Any], then: List[Any]) -> Tuple[Any, Any]:
+    pairs = (*zip(sorted(now), sorted(then)), *zip(now, then))  # unlike in name, else only in order
+    return next(pair for pair in pairs if pair[0] != pair[1])
 
 
 def _count(parts: List[Any]) -> str:

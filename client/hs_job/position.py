@@ -18,6 +18,11 @@ from typing import Any, Callable, Dict, Iterator, Optional
 from hs_job import rng, wrapped
 from hs_job.aloud import say
 
+_LOADED_BEFORE = (
+    "the job goes on from its checkpoint, and epochs that were done before are passed by, as its loop is taken to begin at 0. Its optimizer had a state before hs_job.state was called: "
+    "if that is of a checkpoint of its own, and the loop begins at the epoch which that says, it passes epochs by that were not trained on (expected: at state.epoch where state.restored is true)"
+)
+
 
 class Made:
     """What an iterator is about to be made with."""
@@ -54,6 +59,7 @@ class Data(Trained):
         self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
         self._own_dice = True
+        self.loaded_before = False  # by the script itself, ahead of what is restored
         self._gradients = False  # it has been gone through with gradients enabled
         self._asked: Optional[Dict[str, Any]] = None  # dice when the newest batch was asked for …
         self._asked_before: Optional[Dict[str, Any]] = (
@@ -135,6 +141,8 @@ class Data(Trained):
             iterator = original(self.loader)
             self._begins_epoch(made)
         elif not self.starts_at_epoch and self._passed_by < goal["epoch"]:
+            if self.loaded_before and not self._passed_by:
+                say(_LOADED_BEFORE)
             self._passed_by += 1
             return _nothing()
         else:

@@ -46,6 +46,16 @@ _LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
 
+_NEVER_THERE = (
+    "the script ends, and its loop has not come to where the job had stopped: nothing was trained in this process. It may have begun at an epoch that a checkpoint of its own says "
+    "(expected: at state.epoch where state.restored is true)"
+)
+_UNCOUNTED = (
+    "hs_job.state was given no loader, and hs_job.step has not been called: the job is held, and not moved "
+    "(expected: hs_job.step() after each mini-batch, or loader=)"
+)
+
+
 class Phase(Enum):
     NEW = "new"  # no suspend point yet
     WAITING = "waiting"  # at the first one
@@ -90,6 +100,7 @@ class Runtime:
         self._pace = Pace()
         self._told_can: List[str] = []
         self._places = Places()
+        self._told_uncounted = False
         self._blocked = blocked.Watch()
         self._link: Optional[Link] = None
 
@@ -130,6 +141,9 @@ class Runtime:
         """The steps since it was last said how many there are."""
         if not self.live:  # in a forked child: whoever held the lock stayed behind
             return
+        handed = self.keeper.handed
+        if handed is not None and handed.passes_by and not hasattr(sys, "last_value"):
+            say(_NEVER_THERE)
         with self._lock:
             self._tick(stands=True)
             if self._phase is Phase.RUNNING and self.count > self._untold.told:
@@ -324,9 +338,18 @@ class Runtime:
                 if stop.tier == "swap" and self._tier != "swap":
                     self._swap_out(stop)
                 self._phase = Phase.HELD
+                self._say_if_uncounted()
                 self._say_held(stop, time.monotonic() - began)
         finally:
             self._orders.doing = None
+
+    def _say_if_uncounted(self) -> None:
+        handed = self.keeper.handed
+        if self._told_uncounted or self.by_hand or handed is None or handed.data is not None:
+            return
+        if handed.has_stepped:  # else it may be evaluating before it trains
+            self._told_uncounted = True
+            say(_UNCOUNTED)
 
     def _say_held(self, stop: Stop, seconds: float, digest: str = "") -> None:
         moved = self.swapper.parked_bytes if self.swapper is not None and self._tier == "swap" else 0

@@ -43,10 +43,11 @@ def move(
     *,
     looks_first: bool = False,
     times: int = 1,
+    said: str = "",
 ) -> str:
     """Runs up to a step, takes the job to disk, restores it in a new process under a new agent. Its whole output.
 
-    `looks_first`: it is ready where it fetches other batches before it trains. `times`: from where it is restored it is taken away again, before it has trained.
+    `looks_first`: it is ready where it fetches other batches before it trains. `times`: from where it is restored it is taken away again, before it has trained. `said`: what its log has of it when it leaves.
     """
     slow_down(agent, 0.03)
     job = agent.run(*argv)
@@ -69,7 +70,7 @@ def move(
         again = agent.wait(JobHeld, since)
         assert (again.tier, again.step) == (Tier.CHECKPOINT, held.step)
         held = again
-    rest = _left(job)
+    rest = _left(job, said)
     job, since = _taken_up(agent, argv, held)
     ready = let_go(agent, since)
     assert ready.step == (0 if looks_first else held.step)
@@ -80,9 +81,9 @@ def move(
     return output + rest + end
 
 
-def _left(job: subprocess.Popen[str] | Forked) -> str:
+def _left(job: subprocess.Popen[str] | Forked, said: str = "") -> str:
     rest, errors = job.communicate()
-    assert (job.returncode, errors) == (75, "")
+    assert (job.returncode, errors) == (75, said)
     return rest
 
 

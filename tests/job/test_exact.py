@@ -23,6 +23,7 @@ from hs_core.events.host import (
 from hs_core.gang import GangMachine, Step
 from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier
+from hs_job import handed, position, runtime
 
 TRAIN = str(Path(__file__).parent / "train.py")
 ADVERSARIES = str(Path(__file__).parent / "adversaries.py")
@@ -292,6 +293,20 @@ for epoch in range(state.epoch, 4):
         optimizer.zero_grad()
         step += 1
         print(f"0:{step} {loss!r}", flush=True)
+"""
+
+EVALUATED_WITH_GRADIENTS = """
+other = DataLoader(data, batch_size=20)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {[nn.functional.mse_loss(model(a), b).item() for a, b in other]!r}", flush=True)
 """
 
 AVERAGED_EACH_EPOCH = """
@@ -576,7 +591,7 @@ for epoch in range(5):
             LEARNS_LATER, 12, id="whose parts learn, and are in training mode, from an epoch on or until one"
         ),
         pytest.param(OF_NO_LENGTH, 7, id="whose sampler says in its own way that it knows no length"),
-        pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
+        pytest.param(EVALUATED_WITH_GRADIENTS, 7, id="that goes through another loader between its steps"),
         pytest.param(
             AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
         ),
@@ -603,6 +618,80 @@ def test_a_script_is_moved_bit_for_bit(agent: StubAgent, body: str, at_step: int
     let_go(agent)
     expected, _ = undisturbed.communicate()
     assert lines(move(agent, (script,), at_step)) == lines(expected)
+
+
+def test_batches_of_two_loaders_are_gone_on_with_in_the_one_handed_over_and_that_is_said(
+    agent: StubAgent,
+) -> None:
+    (agent.folder / "train.py").write_text(PREAMBLE + BESIDE_ANOTHER_LOADER)
+    script = str(agent.folder / "train.py")
+    undisturbed = agent.run(script)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    said = f"heteroshare: {handed._OTHER_LOADERS}\n"
+    assert lines(move(agent, (script,), at_step=7, said=said)) == lines(expected)
+
+
+WITH_CHECKPOINTS_OF_ITS_OWN = """
+import os
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+first = 0
+if os.path.exists("own.pt"):
+    own = torch.load("own.pt")
+    model.load_state_dict(own["model"])
+    optimizer.load_state_dict(own["optimizer"])
+    first = own["epoch"]
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range({begin}, 5):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{{step}} {{loss!r}}", flush=True)
+    torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}}, "own.pt")
+"""
+
+
+def test_a_script_with_checkpoints_of_its_own_is_moved_bit_for_bit(agent: StubAgent) -> None:
+    body = WITH_CHECKPOINTS_OF_ITS_OWN.format(begin="state.epoch if state.restored else first")
+    (agent.folder / "train.py").write_text(PREAMBLE + body)
+    script = str(agent.folder / "train.py")
+    undisturbed = agent.run(script)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    (agent.folder / "own.pt").unlink()
+    assert lines(move(agent, (script,), at_step=13)) == lines(expected)
+
+
+@pytest.mark.parametrize(
+    ("at_step", "said"),
+    [(7, [position._LOADED_BEFORE]), (17, [position._LOADED_BEFORE, runtime._NEVER_THERE])],
+    ids=["too little", "nothing"],
+)
+def test_a_loop_that_begins_where_the_scripts_own_checkpoint_says_is_told_that_it_trains(
+    agent: StubAgent, at_step: int, said: list[str]
+) -> None:
+    (agent.folder / "train.py").write_text(PREAMBLE + WITH_CHECKPOINTS_OF_ITS_OWN.format(begin="first"))
+    script = str(agent.folder / "train.py")
+    slow_down(agent, 0.03)
+    job = agent.run(script)
+    let_go(agent)
+    assert job.stdout is not None
+    next(line for line in job.stdout if line.startswith(f"0:{at_step} "))
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld)
+    job.communicate()
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    job = agent.run(script, env={"HS_RESTORE": str(held.generation)})
+    agent.wait(JobRestored, since)
+    if len(said) == 1:
+        let_go(agent, since)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "".join(f"heteroshare: {line}\n" for line in said))
 
 
 WARMED_UP = """

@@ -395,7 +395,7 @@ def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_
 
 
 GROWS = """
-import torch, hs_job
+import torch, torch.nn.utils.prune, hs_job
 model = torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.Linear(2, 2))
 model.register_buffer("seen", torch.ones(0))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -411,6 +411,7 @@ for step in range(state.step, 400):
     ("grow", "why"),
     [
         ("model.append(torch.nn.Linear(2, 2))", r"model has other parameters than before \(6, and 4 when"),
+        ("torch.nn.utils.prune.identity(model[1], 'weight')", r"model has other parameters than before \(1\.weight_orig, and 1\.weight when"),
         ("optimizer.add_param_group({'params': [torch.ones(1)]})", r"optimizer .* \(5 in 2 groups, and 4 in 1 group when"),
         ("model.register_buffer('more', torch.ones(3))", r"model\.more is of shape \[3\], and was missing when"),
         ("model.seen = torch.ones(3)", r"model\.seen is of shape \[3\], and was of shape \[0\] when"),
@@ -534,6 +535,48 @@ def test_one_that_was_trained_on_other_batches_is_saved_once_it_comes_to_its_loa
     agent.wait(JobHeld, since)
     job.communicate()
     assert job.returncode == 75
+
+
+def test_a_script_that_hands_over_neither_a_loader_nor_its_steps_is_told_so_once(agent: StubAgent) -> None:
+    lines = (
+        "import torch, hs_job",
+        "w = torch.nn.Parameter(torch.ones(3))",
+        "optimizer = torch.optim.SGD([w], lr=0.1)",
+        "state = hs_job.state(optimizer=optimizer)",
+        "for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(200, 1))):",
+        "    (w * x).sum().backward(); optimizer.step()",
+    )
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, "\n".join(lines)))
+    agent.wait(JobWentOn)
+    for _ in range(2):
+        suspend_and_resume(agent, Tier.HOLD)
+    _, errors = job.communicate()
+    assert job.returncode == 0
+    assert errors.startswith(
+        "heteroshare: hs_job.state was given no loader, and hs_job.step has not been called"
+    )
+    assert errors.count("\n") == 1
+
+
+def test_one_that_evaluates_before_it_counts_its_steps_is_told_nothing(agent: StubAgent) -> None:
+    lines = (
+        "import torch, hs_job",
+        "w = torch.nn.Parameter(torch.ones(3))",
+        "optimizer = torch.optim.SGD([w], lr=0.1)",
+        "state = hs_job.state(optimizer=optimizer)",
+        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(200, 1)))",
+        "for (x,) in loader:",
+        "    (w * x).sum().item()",
+        "for (x,) in loader:",
+        "    (w * x).sum().backward(); optimizer.step(); hs_job.step()",
+    )
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, "\n".join(lines)))
+    agent.wait(JobWentOn)
+    suspend_and_resume(agent, Tier.HOLD)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
 
 
 TRAINED_BY = """

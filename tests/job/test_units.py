@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -9,6 +10,7 @@ import os
 import struct
 import sys
 import threading
+import weakref
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec
 from pathlib import Path
@@ -19,8 +21,9 @@ import pytest
 import torch
 from models import trained
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
 
-from hs_job import inject, place
+from hs_job import cycled, inject, place
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.handed import apart
 from hs_job.hooks import Hooks
@@ -393,3 +396,16 @@ def test_frames_are_cut_wherever_the_stream_is() -> None:
 def test_a_stream_that_makes_no_sense_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
         Frames().feed(data)
+
+
+def test_an_iterator_that_was_looked_at_is_gone_with_the_scripts_own_reference() -> None:
+    """Else the workers of an epoch that a script breaks off would stay, and those of the next be forked with it."""
+    iterator = iter(DataLoader(torch.zeros(4)))
+    seen = weakref.ref(iterator)
+    gc.disable()
+    try:
+        assert not cycled.goes_through(iterator)
+        del iterator
+        assert seen() is None
+    finally:
+        gc.enable()

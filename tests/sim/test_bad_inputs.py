@@ -245,6 +245,16 @@ def test_bad_jobs_that_were_left_out_are_counted_in_the_results(
     assert len(said.err.splitlines()) == 2
 
 
+def test_of_a_file_without_a_good_job_a_check_lists_every_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = put(tmp_path, "csv", "ann,-60,900,net,2,1\nann,60,0,net,2,1\n")
+    assert main(["workload", "check", str(path), "--skip-bad"]) == 2
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert (first.startswith(f"{path}:4: arrival_s"), second.startswith(f"{path}:5: steps")) == (True, True)
+    assert "all 2 jobs are bad" in last
+
+
 def test_what_is_said_of_a_bad_job_is_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,15 +74,19 @@ def check(ctx: click.Context, /, path: Path, *, fits: bool | None, **given: Any)
     from hs_sim.sources import read
 
     sieve = Sieve(skip_bad=given["skip_bad"])
-    found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
-    tell_unnamed(found)
-    if fits is None:  # else the cluster of the command line would say nothing
-        fits = any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in _OF_THE_CLUSTER)
-    if fits:
-        found = runnable(found, cluster_of(given), sieve)
-        tell_unused(found, cluster_of(given))
-    for reason in sieve.left_out:
-        click.echo(reason, err=True)
+    try:
+        found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
+        tell_unnamed(found)
+        if fits is None:  # else the cluster of the command line would say nothing
+            fits = any(
+                ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in _OF_THE_CLUSTER
+            )
+        if fits:
+            found = runnable(found, cluster_of(given), sieve)
+            tell_unused(found, cluster_of(given))
+    finally:  # also where no job is left, which is an error
+        for reason in sieve.left_out:
+            click.echo(reason, err=True)
     bad = f", {len(sieve.left_out)} left out" if sieve.left_out else ""
     click.echo(f"{path}: ok, {len(found.jobs)} jobs of {len(found.tickets)} users{bad}")
 

@@ -72,13 +72,13 @@ def _unstopped(job: Job) -> str:
 
 def starting(job: Job) -> Why:
     text = f"it is being started on {at(job)}"
+    if job.stored is not None:
+        source = "" if job.stored.hosts == job.hosts else f" {job.stored.where}"
+        text += f" from its checkpoint of step {job.stored.step}{source}"
     if job.unconfirmed:
         text += f" once {', '.join(job.unconfirmed)}, where it was to start before, has said that it does not"
     if job.nodes > 1 and not job.reports:
         text += ", its servers are told of one another"
-    if job.stored is not None:
-        source = "" if job.stored.hosts == job.hosts else f" {job.stored.where}"
-        text += f" from its checkpoint of step {job.stored.step}{source}"
     return Why(reason=Reason.STARTING, text=text, next_step=f"`hsctl logs {job.id}` shows what it says")
 
 
