@@ -106,11 +106,8 @@ class Agent:
         self._wanted: frozenset[JobId] = frozenset()
         self._term = -1
         self._wake: asyncio.TimerHandle | None = None
-        self._told = (
-            -1,
-            0.0,
-            0.0,
-        )  # the term that was obeyed last, and what it says of hosts that are cut off
+        # The term that was obeyed last, and what it says of hosts that are cut off.
+        self._told = (-1, 0.0, 0.0)
         self._unsaved = False
         self._cannot_save = ""  # why not, just now
         self._saves, self._looks = NowAndThen(), NowAndThen()

@@ -16,9 +16,8 @@ class Batch:
         self.loader: Optional[Trained] = None  # that was asked for a batch last
         self.number = 0  # of those that came of what was handed over
         self.stepped: Set[int] = set()  # optimizers, by identity, since it came
-        self.has_others = (
-            False  # batches of other loaders are trained on beside those of what was handed over
-        )
+        # Batches of other loaders are trained on beside those of what was handed over.
+        self.has_others = False
         self._came = False
         self._others: Counter[Trained] = Counter()  # batches since the newest step
         self._held_at = False  # a place to stop since the newest step that counts
