@@ -8,6 +8,7 @@ import pytest
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
+from hs_core.events.cluster import PolicySet
 from hs_core.names import JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
@@ -50,6 +51,11 @@ def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_ag
         "so it runs 1 quantum of 3; it has waited for 95 s, longer than that,"
         " as others there have had less of their shares: when its turn comes is not known"
     )
+    other = world()
+    for line in ("submit alice a gpus=4 count=3", "report n1 1:0=running 2:0=held 3:0=held"):
+        other.do(line)
+    other.handle(PolicySet(now_s=95.0, name="gandiva-fair", by=UserName("root")))
+    assert "longer than that" not in other.machine.why(JobId(2), 96.0).text, "what was under another policy"
     at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
     assert at.machine.why(JobId(2), 95.0).text.endswith(
         "longer than that, as it waits for host memory of its server: when its turn comes is not known"
