@@ -145,6 +145,8 @@ class _Entry:
         caller = guest.caller(tuple(context.invocation_metadata() or ()))
         if Role.ANONYMOUS in caller.roles and permissions.reach(caller, self.method) is None:
             raise StrangerError(SAY_WHO, Why.NOBODY)
+        if Role.ANONYMOUS not in caller.roles:
+            self._guests.meet(context.peer())
         return caller
 
     @contextlib.asynccontextmanager
