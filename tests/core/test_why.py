@@ -46,7 +46,9 @@ def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_ag
     at.do("report n1 1:0=running 2:0=held 3:0=held")
     waits = {now_s: at.machine.why(JobId(2), now_s) for now_s in (5.0, 25.0, 39.0, 40.0, 95.0)}
     assert [why.expected_wait_s for why in waits.values()] == [15.0, 5.0, 1.0, -1.0, -1.0]
-    assert waits[39.0].text.endswith("it runs in 1 of 3 quanta; unless jobs come or go, next turn in about 1 s")
+    assert waits[39.0].text.endswith(
+        "it runs in 1 of 3 quanta; unless jobs come or go, next turn in about 1 s"
+    )
     assert waits[95.0].text.endswith(
         "so it runs in 1 of 3 quanta; it has waited for 95 s, longer than that,"
         " as others there have had less of their shares: when its turn comes is not known"
