@@ -1,6 +1,7 @@
 """The agents' streams (AgentLink in agent.proto): Hello first, then reports up and what is wanted down."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -59,7 +60,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                 dialect=dialect.of_agents(),
             )
             await context.write(agent_pb2.ToAgent(sent_s=boot_s(), welcome=welcome))
-            await self._take_in(partial(self._joined, CALLER.get(), link))
+            await self._take_in(link, partial(self._joined, CALLER.get(), link))
             why = await self._serve(link, messages, context)
         except RefusedError as refused:
             why = str(refused)
@@ -198,15 +199,18 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                 now_s=now_s, host=host, reports=told, gpus=gpus, heard=heard, said_s=link.clock_s
             )
 
-        await self._take_in(make)
+        await self._take_in(link, make)
 
-    async def _take_in(self, make: Callable[[float], HostJoined | HostReported]) -> None:
+    async def _take_in(self, link: Link, make: Callable[[float], HostJoined | HostReported]) -> None:
+        link.unread_s = math.inf
         try:
             await self._loop.tell(lambda now_s, _machine: [make(now_s)])
         except RefusedError as refused:
             # While the journal cannot be written the link remembers what was said; it is taken in when it can.
             if refused.kind is not Kind.UNAVAILABLE:
                 raise
+        finally:
+            link.unread_s = self._loop.clock.now_s()
 
     async def _write(self, link: Link, context: Context) -> None:
         quiet_s = self._loop.config.heard_s
@@ -220,13 +224,17 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             await context.write(message)
 
     async def _watch(self, link: Link, until_s: float) -> str:
-        """Until the agent has been silent for too long, or what it showed has ended; says which."""
+        """Until the agent has been silent for too long, or what it showed has ended; says which.
+
+        What a slow disk keeps unread is no silence of the agent's.
+        """
         clock, lease_s = self._loop.clock, self._loop.config.lease_s
         while True:
-            left_s = min(link.last_report_s + lease_s - clock.now_s(), until_s - time.time())
+            silent_s = clock.now_s() - max(link.last_report_s, link.unread_s)
+            left_s = min(lease_s - silent_s, until_s - time.time())
             if left_s <= 0:
                 break
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(min(left_s, lease_s))
         if time.time() >= until_s:
             return f"the certificate of {link.host.name} has expired: connect with the new one"
         return f"{link.host.name} said nothing for {lease_s:g} s"

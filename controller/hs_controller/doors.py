@@ -28,6 +28,7 @@ from hs_controller.refusals import CONNECTION, Refusals, Why, network
 log = structlog.get_logger("hs_controller.doors")
 
 HANDSHAKE_S = 10.0
+STRANGER_S = 30.0  # a connection of an address, over which nobody has said by then who it is, is ended
 TOLD_EVERY_S = 60.0  # that nobody can be let in
 ROOM_BYTES = 1 << 16
 LINGER_S = 10.0  # for a guest to take what is still on its way to it, once nobody serves it any more
@@ -44,12 +45,23 @@ class Guests:
     def __init__(self, address: Path) -> None:
         self.address = address  # of the private server
         self._by_name: dict[str, tuple[Guest, str]] = {}  # who it is, and the address of the machine
+        self._met: set[str] = set()  # of these, those over which somebody has said who it is
 
     def enter(self, name: str, guest: Guest, source: str) -> None:
         self._by_name[name] = guest, source
 
     def leave(self, name: str) -> None:
         self._by_name.pop(name, None)
+        self._met.discard(name)
+
+    def meet(self, peer: str) -> None:
+        """Somebody is known by a call over that connection."""
+        name = peer.removeprefix(_PEER)
+        if name in self._by_name:
+            self._met.add(name)
+
+    def has_met(self, name: str) -> bool:
+        return name in self._met
 
     def find(self, peer: str) -> Guest | None:
         """By what gRPC calls a call's peer."""
@@ -275,6 +287,15 @@ class Front(ABC):
         outer.meet(inner)
         if self._silent_s:
             loop.call_later(self._silent_s, self._listen, outer, inner, 0)
+        elif not guest.whose:
+            loop.call_later(STRANGER_S, self._part, outer, name)
+
+    def _part(self, outer: _Half, name: str) -> None:
+        """Who only holds connections, and answers pings, must not keep others out for ever."""
+        if outer in self._open and outer.transport is not None and not self._guests.has_met(name):
+            text = f"{self.name}: nobody has said who it is for {STRANGER_S:g} s"
+            self._refusals.tell(CONNECTION, Why.NOBODY, text, address=outer.source)
+            outer.transport.abort()
 
     def _left(self, whose: str) -> None:
         """Nothing is kept of who has no connection any more: addresses may be without end."""

@@ -26,6 +26,7 @@ SOURCE: ContextVar[str] = ContextVar("source")
 """The address of the caller's machine, within a call; empty: it is this one."""
 
 JOIN = "/hs.v1.Identity/Join"
+TEXT_BYTES = 2000  # of a refusal: it goes in a header, three octets for one, and clients take 8 KiB
 LOOK_S = 2.0  # how often it is looked who has a stream in which nothing happens
 _END = object()
 
@@ -145,6 +146,8 @@ class _Entry:
         caller = guest.caller(tuple(context.invocation_metadata() or ()))
         if Role.ANONYMOUS in caller.roles and permissions.reach(caller, self.method) is None:
             raise StrangerError(SAY_WHO, Why.NOBODY)
+        if Role.ANONYMOUS not in caller.roles:
+            self._guests.meet(context.peer())
         return caller
 
     @contextlib.asynccontextmanager
@@ -182,4 +185,10 @@ class _Entry:
 
 
 async def _refuse(context: _Context, refused: RefusedError) -> NoReturn:
-    await context.abort(CODES[refused.kind], str(refused), (("hs-kind", refused.kind.value),))
+    await context.abort(CODES[refused.kind], _cut(str(refused)), (("hs-kind", refused.kind.value),))
+
+
+def _cut(text: str) -> str:
+    """There may be words of the caller's in it, of any length: a client that is sent more than it takes loses all of the refusal."""
+    octets = text.encode()
+    return text if len(octets) <= TEXT_BYTES else f"{octets[:TEXT_BYTES].decode(errors='ignore')}…"

@@ -125,6 +125,7 @@ class Link:
         self._size = 0
         self._last_words: tuple[JobReport, ...] = ()  # of the Hello
         self.last_report_s = now_s
+        self.unread_s = now_s  # until then nothing was read of it, as what it had said was being taken in
         self._behind_s: float | None = (
             None  # its boot clock, behind this host's; None: it does not say what it shows
         )

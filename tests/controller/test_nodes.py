@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -189,6 +191,33 @@ def test_an_agent_that_says_nothing_is_away_when_its_lease_is_over(config: Confi
             await until(lambda: agent.error is not None)
             assert "said nothing for 0.3 s" in agent.error.details()
             await until(lambda: not here.loop.mind.machine.connected)
+
+    asyncio.run(story())
+
+
+def test_an_agent_is_not_silent_while_a_slow_disk_keeps_its_reports_unread(config, monkeypatch):
+    async def story():
+        async with started(replace(config, lease_s=0.5)) as here:
+            agent = await here.agent().join()
+            link, journal = here.controller._hub.link("h1"), here.loop.store._journal
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            commit, slow = journal.commit, threading.Event()
+
+            def stalls(batch):
+                slow.set()
+                time.sleep(2.0)  # what is tested: much longer than a lease
+                commit(batch)
+
+            monkeypatch.setattr(journal, "commit", stalls)
+            await agent.report(job, "running")
+            await until(slow.is_set)
+            monkeypatch.setattr(journal, "commit", commit)
+            while (await here.client.view(job)).state != "running":
+                await agent.report(job, "running")  # goes on reporting all the time
+            assert (link.closed.is_set(), agent.error) == (False, None)
+            assert here.loop.mind.machine.connected == {"h1"}
+            await agent.leave()
 
     asyncio.run(story())
 

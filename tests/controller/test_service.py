@@ -97,6 +97,20 @@ def test_who_is_refused_as_the_cluster_is_full_is_not_added_either(lasting):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "\N{GRINNING FACE}", "%", "\n"])
+def test_a_refusal_comes_through_however_long_the_words_in_it_are(lasting, letter):
+    async def story():
+        async with started(lasting) as here:
+            async with refused(
+                *NOT_FOUND, letter.encode("unicode_escape").decode() if letter == "\n" else letter
+            ):
+                await here.client.stub.DrainNode(pb.DrainNodeRequest(key="k", node=letter * 100_000))
+            async with refused(*NOT_FOUND, "unknown server 'h1'; known: none yet"):
+                await here.client.stub.DrainNode(pb.DrainNodeRequest(key="l", node="h1"))
+
+    asyncio.run(story())
+
+
 def test_a_message_that_is_too_large_is_refused(lasting):
     async def story():
         async with started(lasting) as here:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from hs_controller import gate, service
+from hs_controller import doors, gate, service
 from hs_controller.journal import Journal
 from hs_controller.links import LOGS, LOGS_OF_ONE
 from hs_core.errors import RefusedError
@@ -338,5 +338,35 @@ def test_streams_in_which_nothing_happens_end_once_their_token_is_revoked(lastin
             await until(lambda: not here.controller._service._watchers)
             await agent.until(lambda: len(agent.cancelled) == 1)
             await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_a_connection_over_which_nobody_says_who_it_is_is_ended(lasting, monkeypatch):
+    """It answers pings, as a client does, and holds a place that others may need."""
+    monkeypatch.setattr(doors, "STRANGER_S", 0.5)
+
+    async def story():
+        async with started(replace(lasting, dev=True, listen=("127.0.0.1", 0))) as here:
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="ann", name="ann"))
+            made = await stub.CreateToken(pb.CreateTokenRequest(key="token", user="ann"))
+            shown = (("authorization", f"Bearer {made.token}"),)
+            address = here.controller.address
+            async with channel_to(address) as hers, channel_to(address) as nobodys:
+                events = Client(hers).stub.Events(pb.EventsRequest(follow=True), metadata=shown)
+                await events.read()
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await Client(nobodys).stub.Info(pb.InfoRequest())
+                refused_as(error, grpc.StatusCode.UNAUTHENTICATED, "say who you are")
+                reader, writer = await asyncio.open_connection(*address.split(":"))
+                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                await asyncio.wait_for(reader.read(), 20)  # to its end
+                writer.close()
+                port = next(front for front in here.controller._fronts if isinstance(front, doors.TcpFront))
+                await until(lambda: len(port._open) == 1)
+                await stub.SetUser(pb.SetUserRequest(key="bob", name="bob"))
+                while (await asyncio.wait_for(events.read(), 20)).user != "bob":
+                    pass
 
     asyncio.run(story())

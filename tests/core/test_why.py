@@ -8,6 +8,7 @@ import pytest
 from hs_core.cluster import Reason, Settings
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
+from hs_core.events.cluster import PolicySet
 from hs_core.names import JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
@@ -45,11 +46,18 @@ def test_one_that_waits_far_longer_than_its_share_makes_is_not_told_again_and_ag
     at.do("report n1 1:0=running 2:0=held 3:0=held")
     waits = {now_s: at.machine.why(JobId(2), now_s) for now_s in (5.0, 25.0, 39.0, 40.0, 95.0)}
     assert [why.expected_wait_s for why in waits.values()] == [15.0, 5.0, 1.0, -1.0, -1.0]
-    assert waits[39.0].text.endswith("it runs 1 quantum of 3; unless jobs come or go, next turn in about 1 s")
+    assert waits[39.0].text.endswith(
+        "it runs in 1 of 3 quanta; unless jobs come or go, next turn in about 1 s"
+    )
     assert waits[95.0].text.endswith(
-        "so it runs 1 quantum of 3; it has waited for 95 s, longer than that,"
+        "so it runs in 1 of 3 quanta; it has waited for 95 s, longer than that,"
         " as others there have had less of their shares: when its turn comes is not known"
     )
+    other = world()
+    for line in ("submit alice a gpus=4 count=3", "report n1 1:0=running 2:0=held 3:0=held"):
+        other.do(line)
+    other.handle(PolicySet(now_s=95.0, name="gandiva-fair", by=UserName("root")))
+    assert "longer than that" not in other.machine.why(JobId(2), 96.0).text, "what was under another policy"
     at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
     assert at.machine.why(JobId(2), 95.0).text.endswith(
         "longer than that, as it waits for host memory of its server: when its turn comes is not known"
@@ -479,7 +487,7 @@ def test_who_waits_for_a_turn_is_told_of_a_whole_quantum_at_least_and_then_of_th
     at.do("report n1 1:0=running 2:0=held")
     at.do("report n1 1:0=held 2:0=running")
     said = [at.machine.why(JobId(1), now_s) for now_s in (0.0, 4.0, 13.0)]
-    assert "not all jobs there fit beside one another it runs 1 quantum of" in said[0].text
+    assert "not all jobs there fit beside one another it runs in 1 of " in said[0].text
     assert [why.expected_wait_s for why in said] == [10.0, 6.0, 7.0]
 
 
@@ -590,13 +598,13 @@ def test_the_part_of_the_time_that_is_stated_counts_gpus_that_idle_beside_a_gang
     at.do("report n1 1:0=held 2:0=held")
     for job in (1, 2):
         assert (
-            "not all jobs there fit beside one another it runs 1 quantum of 2;"
+            "not all jobs there fit beside one another it runs in 1 of 2 quanta;"
             in at.machine.why(JobId(job), 0.0).text
         )
     at = world()
     at.do("submit alice a gpus=2 count=3")
     at.do("report n1 1:0=running 2:0=running 3:0=held")
-    assert "GPUs, so it runs 1 quantum of 1.5;" in at.machine.why(JobId(3), 0.0).text
+    assert "GPUs, so it runs in 1 of 1.5 quanta;" in at.machine.why(JobId(3), 0.0).text
 
 
 @pytest.mark.parametrize("policy", ["gandiva-fair", "fifo", "las", "gavel-max-min"])

@@ -30,7 +30,7 @@ def test_why_names_the_one_true_reason(cluster: Cluster, scripts: Path, tmp_path
         lambda: a if (a := why(cluster, suspended))["reason"] == "waiting-for-turn" else None,
         "it waits for its turn",
     )
-    assert "1 quantum of 2" in str(answer["text"])
+    assert "in 1 of 2 quanta" in str(answer["text"])
     assert 0 <= float(str(answer["expected_wait_s"])) <= 5
 
     paused = busy("paused", user="ann")

@@ -60,7 +60,7 @@ class Admin(Hosts):
         self._event.facts += all_taken_back(self._said.trades, event.by, policy.name, event.now_s)
         self._said.trades = ()
         self._said.entitled, self._said.base = self._said.base or self._said.entitled, {}
-        self.policy = self._dress(policy)
+        self.policy, self._in_office_s = self._dress(policy), event.now_s
         self._memory = {}
         for row in [row for row in self._book.live.values() if row.accumulation > 1]:
             if not any(map(reports.has_process, row.reports.values())):

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 from hs_core.cluster import reports
 from hs_core.cluster.absent import Absent
@@ -80,6 +81,7 @@ class Contents:
         self._stories: dict[JobId, deque[Fact]] = {}
         # When a live job took its state, as far as this process saw it.
         self._since_s: dict[JobId, float] = {}
+        self._in_office_s = -inf  # since when the policy is, where it took another's place
         self._asking = Asking()
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all

@@ -68,7 +68,7 @@ class Scenes(Views):
             share_gpus=self.job_share_gpus(job),
             user_gpus=self._user_gpus(row),
             part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
-            waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
+            waited_s=max(0.0, now_s - max(self._in_office_s, self._since_s.get(job, now_s))),
             quantum_s=self.settings.quantum_s,
             looks_on=self._looks_on,
         )

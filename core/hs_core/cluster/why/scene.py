@@ -54,6 +54,6 @@ class Scene:
     share_gpus: float  # what its tickets come to on its host
     user_gpus: float  # what its user is entitled to of the GPUs of its host's model; -1: nobody says
     part: float  # of all quanta it runs in so many there, by these and by who fits beside whom
-    waited_s: float  # since it last changed its state
+    waited_s: float  # since it last changed its state, under this policy
     quantum_s: float
     looks_on: bool  # the controller cannot write its journal: what is known is what was written last

@@ -45,8 +45,8 @@ def for_turn(scene: Scene) -> Why:
         others = short_of_memory(job, "it ") or "others there have had less of their shares"
         when = f"it has waited for {about(scene.waited_s)}, longer than that, as {others}: when its turn comes is not known"
     share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
-    of = f"{one_in:.3g}" if one_in < 1_000 else f"{one_in:.0f}"
-    runs = f"it runs 1 quantum of {of}" if one_in >= 1.05 else "it runs nearly all the time"
+    of = f"{one_in:.2g}" if one_in < 10 else f"{one_in:.0f}"
+    runs = f"it runs in 1 of {of} quanta" if one_in >= 1.05 else "it runs nearly all the time"
     turns = (
         f"so {runs}"
         if part > (1 - NEARLY) * due
