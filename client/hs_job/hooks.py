@@ -258,16 +258,9 @@ class Hooks:
         return rt.is_due and not rt.is_copy and mine.is_done(iterator)
 
     def _adds_up(self, mine: Data) -> bool:
-        """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them. Where a batch is fetched ahead,
-        only right after a step it is known which ones were trained on."""
-        if not self._rt.batch.is_amid:
-            return False
-        return mine.ahead > 0 or any(
-            parameter.grad is not None
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        """Batches came that no optimizer has stepped for yet: no checkpoint holds their gradients, nor, where one step is of several batches (pairs), these. Where a batch is fetched ahead,
+        only right after a step it is known which ones were trained on. Who trains without torch's optimizers has no such steps."""
+        return self._rt.batch.is_amid and (mine.ahead > 0 or len(self.optimizers) > 0)
 
     def _fetched_by_others(self, trained: Optional[Trained]) -> bool:
         """In a gang only what every rank fetches alike is a place to stop: batches that are trained on."""

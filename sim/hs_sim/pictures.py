@@ -246,6 +246,7 @@ def _draw_shares(axes: Any, result: Result) -> None:
     for job in result.jobs:
         had[job.user] = had.get(job.user, 0.0) + sum(job.gpu_s.values())
     users = sorted((user for user in had if had[user] > 0), key=lambda user: (-had[user], user))[:SHOWN_USERS]
+    of = f"of {len(users)} of {len(had)} users" if len(users) < len(had) else "received"
     times, width = _times(result), _step(result)
     for user, colour in zip(users, COLOURS, strict=False):
         series = group_series(result, [user])
@@ -253,7 +254,7 @@ def _draw_shares(axes: Any, result: Result) -> None:
         look: dict[str, Any] = {"color": colour}
         axes.plot(*_some(times, _smooth(series, width)), label=_plain(user), linewidth=1.4, **look)
         axes.plot(*_some(times, _smooth(due, width)), linestyle=":", linewidth=1.0, **look)
-    _dress(axes, "GPUs received (dotted: entitled)", f"GPUs {_smoothed(result)}".strip())
+    _dress(axes, f"GPUs {of} (dotted: entitled)", f"GPUs {_smoothed(result)}".strip())
     if users:
         axes.legend(fontsize=7)
 

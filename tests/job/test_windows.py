@@ -73,6 +73,60 @@ def test_it_is_saved_between_two_steps_and_loses_no_gradient(
     assert end.splitlines()[-1] == expected.splitlines()[-1]
 
 
+PAIRS = """
+import os, sys, time, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+torch.manual_seed(1)
+loader = DataLoader(torch.randn(160, 4), batch_size=8, shuffle=True)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 3):
+    batches = iter(loader)
+    for one in batches:
+        step += 1
+        os.write(1, f"{step}\\n".encode())
+        while sys.argv[1:] == [str(step)] and not hs_job.should_yield():
+            time.sleep(0.001)
+        other = next(batches)
+        loss = (model(one) - model(other)).square().mean() + model(other).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        os.write(1, f"of {step} {loss.item()!r}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("step", [1, 14])
+def test_where_a_step_is_of_two_batches_neither_is_lost(agent: StubAgent, step: int) -> None:
+    """Asked when the first of them has come."""
+    script = agent.folder / "train.py"
+    script.write_text(PAIRS)
+    undisturbed = agent.run(str(script))
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    since = agent.seen()
+    job = agent.run(str(script), str(step))
+    let_go(agent, since)
+    assert job.stdout is not None
+    begun = [next(line for line in job.stdout if line == f"{step}\n")]
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (held.tier, held.step) == (Tier.CHECKPOINT, step)
+    begun.append(job.communicate()[0])
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    again = agent.run(str(script), env={"HS_RESTORE": str(held.generation)})
+    let_go(agent, since)
+    end, _ = again.communicate()
+    assert expected.endswith("".join(begun) + end)
+
+
 def test_it_is_held_between_two_steps_and_can_leave_from_there(
     agent: StubAgent, train: Callable[..., object]
 ) -> None:

@@ -52,6 +52,19 @@ def test_a_curve_that_is_a_moving_mean_says_so(
     assert labels <= said
 
 
+@pytest.mark.parametrize(("users", "said"), [(2, "GPUs received"), (11, "GPUs of 8 of 11 users")])
+def test_a_picture_of_a_part_of_the_users_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: int, said: str
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(
+        pictures, "_save", lambda figure, _: titles.extend(axes.get_title() for axes in figure.axes)
+    )
+    words = ["--jobs", "40", "--users", str(users), "--cluster", "v100:8", "--plot", str(tmp_path / "x.png")]
+    assert main(["run", "--small", *words]) == 0
+    assert titles[0] == f"{said} (dotted: entitled)"
+
+
 def test_a_run_of_months_is_drawn_by_as_many_points_as_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
