@@ -166,9 +166,8 @@ class Rows:
     def remove(self, job: int, *, carries: bool = True) -> float:
         """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]. Or nothing, if nobody asks."""
         row, column = int(self.row[job]), int(self._column[job])
-        if (
-            carries and self._dirty[row]
-        ):  # of many that leave at once most are in rows of their own: these are settled together
+        # Of many that leave at once most are in rows of their own: these are settled together.
+        if carries and self._dirty[row]:
             self._settle()
         if row in self._new:
             self._new[row] = [other for other in self._new[row] if other != job]
