@@ -164,3 +164,75 @@ def test_what_a_controller_was_not_told_of_who_is_gone_is_said_to_it() -> None:
     words = [said(1, 0, gpu_s=7.0), said(2, 0, gpu_s=5.0), said(3, 0, gpu_s=1.0), said(4, 0, gpu_s=1.0)]
     assert parting(sent, now, lambda: words) == words[:1]
     assert parting(now, now, lambda: pytest.fail("nobody is gone")) == []
+
+
+# --- of unknown size
+
+
+def unknown(sim: HostSim, number: int, ready_s: float) -> JobId:
+    ways = Ways(ready_s=ready_s, memory_bytes=12 * GIB, can_checkpoint=True)
+    return sim.job(number, nodes=2, user=f"u{number}", rendezvous=f"a:{number}", memory_bytes=0, ways=ways)
+
+
+def test_the_first_turn_of_a_gang_that_nobody_knows_the_size_of_waits_until_a_younger_one_that_came_up_before_it_has_left() -> (
+    None
+):
+    sim = HostSim(1)
+    unknown(sim, 2, NEVER_S)
+    sim.send()
+    sim.run(5.0)
+    unknown(sim, 1, 2.0)
+    sim.turn = Turn(gangs=(ONE,))
+    sim.send()
+    sim.quanta(2)
+    assert not sim.overfull
+    lost = sim.machine.report(TWO).exit
+    assert lost is not None
+    assert lost.why == f"{LOST}: job 1, which is older, has its first turn on its GPUs"
+    assert sim.phases()[1] == "running"
+
+
+def test_a_gang_that_nobody_knows_the_size_of_is_not_started_beside_an_older_one_that_comes_up() -> None:
+    sim = HostSim(1)
+    unknown(sim, 1, 90.0)
+    sim.send()
+    sim.run(5.0)
+    unknown(sim, 2, 2.0)
+    sim.turn = Turn(gangs=(TWO,))
+    sim.send()
+    sim.quanta(1)
+    assert sim.phases() == {1: "starting", 2: "waiting"}
+    sim.turn = Turn(gangs=(ONE,))
+    sim.send()
+    sim.quanta(2)
+    assert sim.phases()[1] == "running"
+    sim.turn = Turn(gangs=(TWO,))
+    sim.send()
+    sim.quanta(2)
+    assert sim.phases()[2] == "running"
+    assert not sim.overfull
+
+
+@pytest.mark.parametrize("older_s", [70.0, NEVER_S])
+def test_the_first_turn_of_the_younger_waits_for_an_older_one_that_has_come_up_beside_it_and_not_for_ever(
+    older_s: float,
+) -> None:
+    sim = HostSim(1)
+    unknown(sim, 2, 20.0)
+    sim.send()
+    sim.run(5.0)
+    unknown(sim, 1, older_s)
+    sim.turn = Turn(gangs=(ONE,))
+    sim.send()
+    sim.run(5.0)
+    sim.turn = Turn(gangs=(TWO,))
+    sim.send()
+    sim.run(20.0)
+    assert sim.phases() == {2: "held", 1: "starting"}
+    assert (
+        sim.machine.report(TWO).note
+        == "its first turn waits for job 1, which comes up on its GPUs and is older"
+    )
+    sim.quanta(5)
+    assert not sim.overfull
+    assert sim.phases()[2] == ("running" if older_s < NEVER_S else "exited")
