@@ -54,6 +54,16 @@ def remove_sockets() -> None:
         rmtree(folder, ignore_errors=True)
 
 
+def remove_semaphores() -> None:
+    """Of locks that processes share which were spawned, as a DataLoader's workers may be: multiprocessing says of those that are left that they leaked, in the job's log."""
+    util, locks = (sys.modules.get(f"multiprocessing.{name}") for name in ("util", "synchronize"))
+    if util is None or locks is None:
+        return
+    for each in list(util._finalizer_registry.values()):  # noqa: SLF001 - there is no public way to some of them
+        if each._callback is locks.SemLock._cleanup:  # noqa: SLF001 - likewise
+            each()
+
+
 def works_for_a_loader() -> bool:
     """This process is a DataLoader's worker, started and not forked. It ends with who trains: torch would call its leaving by itself a failure."""
     data = sys.modules.get("torch.utils.data")
@@ -84,4 +94,5 @@ def vanish() -> None:
             stream.flush()
     with contextlib.suppress(Exception):  # nothing may keep us
         remove_sockets()
+        remove_semaphores()
     EXIT(LEFT_ON_PURPOSE)

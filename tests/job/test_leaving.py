@@ -130,6 +130,25 @@ def test_the_sockets_of_loaders_workers_are_gone_when_it_has_left_and_not_before
     assert not list(tmp_path.iterdir())
 
 
+LOCKS = textwrap.dedent(
+    """
+    import multiprocessing
+    from hs_job import leaving
+
+    lock = multiprocessing.get_context("spawn").Lock()
+    print("a lock is there", flush=True)
+    leaving.vanish()
+    """
+)
+
+
+def test_no_lock_of_spawned_workers_is_said_to_have_leaked() -> None:
+    left = subprocess.run(
+        [sys.executable, "-c", LOCKS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (left.returncode, left.stdout, left.stderr) == (75, "a lock is there\n", "")
+
+
 def test_a_launcher_that_is_to_leave_logs_nothing_any_more(caplog: pytest.LogCaptureFixture) -> None:
     """Its ranks leave meanwhile, which it takes for a failure."""
     try:
