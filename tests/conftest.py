@@ -20,6 +20,7 @@ LONGEST = (
     "tests/e2e/test_servers.py",
     "tests/e2e/test_copies.py",
     "tests/e2e/test_links.py",
+    "tests/job/test_scripts.py",
     "tests/job/test_exact.py",
     "tests/agent/test_training.py",
     "tests/e2e/test_elastic.py",
