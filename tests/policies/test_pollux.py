@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed, iteration_s
@@ -104,6 +105,21 @@ def test_who_is_not_elastic_has_its_gang_or_nothing_and_is_never_restarted_for_o
         assert not {2, 3}.intersection(verdict.plan.moves)
         assert {2, 3}.issubset(verdict.plan.turns[H].gangs)
     assert shape_of(run, 1)[0] == 4
+
+
+@pytest.mark.parametrize("quantum", range(8))
+def test_who_comes_up_and_cannot_be_restarted_yet_keeps_its_gpus_from_the_search(quantum: int) -> None:
+    one, two = HostName("h1"), HostName("h2")
+    comes = elastic(1, hosts=(two,), movable=False)
+    narrow = elastic(2, hosts=(one,), started=True, running=True)
+    wide = elastic(3, gang=2, nodes=2, hosts=(two, one), started=True, running=True, spans=True)
+    asked = snapshot(
+        [host("h1", 2), host("h2", 2)], [comes, narrow, wide], now_s=1e6, migrations_left=10, quantum=quantum
+    )
+    plan = POLLUX.decide(asked, {}).plan
+    check(asked, plan, POLLUX.needs)
+    assert plan.homes[1] == (two,)
+    assert 1 in plan.turns[two].gangs
 
 
 def test_a_change_of_shape_takes_from_the_budget_and_what_cannot_be_restarted_keeps_its_gpus() -> None:

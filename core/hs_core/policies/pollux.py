@@ -57,7 +57,7 @@ def _most(snapshot: Snapshot, memory: Memory) -> dict[JobId, int]:
 def _keep(slots: Slots, jobs: Iterable[JobFacts], running: frozenset[JobId]) -> None:
     """What has GPUs and cannot be restarted elsewhere, or not yet, goes on; then who has none just now: the search would give them away for ever."""
     for job in sorted(jobs, key=lambda job: job.id not in running):
-        there = job.id in running or job.started
+        there = job.id in running or job.started or job.coming
         if there and not slots.runs(job) and not _may_restart(job) and slots.reachable(job):
             slots.take(job, slots.home(job), "")
 
