@@ -307,6 +307,24 @@ def test_one_that_ran_before_and_of_which_nothing_is_remembered_is_looked_for_in
     assert sim.ordered("fetch", "launch") == ["fetch 1"] * 2 + [began]
 
 
+def test_one_of_which_none_was_found_and_that_has_not_begun_fetches_what_turns_up_elsewhere_even_of_step_0() -> (
+    None
+):
+    sim = HostSim(1)
+    sim.job(1, epoch=2, source=replace(sim.source(0, 0), peer=NOBODY), ways=Ways(fetch_s=1e6))
+    sim.change(ONE, hold=True)
+    sim.send()
+    sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=-1, step=0))
+    sim.change(ONE, hold=False, source=sim.source(0, 0))
+    sim.send()
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1", "fetch 1"]
+    sim.generations[ONE] = 0
+    sim.tell(CheckpointFetched(now_s=sim.now_s, job=ONE, epoch=2, generation=0, step=0))
+    sim.run(5.0)
+    assert sim.ordered("launch") == ["launch 1 on 0 from generation 0"]
+
+
 def test_those_of_whom_nothing_was_found_are_told_together_and_begin() -> None:
     sim = HostSim(2)
     for number in (1, 2):

@@ -191,7 +191,8 @@ class HostedJob(_Named):
             return False
         if self.takes_older:
             return self.checkpoint_generation < source.generation
-        return self.checkpoint_step < source.step
+        nothing = self.checkpoint_generation < 0 and not source.may_be_none  # which counts as step 0
+        return nothing or self.checkpoint_step < source.step
 
     @property
     def startable(self) -> bool:
