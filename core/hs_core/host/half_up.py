@@ -3,10 +3,8 @@
 from hs_core.host.board import Board
 from hs_core.host.comings import leaves_now, lose, start_failed
 from hs_core.host.hosted import HostedJob
-from hs_core.host.sizes import is_unknown
 from hs_core.host.walk import Walk, fills
-from hs_core.names import JobId
-from hs_core.reports import MEMORY_HELD, Phase, Tier
+from hs_core.reports import MEMORY_HELD, Tier
 
 LONG_TURNS = 9  # that one of the host's own waits for memory that nobody leaves
 PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one, or for their memory before it gives up
@@ -42,25 +40,6 @@ def give_up(board: Board, this: Walk) -> None:
         for other in half_up:
             if other.id > job.id and _has_lingered(board, other):
                 lose(board, other, f"job {job.id}, which is older, waits for its GPUs' memory")
-
-
-def older_in_the_way(board: Board, job: HostedJob) -> list[JobId]:
-    """Whom its first turn waits for, in which it may take all that its GPUs have: parts of gangs that come up there, and cannot leave before their other hosts have
-    started theirs. Where these are younger they begin anew; so does it, where an older one has been on its way for long.
-    """
-    if not job.alive or not is_unknown(board, job):
-        return []
-    beside = [o for o in board.rivals(job) if o.part and o.phase is Phase.STARTING]
-    if not beside:
-        return []
-    for other in beside:
-        if other.id > job.id:
-            lose(board, other, f"job {job.id}, which is older, has its first turn on its GPUs")
-        elif _has_lingered(board, other):
-            lose(board, job, f"job {other.id}, which is older, comes up on its GPUs")
-            break
-    board.enqueue()  # who is lost is picked by nobody
-    return [other.id for other in beside if other.id < job.id]
 
 
 def _has_lingered(board: Board, part: HostedJob) -> bool:

@@ -41,9 +41,8 @@ def _is_refused(board: Board, job: HostedJob, gpu: GpuId, staying: Sequence[Host
     for other in staying:
         if not other.resident or (unknown and are_mates(board.turn, job.id, other.id)):
             continue
-        # Until its other hosts have started theirs it cannot leave. Of two such gangs only the older one is started beside the other, else each could wait for the other.
-        if unknown and other.part and other.phase is Phase.STARTING and not (job.part and job.id < other.id):
-            return True
+        if unknown and other.part and other.phase is Phase.STARTING and not job.part:
+            return True  # until its other hosts have started theirs it cannot leave
         whole_bytes += least_bytes(board, other, gpu)
     return own_bytes + whole_bytes > capacity
 

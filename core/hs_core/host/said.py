@@ -24,12 +24,10 @@ from hs_core.events.host import (
     RendezvousReserved,
     SuspendFailed,
 )
-from hs_core.host import comings, deadlines, device_memory, edgeless, half_up, wants
+from hs_core.host import comings, deadlines, device_memory, edgeless, wants
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
-from hs_core.host.room import fits_now
-from hs_core.host.sizes import is_unknown
 from hs_core.names import GpuId
 from hs_core.reports import BROKE_AGENT, LAUNCH_FAILED, TRESPASSED, Exit, Phase, Tier
 
@@ -149,17 +147,12 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
         others = any(other.occupying for other in board.rivals(job))
         lets_go = not job.wanted.paused and not job.portion_done
         job.in_turn = job.in_turn and not board.is_out_of_turn(job)
-        if job.in_turn and job.occupying and not others and lets_go and not _has_to_wait(board, job):
+        if job.in_turn and job.occupying and not others and lets_go:
             board.resume(job)
             return
         job.free(board.now_s)
         job.phase, job.going_s, job.stuck = Phase.HELD, None, ""
         job.in_turn = job.in_turn and not others and not job.portion_done
-
-
-def _has_to_wait(board: Board, job: HostedJob) -> bool:
-    """For others to give it the room that it may need from its first step on."""
-    return bool(half_up.older_in_the_way(board, job)) or (is_unknown(board, job) and not fits_now(board, job))
 
 
 def _held(board: Board, job: HostedJob, event: JobHeld) -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from hs_core.host import moving, waking
 from hs_core.host.board import Board
-from hs_core.host.half_up import PATIENCE_TURNS, give_up, older_in_the_way
+from hs_core.host.half_up import PATIENCE_TURNS, give_up
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
 from hs_core.host.room import could_swap, fits_now, found_no_room
@@ -319,13 +319,6 @@ def advance(board: Board) -> bool:
         ):
             continue
         if any(other.occupying for other in board.rivals(job)):
-            continue
-        if older := older_in_the_way(board, job):
-            if not job.ended:
-                pass_over(
-                    job, f"its first turn waits for job {older[0]}, which comes up on its GPUs and is older"
-                )
-            passed = True
             continue
         if not fits_now(board, job):
             passed |= not wait_for_room(board, job)
