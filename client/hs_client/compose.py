@@ -177,9 +177,8 @@ def _differs(job: Job, argv: list[str], where: Mapping[str, int]) -> str:
         if len(job.sweep[name]) > 1
     ]
     text = _on_one_line(" ".join(words))
-    return (
-        text if len(text) <= MAX_DIFFERS else f"…{text[1 - MAX_DIFFERS :]}"
-    )  # paths are told apart by their ends
+    # Paths are told apart by their ends.
+    return text if len(text) <= MAX_DIFFERS else f"…{text[1 - MAX_DIFFERS :]}"
 
 
 def _check_placeholders(job: Job, argv: list[str], env: Mapping[str, str]) -> None:

@@ -29,6 +29,17 @@ def suspend_and_resume(agent: StubAgent, tier: Tier) -> JobHeld:
     return held
 
 
+def taken_up(agent: StubAgent, script: str, held: JobHeld) -> str:
+    """What a new process says under a new agent, from what the job was saved as to its end."""
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    job = agent.run(script, env={"HS_RESTORE": str(held.generation)})
+    let_go(agent, since)
+    output, _ = job.communicate()
+    return output
+
+
 def slow_down(agent: StubAgent, pace_s: float) -> None:
     """Steps as long as on a slow device: what is ordered after a step's line is there before the next step is done."""
     agent.kill()

@@ -26,6 +26,21 @@ def train(xs, ys):
 """
 
 
+def epochs(shown: str = "") -> str:
+    """The end of a script: it hands over, and trains four epochs. `shown`: what it says of a step besides its loss, as in an f-string."""
+    return f"""
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{{step}} {{loss!r}}{shown}", flush=True)
+"""
+
+
 def written(agent: StubAgent, body: str) -> str:
     """Path of that script."""
     path = agent.folder / "train.py"
@@ -58,16 +73,7 @@ for epoch in range(state.epoch, 4):
 EVALUATED_WITH_GRADIENTS = """
 other = DataLoader(data, batch_size=20)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        print(f"0:{step} {loss!r} {[nn.functional.mse_loss(model(a), b).item() for a, b in other]!r}", flush=True)
-"""
+""" + epochs(" {[nn.functional.mse_loss(model(a), b).item() for a, b in other]!r}")
 
 AVERAGED_EACH_EPOCH = """
 class Average:
@@ -106,16 +112,7 @@ class Wide(torch.optim.Optimizer):
 
 model.bfloat16()
 optimizer = Wide(model.parameters(), {})
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        print(f"0:{step} {loss!r} {optimizer.state[model.weight]['wide'].tolist()}", flush=True)
-"""
+""" + epochs(" {optimizer.state[model.weight]['wide'].tolist()}")
 
 INSIDE_ANOTHER = """
 from collections import OrderedDict, deque
@@ -149,16 +146,7 @@ class Around(torch.optim.Optimizer):
 
 model.bfloat16()
 optimizer = Around(Kept(model.parameters(), {}))
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        print(f"0:{step} {loss!r} {optimizer.inner.state[model.weight]['parts']}", flush=True)
-"""
+""" + epochs(" {optimizer.inner.state[model.weight]['parts']}")
 
 DICE_OF_THE_DATA = """
 import random
@@ -293,16 +281,7 @@ class Order(torch.utils.data.Sampler):
 
 loader = DataLoader(data, batch_size=8, sampler=Order())
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        print(f"0:{step} {loss!r}", flush=True)
-"""
+""" + epochs()
 
 LEARNS_LATER = """
 model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from job_stub import StubAgent
-from moving import let_go
+from moving import let_go, taken_up
 
 from hs_core.events.host import JobHeld, JobRestored
 from hs_core.reports import Tier
@@ -118,13 +118,7 @@ def test_where_a_step_is_of_two_batches_neither_is_lost(agent: StubAgent, step: 
     held = agent.wait(JobHeld, since)
     assert (held.tier, held.step) == (Tier.CHECKPOINT, step)
     begun.append(job.communicate()[0])
-    agent.kill()
-    agent.start()
-    since = agent.seen()
-    again = agent.run(str(script), env={"HS_RESTORE": str(held.generation)})
-    let_go(agent, since)
-    end, _ = again.communicate()
-    assert expected.endswith("".join(begun) + end)
+    assert expected.endswith("".join(begun) + taken_up(agent, str(script), held))
 
 
 def test_it_is_held_between_two_steps_and_can_leave_from_there(
@@ -167,10 +161,4 @@ def test_one_whose_epochs_have_one_batch_can_leave(agent: StubAgent, held_before
     held = agent.wait(JobHeld, since)
     assert (held.tier, held.step) == (Tier.CHECKPOINT, 22)
     assert job.wait() == 75
-    agent.kill()
-    agent.start()
-    since = agent.seen()
-    again = agent.run(str(script), env={"HS_RESTORE": str(held.generation)})
-    let_go(agent, since)
-    end, _ = again.communicate()
-    assert end.splitlines()[-1] == expected.splitlines()[-1]
+    assert taken_up(agent, str(script), held).splitlines()[-1] == expected.splitlines()[-1]
