@@ -12,7 +12,7 @@ from pools import lacks_in
 
 from hs_core.dice import roll
 from hs_core.mechanism import exchange
-from hs_core.mechanism.moves import Mover
+from hs_core.mechanism.mover import Mover
 from hs_core.names import UserName
 from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 from hs_sim.quanta import run_quanta

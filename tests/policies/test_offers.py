@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from hs_core.mechanism import moves
+from hs_core.mechanism import better_pools
 from hs_core.mechanism.loads import Board, find_levels
-from hs_core.mechanism.moves import Limits, Mover
+from hs_core.mechanism.mover import Limits, Mover
 from hs_core.mechanism.offers import find
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.world import look
@@ -49,16 +49,16 @@ def offers(seed: int) -> list[Offer]:
     shares = {at: share for at, share in shares.items() if dice.random() < 0.9}
     board = Board(world, shares, find_levels(world, shares), dict[tuple[str, str], Fraction]())
     speeds = Speeds(rates, MODELS)
-    return sorted(Mover(board, speeds, Limits())._find_offers(Worth(board, speeds)))
+    return sorted(better_pools.BetterPools(Mover(board, speeds, Limits())).all_offers())
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_offers_of_all_kinds_at_once_are_those_of_one_after_the_other(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "FEW_KINDS", 1000)
+    monkeypatch.setattr(better_pools, "FEW_KINDS", 1000)
     one_by_one = offers(seed)
-    monkeypatch.setattr(moves, "FEW_KINDS", 0)
+    monkeypatch.setattr(better_pools, "FEW_KINDS", 0)
     assert offers(seed) == one_by_one
     if not seed:
         assert one_by_one, "there was something to find"

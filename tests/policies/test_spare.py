@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hs_core.mechanism.moves import Limits
+from hs_core.mechanism.mover import Limits
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts

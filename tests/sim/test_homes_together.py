@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from hs_core.mechanism import exchange
-from hs_core.mechanism.moves import Mover
+from hs_core.mechanism.mover import Mover
 from hs_core.model import Migrate
 from hs_core.names import JobId, UserName
 from hs_core.policies import gandiva_fair

@@ -6,21 +6,19 @@ packing undoes what the other did. Servers that nobody waits on are left alone.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hs_core.mechanism.changes import Change
 from hs_core.mechanism.filling import Filling
 from hs_core.mechanism.gang_homes import GangHomes
 from hs_core.mechanism.groups import TOGETHER, Groups
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.mover import Mover
 from hs_core.mechanism.neighbours import Going, Neighbours
 from hs_core.mechanism.time_load import Weighed
 from hs_core.mechanism.timed import Timed, without
 from hs_core.model import MoveReason
 from hs_core.policy import JobFacts
-
-if TYPE_CHECKING:
-    from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
 
@@ -33,7 +31,7 @@ class _Going(NamedTuple):
     least: float  # that a move has to save
 
 
-def even_out(mover: "Mover", pool: Pool) -> None:
+def even_out(mover: Mover, pool: Pool) -> None:
     if len(pool.names) < 2:
         return
     mean = pool.mean(float(pool.tickets.sum()))
@@ -48,7 +46,7 @@ def even_out(mover: "Mover", pool: Pool) -> None:
 
 
 class Evening:
-    def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
+    def __init__(self, mover: Mover, pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
         self._timed = Timed(mover, pool, mean)

@@ -17,19 +17,16 @@ from fractions import Fraction
 from hashlib import blake2b
 from math import fsum, log
 from operator import sub
-from typing import TYPE_CHECKING
 
 from hs_core.mechanism.better_homes import ENOUGH, LEAST, Table, better, weighed
 from hs_core.mechanism.job_weights import Fits, Shares
+from hs_core.mechanism.mover import Mover
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.spare import Spare
 from hs_core.mechanism.world import At, World
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, UserName
 from hs_core.policy import JobFacts
-
-if TYPE_CHECKING:
-    from hs_core.mechanism.moves import Mover
 
 MOST_JOBS, MOST_SERVERS = 64, 16
 A_MOVE = 0.001  # less in the squares of what users lack, beyond `ENOUGH`, for each job that moves: once it costs a start
@@ -59,7 +56,7 @@ def is_small(world: World) -> bool:
     return len(world.jobs) <= MOST_JOBS and len(world.hosts) <= MOST_SERVERS and not world.several
 
 
-def settle_together(mover: "Mover") -> bool:
+def settle_together(mover: Mover) -> bool:
     """Whether it was worth it, and jobs have moved."""
     world = mover.world
     if not is_small(world) or mover.done or world.going or world.unable or world.floor.away or mover.spent:
@@ -89,7 +86,7 @@ def settle_together(mover: "Mover") -> bool:
     return True
 
 
-def fits(mover: "Mover", shares: Shares) -> Fits:
+def fits(mover: Mover, shares: Shares) -> Fits:
     """Of jobs that are held: shares, fitted so that everybody weighs as was thought when they changed homes."""
     world = mover.world
     jobs, names = _who_and_where(world)
@@ -113,7 +110,7 @@ def _users(jobs: Sequence[JobFacts]) -> list[UserName]:
     return sorted({job.user for job in jobs})
 
 
-def _table(mover: "Mover", jobs: Sequence[JobFacts], names: Sequence[HostName]) -> Table:
+def _table(mover: Mover, jobs: Sequence[JobFacts], names: Sequence[HostName]) -> Table:
     world, speeds, entitled = mover.world, mover.speeds, mover.board.entitled
     models, users = world.models, _users(jobs)
     number = {user: at for at, user in enumerate(users)}
@@ -147,7 +144,7 @@ def _stays(world: World, job: JobFacts) -> bool:
     return not job.sliceable and job.id in world.snapshot.running
 
 
-def _could_go_to(mover: "Mover", job: JobFacts) -> Iterator[HostName]:
+def _could_go_to(mover: Mover, job: JobFacts) -> Iterator[HostName]:
     """Servers of models on which its class was measured: what nobody knows is nothing to go by."""
     world = mover.world
     if _stays(world, job) or not mover.may_go(job):
@@ -167,7 +164,7 @@ def _may_take(job: JobFacts, own: str, model: str) -> bool:
 # --- what ends it -----------------------------------------------------------------------------------------------------
 
 
-def wastes(mover: "Mover") -> bool:
+def wastes(mover: Mover) -> bool:
     """GPUs idle all the time for which a job waits that would come to more of its mini-batches there."""
     world, spare = mover.world, Spare(mover)
     left: dict[HostName, int] = {}
@@ -183,7 +180,7 @@ def wastes(mover: "Mover") -> bool:
     )
 
 
-def _gains(mover: "Mover", job: JobFacts, part: float, to: HostName) -> bool:
+def _gains(mover: Mover, job: JobFacts, part: float, to: HostName) -> bool:
     world, speeds = mover.world, mover.speeds
     own, model = world.model(world.homes[job.id]), world.hosts[to].model
     if not job.movable or (job.started and not _may_take(job, own, model)):

@@ -8,35 +8,33 @@ servers share gangs GPUs that are used instead of idle whenever no gang over sev
 
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.changes import Cost, Swap
 from hs_core.mechanism.floor import shape_of
+from hs_core.mechanism.gang_homes import GangHomes
+from hs_core.mechanism.timed import Timed
 from hs_core.policy import JobFacts
-
-if TYPE_CHECKING:
-    from hs_core.mechanism.changes import Cost, Swap
-    from hs_core.mechanism.gang_homes import GangHomes
-    from hs_core.mechanism.timed import Timed
 
 Ints = NDArray[np.int64]
 
 
 class Fill(NamedTuple):
     lost: float  # GPUs, negative: of those that idled, or that are due to the job
-    cost: "Cost"
+    cost: Cost
     target: int
     source: int
     job: JobFacts
-    besides: tuple["Swap", ...] = ()  # of a gang that leaves several servers
+    besides: tuple[Swap, ...] = ()  # of a gang that leaves several servers
 
 
 class Filling:
     """Of the servers of a pool."""
 
-    def __init__(self, timed: "Timed", gang_homes: "GangHomes") -> None:
+    def __init__(self, timed: Timed, gang_homes: GangHomes) -> None:
         self._timed, self._gang_homes = timed, gang_homes
         self._mover, self._pool = timed.mover, timed.pool
 

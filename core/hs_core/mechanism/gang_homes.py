@@ -6,30 +6,28 @@ all that are worth leaving.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hs_core.mechanism.changes import Cost, Swap
 from hs_core.mechanism.placing import Home
+from hs_core.mechanism.timed import Timed
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9
 
-if TYPE_CHECKING:
-    from hs_core.mechanism.changes import Cost, Swap
-    from hs_core.mechanism.timed import Timed
-
 
 class OtherHome(NamedTuple):
     squares: float  # as a change has them
-    cost: "Cost"
-    swaps: tuple["Swap", ...]
+    cost: Cost
+    swaps: tuple[Swap, ...]
     job: JobFacts
 
 
 class GangHomes:
     """Those that gangs could have, until somebody moves."""
 
-    def __init__(self, timed: "Timed", targets: Sequence[int]) -> None:
+    def __init__(self, timed: Timed, targets: Sequence[int]) -> None:
         """`targets`: servers that they could take."""
         self._timed, self._targets = timed, targets
         self._mover, self._pool = timed.mover, timed.pool
@@ -72,7 +70,7 @@ class GangHomes:
             return None
         return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
 
-    def _swaps(self, job: JobFacts) -> list[tuple[float, "Swap"]]:
+    def _swaps(self, job: JobFacts) -> list[tuple[float, Swap]]:
         """Squares and servers, the best first: what one server gains goes by nothing that happens to another."""
         timed, names = self._timed, self._mover.world.homes[job.id]
         home = [self._pool.index[name] for name in names]

@@ -11,16 +11,13 @@ It costs a checkpoint for each job, within the budget for moves, and must save s
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
-from typing import TYPE_CHECKING
 
 from hs_core.mechanism import nested
+from hs_core.mechanism.gang_homes import GangHomes
 from hs_core.mechanism.squares import Step
+from hs_core.mechanism.timed import Timed
 from hs_core.names import JobId
 from hs_core.policy import JobFacts
-
-if TYPE_CHECKING:
-    from hs_core.mechanism.gang_homes import GangHomes
-    from hs_core.mechanism.timed import Timed
 
 IN_ITS_WAY = 2  # jobs that leave before one comes: with three no more was gained
 
@@ -35,7 +32,7 @@ One = tuple[JobFacts, float]
 class Neighbours:
     """Of the servers of a pool that share gangs."""
 
-    def __init__(self, timed: "Timed", gang_homes: "GangHomes") -> None:
+    def __init__(self, timed: Timed, gang_homes: GangHomes) -> None:
         self._timed, self._gang_homes, self._squares = timed, gang_homes, timed.in_squares
         self._mover, self._pool = timed.mover, timed.pool
         self._found: dict[tuple[JobId, frozenset[int]], Sequence[frozenset[int]]] = {}  # homes

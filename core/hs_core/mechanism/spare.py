@@ -11,20 +11,18 @@ go to and fro: it gains each time, and once it has a process its user's sum does
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import sub
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hs_core.mechanism.changes import Cost
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.loads import Board
+from hs_core.mechanism.mover import Mover
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.played import Played, played
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
 from hs_core.words import listed
-
-if TYPE_CHECKING:
-    from hs_core.mechanism.changes import Cost
-    from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
 SLOW = 0.5  # of its rate, what an older model is taken to give before anybody knows: in table 1 K80s give a sixth to four fifths of V100s
@@ -34,7 +32,7 @@ _Alike = tuple[Home, UserName, str, Shape]
 
 class _Fill(NamedTuple):
     less: float  # GPUs' worth of the class's slowest model, negative: that the job gains
-    cost: "Cost"
+    cost: Cost
     to: Home
     job: JobFacts
     text: str
@@ -43,7 +41,7 @@ class _Fill(NamedTuple):
 class Spare:
     """Of a decision, while jobs move."""
 
-    def __init__(self, mover: "Mover") -> None:
+    def __init__(self, mover: Mover) -> None:
         self._mover, self._board, self._world = mover, mover.board, mover.world
         self._speeds, self._limits = mover.speeds, mover.limits
         self._weights = {model: _Weights(mover.board, model) for model in self._world.models}

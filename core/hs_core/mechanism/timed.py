@@ -4,24 +4,21 @@ What was found of a server is kept until somebody comes or goes there.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hs_core.mechanism.band import Band
 from hs_core.mechanism.changes import Change
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.lasting import Lasting
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.mover import Mover
 from hs_core.mechanism.squares import Squares, Step
 from hs_core.mechanism.time_load import Least, Weighed, time_load, weighed
 from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
-if TYPE_CHECKING:
-    from hs_core.mechanism.moves import Mover
-
 
 class Timed:
-    def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
+    def __init__(self, mover: Mover, pool: Pool, mean: float) -> None:
         """`mean`: time that the pool's jobs need, over its GPUs."""
         self.mover, self.pool, self.mean, self.limits = mover, pool, mean, mover.limits
         self.gangs_shared = any(name in pool.index for name in mover.world.parts)

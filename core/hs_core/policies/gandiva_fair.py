@@ -19,7 +19,8 @@ from hs_core.mechanism.job_weights import Factors, Fits, Shares, Weighed, of_sma
 from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.loads import Board, find_levels
-from hs_core.mechanism.moves import Limits, Mover, drain, settle_all
+from hs_core.mechanism.mover import Limits, Mover
+from hs_core.mechanism.moves import drain, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.rates import Speeds, speeds_of
 from hs_core.mechanism.reweighing import AtOnce, OneByOne, Scales

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from math import ceil
 
-from hs_core.mechanism.moves import Limits
+from hs_core.mechanism.mover import Limits
 from hs_core.model import Job, JobState
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import TIME_LIMIT
