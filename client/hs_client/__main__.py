@@ -119,7 +119,7 @@ def cli(
 
 def say(message: str) -> None:
     """For people, never for pipes."""
-    from hs_client.screen import printable
+    from hs_client.printing import printable
 
     print(printable(message), file=sys.stderr)
 

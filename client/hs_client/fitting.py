@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hs_client.screen import printable
+from hs_client.printing import printable
 
 GAP = 2  # cells between two columns
 LEAST = 8  # cells of a long text where no spare column is left

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hs_client.ends import ENDED
 from hs_client.errors import InvalidError, NotFoundError
@@ -10,14 +10,21 @@ from hs_client.limits import MOST_JOBS
 from hs_client.quantities import MAX_TASKS
 from hs_client.tables import numbers
 
-if TYPE_CHECKING:
-    from hs_client.api import Client
-
 _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
-def job_ids(client: "Client", words: Sequence[str], *, under_way: bool = False) -> list[int]:
+class Asked(Protocol):
+    """What knows the controller's jobs: `hs_client.api.Client`."""
+
+    def jobs(
+        self, *, user: str = "", ended: bool = False, limit: int = 0, array_id: int = 0
+    ) -> list[Any]: ...
+
+    def whoami(self) -> str: ...
+
+
+def job_ids(client: Asked, words: Sequence[str], *, under_way: bool = False) -> list[int]:
     """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), `13-16`, in order and each once.
 
     `under_way`: of an array or range without what of it has ended or is being ended, unless all is.
@@ -50,7 +57,7 @@ def job_ids(client: "Client", words: Sequence[str], *, under_way: bool = False) 
     return list(dict.fromkeys(found))
 
 
-def _called(client: "Client", name: str) -> str:
+def _called(client: Asked, name: str) -> str:
     """Names are nobody's alone: whoever says one is told the numbers."""
     if not name[:1].isalpha():
         return ""
@@ -63,7 +70,7 @@ def _is_called(shown: str, name: str) -> bool:
     return shown == name or ("=" in shown and shown.endswith(f" {name}"))
 
 
-def _range(client: "Client", word: str, first: int, last: int, *, under_way: bool) -> list[int]:
+def _range(client: Asked, word: str, first: int, last: int, *, under_way: bool) -> list[int]:
     if not first <= last < first + MAX_TASKS:
         raise InvalidError(
             f"{word!r}: expected the first of at most {MAX_TASKS} jobs and the last, e.g. 12-15"
@@ -75,7 +82,7 @@ def _range(client: "Client", word: str, first: int, last: int, *, under_way: boo
     return [job for job in asked if job in live] or asked
 
 
-def as_slurm_has_it(client: "Client", words: Sequence[str], where: str) -> list[str]:
+def as_slurm_has_it(client: Asked, words: Sequence[str], where: str) -> list[str]:
     """`12:ok` of an #SBATCH line, where 12 may be an array's number, which is all of its tasks to Slurm."""
     found: list[str] = []
     for word in words:
@@ -89,7 +96,7 @@ def as_slurm_has_it(client: "Client", words: Sequence[str], where: str) -> list[
     return found
 
 
-def one_job(client: "Client", word: str) -> int:
+def one_job(client: Asked, word: str) -> int:
     found = job_ids(client, [word])
     if len(found) != 1:
         raise InvalidError(f"{word!r}: expected one job, found {len(found)}")

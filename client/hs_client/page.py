@@ -11,8 +11,9 @@ from hs_client import forms, tables
 from hs_client.api import Client
 from hs_client.ends import ENDED
 from hs_client.fitting import Fitting
+from hs_client.printing import printable
 from hs_client.quantities import span_text
-from hs_client.screen import STYLES, clock, printable
+from hs_client.screen import STYLES, clock
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from unicodedata import combining, east_asian_width
 
 import click
 
 from hs_client import zone
+from hs_client.printing import cells, printable
 
 STYLES = {
     "running": "green", "starting": "cyan", "suspended": "yellow", "queued": "default", "paused": "magenta",
@@ -64,23 +64,6 @@ def plain_lines(table: Table, *, header: bool = True) -> list[str]:
             made.append(blank + text if name in table.numeric else text + blank)
         lines.append("  ".join(made).rstrip())
     return lines
-
-
-def cells(text: str) -> int:
-    """Columns of a terminal that it takes: letters of East Asia are two wide, accents that are letters of their own none."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def printable(text: str) -> str:
-    """A job's name or reason cannot move the cursor or paint the terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def printed(text: str) -> str:
-    """The same of several lines."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def on_terminal(table: Table, header: bool, *, tell: bool) -> Any:

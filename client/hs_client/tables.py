@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from hs_client import forms
 from hs_client.ends import ENDED, exit_code
+from hs_client.printing import printable
 from hs_client.quantities import size_text, span_text
-from hs_client.screen import Table, clock, printable
+from hs_client.screen import Table, clock
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMED = 8  # jobs

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import click
 
-from hs_client import forms, quantities, screen, tables, whole_file
+from hs_client import forms, printing, quantities, screen, tables, whole_file
 from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
@@ -294,7 +294,7 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
         ("preemptive", view.preemptive),
         ("work-conserving", view.work_conserving),
     ]
-    out(f"policy:     {view.name}: {screen.printable(view.text)}")
+    out(f"policy:     {view.name}: {printing.printable(view.text)}")
     out(f"it is:      {', '.join(name if true else f'not {name}' for name, true in promises)}")
     out(f"quantum:    {view.quantum_s:g} s")
     if view.decided_at:
@@ -306,7 +306,7 @@ def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
     if view.given_up:
         out(f"given up:   {view.given_up} decisions have not come to their end: they do with the controller")
     if view.failure:
-        out(f"it fails:   {screen.printable(view.failure)}")
+        out(f"it fails:   {printing.printable(view.failure)}")
         out("            what it said last stands, and nobody is given a home: hsctl policy set NAME")
     out(f"available:  {', '.join(view.available)}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hs_client import forms, job_words, quantities, screen, tables
+from hs_client import forms, job_words, printing, quantities, screen, tables
 from hs_client.api import Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.limits import MOST_JOBS, MOST_TRADES
@@ -216,7 +216,7 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
     if as_json:
         out(forms.text(checks, indent=2))
     for check in checks if not as_json else ():
-        out(f"{check['result']:<5} {check['what']}: {screen.printable(check['text'])}")
+        out(f"{check['result']:<5} {check['what']}: {printing.printable(check['text'])}")
         if check["fix"]:
             out(f"      {check['fix']}")
     return FAILED if any(check["result"] == "fail" for check in checks) else 0

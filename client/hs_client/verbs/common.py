@@ -13,7 +13,8 @@ from hs_client import forms, quantities
 from hs_client.api import Client
 from hs_client.errors import InvalidError
 from hs_client.follow import follow
-from hs_client.screen import Table, print_table, printable, printed
+from hs_client.printing import printable, printed
+from hs_client.screen import Table, print_table
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL_S = 2.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hs_client import forms, job_words, quantities, screen, tables
+from hs_client import forms, job_words, printing, quantities, screen, tables
 from hs_client.api import Client
 from hs_client.completing import one_of
 from hs_client.ends import ENDED
@@ -126,11 +126,11 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
         return
     stands = "has ended" if reply.state in ENDED else f"is {reply.state}"
     reason = f" ({reply.reason})" if reply.reason not in {"", reply.state} else ""
-    out(f"job {reply.job_id} {stands}{reason}: {screen.printable(reply.text)}")
+    out(f"job {reply.job_id} {stands}{reason}: {printing.printable(reply.text)}")
     if reply.expected_wait_s >= 0 and reply.state not in ENDED and reply.state != "running":
         out(f"expected wait: {quantities.span_text(reply.expected_wait_s)}")
     if reply.next_step:
-        out(f"next: {screen.printable(reply.next_step)}")
+        out(f"next: {printing.printable(reply.next_step)}")
 
 
 @click.command()

@@ -17,12 +17,12 @@ def schema() -> None:
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Print SHELL's completion script, e.g. eval "$(hsctl completion bash)"."""
     from click.shell_completion import get_completion_class
 
-    from hs_client.__main__ import PROGRAM, cli
-
-    maker = get_completion_class(shell)
+    maker, root = get_completion_class(shell), ctx.find_root()
     assert maker is not None
-    click.echo(maker(cli, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
+    assert root.info_name
+    click.echo(maker(root.command, {}, root.info_name, f"_{root.info_name.upper()}_COMPLETE").source())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from hs_client import forms, job_words, quantities, screen, tables
+from hs_client import forms, job_words, printing, quantities, screen, tables
 from hs_client.ends import ENDED, exit_code
 from hs_client.follow import outcome
 from hs_client.verbs.common import connected, json_option, out
@@ -28,7 +28,7 @@ def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> N
     if with_env and found.spec.env:
         out("\nenvironment")
         for name, value in sorted(found.spec.env.items()):
-            out(f"  {name}={screen.printable(value)}")
+            out(f"  {name}={printing.printable(value)}")
     if found.story:
         out("\nstory")
         for line in tables.event_lines(found.story, about=False):
@@ -36,13 +36,13 @@ def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> N
     if found.view.HasField("exit") and found.view.state != "succeeded" and found.view.exit.log_tail:
         out("\nlast lines of its log")
         for line in found.view.exit.log_tail.splitlines():
-            out(f"  {screen.printable(line)}")
+            out(f"  {printing.printable(line)}")
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         if value:
-            out(f"{name + ':':<13} {screen.printable(value)}")
+            out(f"{name + ':':<13} {printing.printable(value)}")
 
 
 def _dataset(found: wire.JobDetail) -> str:

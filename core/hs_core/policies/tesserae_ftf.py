@@ -2,12 +2,12 @@
 
 Late means the ratio of the time until a job ends if it runs from now on, to what it takes on one of N parts of the cluster (Themis' rho; N: jobs here).
 
-Made of, and departing from the paper, as `mechanism.tesserae.over` says.
+Made of, and departing from the paper, as `mechanism.tesserae_over` says.
 """
 
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import by_arrival, settled_homes
-from hs_core.mechanism.tesserae.over import Ordered, tesserae_over
+from hs_core.mechanism.tesserae_over import Ordered, tesserae_over
 from hs_core.mechanism.weights import pools
 from hs_core.policy import JobFacts, Snapshot
 

@@ -1,11 +1,11 @@
 """Tesserae (arXiv 2025) over shortest remaining time: its placement and its fewest migrations (3.2, 3.3), in the order of `srtf`.
 
-Made of, and departing from the paper, as `mechanism.tesserae.over` says.
+Made of, and departing from the paper, as `mechanism.tesserae_over` says.
 """
 
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import by_arrival
-from hs_core.mechanism.tesserae.over import Ordered, tesserae_over
+from hs_core.mechanism.tesserae_over import Ordered, tesserae_over
 from hs_core.policy import Snapshot
 
 
