@@ -1,4 +1,4 @@
-"""What a script should do otherwise, as its user reads it: in the job's log, where nothing is said twice, and as why the job could not be saved."""
+"""What a script should do otherwise, as its user reads it: in the job's log, once, and as why the job could not be saved."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class Advice:
         self._left_out: Any = weakref.WeakSet()
 
     def give(self, words: str) -> None:
+        """Whoever has read them is not told again."""
         if words not in self._given:
             self._given.add(words)
             say(words)
@@ -59,8 +60,8 @@ class Advice:
         self.give(f"the job is held, and not moved: {why}")
 
     def came_nowhere(self, steps: int, since_s: float) -> None:
-        """`steps`, `since_s`: for so long it has been told to leave, or to save."""
-        self.give(
+        """Each time anew: it has come to one since it was told so before. `steps`, `since_s`: for so long it has been told to leave, or to save."""
+        say(
             f"told to leave or to save {since_s:.0f} s and {steps} steps ago, and come to no place where that can be done: {ASTRAY}; it is held, and not moved, until it is"
         )
 
