@@ -32,7 +32,6 @@ LONGEST = (
     "tests/agent/test_errands.py",
     "tests/e2e/test_lost_server.py",
     "tests/e2e/test_policies.py",
-    "tests/job/test_processes.py",
     "tests/e2e/test_chaos.py",
     "tests/controller/test_daemon.py",
     "tests/agent/test_host_memory.py",

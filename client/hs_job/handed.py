@@ -11,12 +11,10 @@ import functools
 import os
 import sys
 import threading
-import weakref
 from collections import OrderedDict, deque
 from typing import Any, Callable, Dict, Iterator, Optional, Set
 
-from hs_job import cycled, gradients, loose, modules, rng, runtime
-from hs_job.aloud import say
+from hs_job import advice, cycled, gradients, loose, modules, rng, runtime
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -25,19 +23,6 @@ from hs_job.runtime import Runtime
 from hs_job.shards import Layouts, tensors_in
 
 FORMAT = 1
-_FOLLOWS = (
-    "another command of this job has handed over its state before, and the job would begin with that again "
-    "(expected: one that does, or a job for each, submitted with --after)"
-)
-_CYCLED = (
-    "itertools.cycle goes through the loader, and keeps the batches of its first epoch: a new process would have no more of these than were left "
-    "(expected a loop that iterates the loader once for each epoch)"
-)
-
-_OTHER_LOADERS = (
-    "batches of another loader are trained on beside those of the one that was handed over to hs_job.state: how far that is is not saved, and a new process begins it anew "
-    "(expected: one loader, of a dataset of both)"
-)
 
 
 class State:
@@ -74,7 +59,7 @@ class Handed:
     def __init__(self, rt: Runtime, objects: Dict[str, Any], loader: Any) -> None:
         self._rt = rt
         self.objects = objects
-        self.data = Data(loader) if loader is not None else None
+        self.data = Data(loader, rt.advice) if loader is not None else None
         self._loader = self.data.loader if self.data is not None else None
         self.start_step = 0
         self._before = (
@@ -87,9 +72,7 @@ class Handed:
         self._fetched = 0  # batches, of this epoch, that were trained on
         self._drawn: Optional[Dict[str, Any]] = None  # generators after the next fetch
         self._loop_begun = False
-        self._told_of: Any = weakref.WeakSet()  # optimizers that are not saved
         self._looked = False  # at what goes through the loader
-        self._told_of_loaders = False
         self._built: modules.Built = {}
         self._formed: modules.Shapes = {}
 
@@ -136,20 +119,15 @@ class Handed:
 
     def _tell_left_out(self, asked: Set[int]) -> None:
         """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
-        if self._rt.batch.has_others and not self._told_of_loaders:
-            self._told_of_loaders = True
-            say(_OTHER_LOADERS)
+        if self._rt.batch.has_others:
+            self._rt.advice.give(advice.OTHER_LOADERS)
         torch = sys.modules.get("torch")
         for each in self._rt.keeper.lasting():
             saved = id(each) in asked or any(each is thing for thing in self.objects.values())
             plain = torch is not None and type(each).state_dict is torch.optim.Optimizer.state_dict
             if saved or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
                 continue
-            if each not in self._told_of:
-                self._told_of.add(each)
-                say(
-                    f"an optimizer ({type(each).__name__}) trains whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew"
-                )
+            self._rt.advice.leaves_out(each)
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -249,7 +227,7 @@ class Handed:
         if not self._looked:
             self._looked = True
             if cycled.goes_through(iterator):
-                self._rt.cannot_be_saved(_CYCLED)
+                self._rt.cannot_be_saved(advice.CYCLED)
         self.data.is_asked()
 
     def fetched(self) -> None:
@@ -420,7 +398,7 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     handed.restore()
     rt.keeper.handed = handed
     if rt.keeper.follows:
-        rt.cannot_be_saved(_FOLLOWS)
+        rt.cannot_be_saved(advice.FOLLOWS)
     rt.tell_can()
     if loader is None:
         rt.point(restorable=True)

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from hs_job import average, place
+from hs_job import advice, average, place
 from hs_job.pack import PackError
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ class Keeper:
         if "torch" not in sys.modules:  # which writes the file; once it is imported all is told anew
             return False
         return handed.data is not None or by_hand
+
+    def why_not(self, by_hand: bool) -> str:
+        """Why nothing can be saved, whatever place training comes to; empty: it can."""
+        return "" if self.can(by_hand) else self.unsavable or self.astray or advice.NO_STATE
 
     def write(
         self,

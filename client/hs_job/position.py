@@ -16,12 +16,7 @@ import sys
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from hs_job import rng, wrapped
-from hs_job.aloud import say
-
-_LOADED_BEFORE = (
-    "the job goes on from its checkpoint, and epochs that were done before are passed by, as its loop is taken to begin at 0. Its optimizer had a state before hs_job.state was called: "
-    "if that is of a checkpoint of its own, and the loop begins at the epoch which that says, it passes epochs by that were not trained on (expected: at state.epoch where state.restored is true)"
-)
+from hs_job.advice import LOADED_BEFORE, Advice
 
 
 class Made:
@@ -45,8 +40,9 @@ class Data(Trained):
 
     trains = True
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, advice: Advice) -> None:
         self._outer = loader
+        self._advice = advice
         self.loader = wrapped.inner(loader)
         self.ahead = wrapped.ahead(loader)  # batches that are fetched before the one in hand is trained on
         self.generators = rng.generators(self.loader)
@@ -141,8 +137,8 @@ class Data(Trained):
             iterator = original(self.loader)
             self._begins_epoch(made)
         elif not self.starts_at_epoch and self._passed_by < goal["epoch"]:
-            if self.loaded_before and not self._passed_by:
-                say(_LOADED_BEFORE)
+            if self.loaded_before:
+                self._advice.give(LOADED_BEFORE)
             self._passed_by += 1
             return _nothing()
         else:
@@ -206,7 +202,7 @@ class Data(Trained):
                 else:
                     fetch(iterator)
         except StopIteration:
-            say(f"the loader ended before batch {batches}, where the job had stopped: are its data the same?")
+            self._advice.ended_early(batches)
 
 
 def _batches(loader: Any) -> int:

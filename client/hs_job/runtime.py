@@ -17,7 +17,8 @@ import time
 from enum import Enum
 from typing import TYPE_CHECKING, Dict, Iterator, List, NoReturn, Optional
 
-from hs_job import blocked, place, said
+from hs_job import advice, blocked, place, said
+from hs_job.advice import Advice
 from hs_job.aloud import say
 from hs_job.batch import Batch
 from hs_job.keeper import Keeper
@@ -38,22 +39,8 @@ _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
 _NOWHERE_S, _NOWHERE_STEPS = 10.0, 20
-_ASTRAY = (
-    "it trains on batches that are not fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before "
-    "(expected: iter(loader) after hs_job.state, or that no loader is handed over and each mini-batch ends with hs_job.step())"
-)
 _LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
-
-
-_NEVER_THERE = (
-    "the script ends, and its loop has not come to where the job had stopped: nothing was trained in this process. It may have begun at an epoch that a checkpoint of its own says "
-    "(expected: at state.epoch where state.restored is true)"
-)
-_UNCOUNTED = (
-    "hs_job.state was given no loader, and hs_job.step has not been called: the job is held, and not moved "
-    "(expected: hs_job.step() after each mini-batch, or loader=)"
-)
 
 
 class Phase(Enum):
@@ -80,6 +67,7 @@ class Runtime:
         self.swapper: Optional[Swapper] = None  # None: torch is not here
         self.batch = Batch()
         self.meter: Optional[Meter] = None  # of the gradients of an elastic job
+        self.advice = Advice()
         self.keeper = Keeper(environment, self.rank, self.world)
         self.last = place.number_of(
             environment.get("HS_LAST_STEP", "")
@@ -100,7 +88,6 @@ class Runtime:
         self._pace = Pace()
         self._told_can: List[str] = []
         self._places = Places()
-        self._told_uncounted = False
         self._blocked = blocked.Watch()
         self._link: Optional[Link] = None
 
@@ -143,7 +130,7 @@ class Runtime:
             return
         handed = self.keeper.handed
         if handed is not None and handed.passes_by and not hasattr(sys, "last_value"):
-            say(_NEVER_THERE)
+            self.advice.give(advice.NEVER_THERE)
         with self._lock:
             self._tick(stands=True)
             if self._phase is Phase.RUNNING and self.count > self._untold.told:
@@ -255,12 +242,10 @@ class Runtime:
             return
         if not self._places.are_left_behind(self.count):
             return
-        say(
-            f"told to leave or to save {since_s:.0f} s and {steps} steps ago, and come to no place where that can be done: {_ASTRAY}; it is held, and not moved, until it is"
-        )
-        self.keeper.astray = _ASTRAY
+        self.advice.came_nowhere(steps, since_s)
+        self.keeper.astray = advice.ASTRAY
         self._orders.stop, self.armed = None, False
-        self._send(said.failed(stop, "checkpoint", _ASTRAY))
+        self._send(said.failed(stop, "checkpoint", advice.ASTRAY))
         self.tell_can()
 
     def _has_done_its_portion(self, restorable: bool) -> bool:
@@ -345,11 +330,10 @@ class Runtime:
 
     def _say_if_uncounted(self) -> None:
         handed = self.keeper.handed
-        if self._told_uncounted or self.by_hand or handed is None or handed.data is not None:
+        if self.by_hand or handed is None or handed.data is not None:
             return
         if handed.has_stepped:  # else it may be evaluating before it trains
-            self._told_uncounted = True
-            say(_UNCOUNTED)
+            self.advice.give(advice.UNCOUNTED)
 
     def _say_held(self, stop: Stop, seconds: float, digest: str = "") -> None:
         moved = self.swapper.parked_bytes if self.swapper is not None and self._tier == "swap" else 0
@@ -379,18 +363,9 @@ class Runtime:
 
     def _checkpoint(self, stop: Stop, restorable: bool) -> None:
         began = time.monotonic()
-        digest, why = "", ""
-        if not self.keeper.can(self.by_hand):
-            why = (
-                self.keeper.unsavable
-                or self.keeper.astray
-                or "no state was handed over with hs_job.state that a new process could take up"
-            )
-        elif not restorable:
-            why = (
-                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
-                "or amid batches whose gradients add up to one step)"
-            )
+        digest, why = "", self.keeper.why_not(self.by_hand)
+        if not why and not restorable:
+            why = advice.NO_PLACE
         if not why:
             host_of = self.swapper.host_of if self.swapper is not None else None
             with self._unlocked():
@@ -593,7 +568,7 @@ class Runtime:
     def cannot_be_saved(self, why: str) -> None:
         """From now on, for a reason that its user can mend."""
         self.keeper.unsavable = why
-        say(f"the job is held, and not moved: {why}")
+        self.advice.not_moved(why)
         self.tell_can()
 
     def tell_can(self) -> None:

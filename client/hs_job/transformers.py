@@ -16,8 +16,7 @@ import tempfile
 from typing import Any, Dict, List, Optional
 
 import hs_job
-from hs_job import handed, runtime
-from hs_job.aloud import say
+from hs_job import advice, handed, runtime
 from hs_job.position import Data
 
 STATE = "trainer_state.json"
@@ -41,9 +40,7 @@ def attach(trainer: Any) -> None:
     def on_train_begin(_: Any, *__: Any, **given: Any) -> None:
         """All there is to hand over is there."""
         if runtime.current().keeper.handed is not None:
-            say(
-                "this process trains a second time: a job that is moved would begin the first time again, so it is not moved from now on"
-            )
+            runtime.current().advice.give(advice.TRAINS_AGAIN)
             return
         begun = hs_job.state(
             model=given["model"],

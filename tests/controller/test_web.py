@@ -459,64 +459,71 @@ def test_the_files_that_are_served_are_all_there_are() -> None:
     assert {file.name for file in PAGES.iterdir()} == {name for name, _ in (FILES | PAGE).values()}
 
 
+HALF = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
+
+
+async def heard_after(address: tuple[str, int], said: bytes) -> bytes:
+    """What is answered to one who says no more than that, until the connection is ended."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(said)
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def heard_word_by_word(address: tuple[str, int]) -> bytes:
+    """The same for one who says a little more again and again, and never all of it."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+    ending = asyncio.create_task(reader.read())
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            while not ending.done():
+                writer.write(b"X: y\r\n")
+                await asyncio.wait({ending}, timeout=0.05)
+        writer.close()
+        return await ending
+    return b""
+
+
+async def ask_and_take_nothing(address: tuple[str, int]) -> None:
+    """Until the connection is ended."""
+    reader, writer = await asyncio.open_connection(*address, limit=1)
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(20):
+            writer.write(b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n" * 40)
+            while True:
+                writer.write(b"G")  # and a word now and then
+                await writer.drain()
+                await asyncio.sleep(0.05)
+    assert reader is not None
+
+
+async def assert_is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"GET /login.js HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200")
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly((PAGES / "login.js").stat().st_size)
+
+
 def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "WEB_SILENT_S", 1.0)
-    half = (
-        b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
-    )
 
     async def story() -> None:
         async with opened(config) as cluster:
             host, _, port = cluster.controller.web_address.partition(":")
-
-            async def ended(said: bytes) -> bytes:
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(said)
-                try:
-                    return await asyncio.wait_for(reader.read(), 20)
-                except ConnectionResetError:
-                    return b""
-                finally:
-                    writer.close()
-
-            async def word_by_word() -> bytes:
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
-                ending = asyncio.create_task(reader.read())
-                with contextlib.suppress(ConnectionError):
-                    async with asyncio.timeout(20):
-                        while not ending.done():
-                            writer.write(b"X: y\r\n")
-                            await asyncio.wait({ending}, timeout=0.05)
-                    writer.close()
-                    return await ending
-                return b""
-
-            async def asks_and_takes_nothing() -> bytes:
-                reader, writer = await asyncio.open_connection(host, int(port), limit=1)
-                with contextlib.suppress(ConnectionError):
-                    async with asyncio.timeout(20):
-                        writer.write(b"GET /page.js HTTP/1.1\r\nHost: x\r\n\r\n" * 40)
-                        while True:
-                            writer.write(b"G")  # and a word now and then
-                            await writer.drain()
-                            await asyncio.sleep(0.05)
-                assert reader is not None
-                return b""
-
-            silent = [asyncio.create_task(ended(said)) for said in (b"", b"GET / HT", half)]
-            silent += [asyncio.create_task(word_by_word()), asyncio.create_task(asks_and_takes_nothing())]
-            reader, writer = await asyncio.open_connection(host, int(port))
-            while not all(
-                task.done() for task in silent
-            ):  # who goes on asking is answered over the same connection
-                writer.write(b"GET /login.js HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200")
-                await reader.readuntil(b"\r\n\r\n")
-                await reader.readexactly((PAGES / "login.js").stat().st_size)
-            writer.close()
-            assert [task.result() for task in silent] == [b""] * 5
+            address = host, int(port)
+            silent = [heard_after(address, said) for said in (b"", b"GET / HT", HALF)]
+            ended = asyncio.gather(*silent, heard_word_by_word(address), ask_and_take_nothing(address))
+            connection = await asyncio.open_connection(*address)
+            while not ended.done():  # who goes on asking is answered over the same connection
+                await assert_is_answered(*connection)
+            connection[1].close()
+            assert await ended == [b"", b"", b"", b"", None]
 
     asyncio.run(story())

@@ -425,3 +425,14 @@ class HostSim:
             if needed[gpu.id] > gpu.memory_bytes:
                 there = [p.job for p in self.processes.values() if gpu.id in p.launch.gpus and p.needed_bytes]
                 self.overfull[gpu.id] = frozenset(there)
+
+
+def told_to_leave(ways: Ways, mode: SuspendMode = SuspendMode.AUTO) -> HostSim:
+    """Job 1 alone on a GPU, up for a while."""
+    sim = HostSim(1)
+    sim.job(1, ways=ways, mode=mode)
+    sim.send()
+    sim.run(40.0)
+    sim.change(JobId(1), leave=True)
+    sim.send()
+    return sim

@@ -1,4 +1,4 @@
-"""A job of the tests suspended, and moved to a new process."""
+"""A job of the tests started, suspended, and moved to a new process."""
 
 import subprocess
 
@@ -11,6 +11,23 @@ from hs_core.reports import Tier
 
 def lines(output: str) -> tuple[str, ...]:
     return tuple(sorted(output.splitlines()))
+
+
+def script(agent: StubAgent, text: str) -> str:
+    """Path of it."""
+    path = agent.folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def start(
+    agent: StubAgent, *argv: str, env: dict[str, str] | None = None, fresh: bool = False
+) -> subprocess.Popen[str] | Forked:
+    """It has come to its first suspend point, and goes on."""
+    since = agent.seen()
+    job = agent.run(*argv, env=env, fresh=fresh)
+    let_go(agent, since)
+    return job
 
 
 def let_go(agent: StubAgent, since: int = 0) -> JobReady:

@@ -18,6 +18,7 @@ from warm import Warm
 from hs_core.events.host import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
 from hs_job import average, dice, rng
+from hs_job.advice import Advice
 from hs_job.checkpoint import Folder
 from hs_job.handed import catch_up
 from hs_job.pack import load, pack, unpack
@@ -364,7 +365,7 @@ def test_so_does_one_that_shuffles_by_the_number_of_the_epoch_alone() -> None:
     seen: list[set[int]] = []
     for copy in range(3):
         sampler = DistributedSampler(examples, num_replicas=2, rank=0, seed=9)
-        data = Data(DataLoader(examples, batch_size=2, sampler=sampler))
+        data = Data(DataLoader(examples, batch_size=2, sampler=sampler), Advice())
         base = {**saved(1, 1.0, fetched=1, began=1, count=1), "data": data.position(1) | {"epoch": 0}}
         base["data"]["made"] = rng.capture(torch, [])
         data.aim(average.as_copy(base, copy, 3)["data"], own_dice=True)

@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 
 from hs_job import rng
+from hs_job.advice import Advice
 from hs_job.position import Data
 
 NUMBERS = list(range(8))
@@ -50,7 +51,7 @@ def test_a_loader_that_was_given_batches_is_in_order_where_their_sampler_is(
     around, sampler, in_order: bool
 ) -> None:
     batches = around(BatchSampler(sampler(NUMBERS), batch_size=2, drop_last=False))
-    assert Data(DataLoader(NUMBERS, batch_sampler=batches)).position(0)["in_order"] is in_order
+    assert Data(DataLoader(NUMBERS, batch_sampler=batches), Advice()).position(0)["in_order"] is in_order
 
 
 @pytest.mark.parametrize("batch_size", [2, None])
@@ -59,7 +60,7 @@ def test_any_other_loader_is_in_order_where_it_does_not_shuffle(
     batch_size: int | None, shuffle: bool
 ) -> None:
     loader = DataLoader(NUMBERS, batch_size=batch_size, shuffle=shuffle)
-    assert Data(loader).position(0)["in_order"] is not shuffle
+    assert Data(loader, Advice()).position(0)["in_order"] is not shuffle
 
 
 class Lines(IterableDataset[int]):
@@ -101,14 +102,14 @@ def prepared_lines(ranks: int, rank: int, size: int) -> DataLoader[int]:
 
 @pytest.mark.parametrize("make", [plain, given_batches, prepared, prepared_whole, prepared_lines])
 def test_other_ranks_with_other_batches_go_on_after_as_many_examples(make) -> None:
-    before = Data(make(2, 0, 6))
+    before = Data(make(2, 0, 6), Advice())
     fetched = before.iterate(DataLoader.__iter__, next)
     before.begins()
     for _ in range(3):
         next(fetched)
     seen: list[int] = []
     for rank in range(3):
-        after = Data(make(3, rank, 2))
+        after = Data(make(3, rank, 2), Advice())
         after.aim(before.position(3), own_dice=rank < 2)
         seen += torch.cat([*after.iterate(DataLoader.__iter__, next)]).tolist()
     assert sorted(set(seen)) == list(range(36, 96)), "3 batches of 6 on each of two ranks are done"
@@ -118,7 +119,7 @@ def test_of_batches_of_unlike_sizes_no_number_of_examples_is_known() -> None:
     loader = DataLoader(
         NUMBERS, batch_sampler=Shard(BatchSampler(SequentialSampler(NUMBERS), 2, drop_last=False))
     )
-    assert Data(loader).position(0)["stride"] == 0
+    assert Data(loader, Advice()).position(0)["stride"] == 0
 
 
 def test_what_data_keep_is_looked_through_for_generators_and_asked_for_nothing() -> None:

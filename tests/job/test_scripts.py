@@ -6,7 +6,7 @@ from moving import let_go, lines, move, slow_down
 
 from hs_core.events.host import JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
-from hs_job import handed, position, runtime
+from hs_job import advice
 
 PREAMBLE = """
 import torch, hs_job
@@ -361,7 +361,7 @@ def test_batches_of_two_loaders_are_gone_on_with_in_the_one_handed_over_and_that
 ) -> None:
     script = written(agent, BESIDE_ANOTHER_LOADER)
     expected = undisturbed(agent, script)
-    said = f"heteroshare: {handed._OTHER_LOADERS}\n"
+    said = f"heteroshare: {advice.OTHER_LOADERS}\n"
     assert lines(move(agent, (script,), at_step=7, said=said)) == expected
 
 
@@ -397,7 +397,7 @@ def test_a_script_with_checkpoints_of_its_own_is_moved_bit_for_bit(agent: StubAg
 
 @pytest.mark.parametrize(
     ("at_step", "said"),
-    [(7, [position._LOADED_BEFORE]), (17, [position._LOADED_BEFORE, runtime._NEVER_THERE])],
+    [(7, [advice.LOADED_BEFORE]), (17, [advice.LOADED_BEFORE, advice.NEVER_THERE])],
     ids=["too little", "nothing"],
 )
 def test_a_loop_that_begins_where_the_scripts_own_checkpoint_says_is_told_that_it_trains(

@@ -10,20 +10,8 @@ from hypothesis import strategies as st
 
 from hs_core.dice import roll
 from hs_core.errors import BrokenError
-from hs_core.mechanism.trade import (
-    MARGIN,
-    PRICE_UNIT,
-    Deal,
-    Market,
-    Needs,
-    Outcome,
-    Side,
-    auction,
-    check_trades,
-    dump,
-    load,
-    price_of,
-)
+from hs_core.mechanism.auction import MARGIN, PRICE_UNIT, Deal, Side, auction, price_of
+from hs_core.mechanism.trade import Market, Needs, Outcome, check_trades, dump, load
 from hs_core.names import UserName
 from hs_core.policy import Trade
 

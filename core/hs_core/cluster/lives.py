@@ -1,5 +1,6 @@
 """A job's life from its hosts' reports: it comes up, runs, goes on from its checkpoint, is no more."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hs_core.cluster import checkpoints, copies, reports, states
@@ -27,9 +28,7 @@ class Lives(Ends):
     ) -> None:
         """`said_s`: then, by its host's clock."""
         before = row.reports.get(host)
-        part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
-        if before is None or before.exit is None:
-            part = reports.followed(part) if reports.broken(row) else self._blamed(row, host, part)
+        part = self._merged(row, host, before, report)
         if before is not None and part.gpu_s == before.gpu_s and part == before:  # most have received more
             return
         if reports.has_process(part):
@@ -37,55 +36,66 @@ class Lives(Ends):
         if before is not None and _only_counts(row, before, part):
             self._take_counters(row, host, before, part, now_s)
             return
-        whole_before = row.report
-        said = {**row.reports, host: part}
-        whole = row.report_of(said)
-        assert whole is not None
-        happening = states.comes_to(whole)
-        state = states.after(row, happening) if happening else row.state
         at_s = now_s
         if before is None or before.phase is not part.phase:
             at_s = reports.happened_s(part, said_s, now_s, least_s=row.known_until_s)
-        first_run_s = row.first_run_s
-        if first_run_s is None:
-            first_run_s = _began_s(whole, happening, at_s, row.arrival_s)
-        state_bytes = whole.checkpoint_bytes or row.state_bytes
-        new = row_with(row, reports=said, state=state, first_run_s=first_run_s, state_bytes=state_bytes)
-        if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
-            new = row_with(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
-        if whole_before is None or not _weighs_alike(whole_before, whole):
-            self._asking.stale = self._asking.stale or whole.exit is None or self.policy.needs.ends
+        said = {**row.reports, host: part}
+        whole = row.report_of(said)
+        assert whole is not None
+        new = _with_noise(_come_to(row, said, whole, at_s), part)
+        self._watch_weight(row.report, whole)
         if reports.fell_back(before, part):
             new = self._fell_back(new, row, part, now_s)
         self._tell_state(row, new, now_s)
-        account = self._account(now_s)
-        for model, gpu_s in new.now_gpu_s_by_model.items():
-            account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        self._charge(new, now_s)
         self._watch_starts(row, host, before, part, now_s)
         if row.portions:
             self._watch_copy(row, host, before, part, now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
         self._watch_steps(row, new.step, host, before, part)
-        settled = self._settled(new, now_s)
-        if checkpoints.is_fetching(row) and not checkpoints.is_fetching(settled):
-            # Only now can it begin there: who called it back before would do so again and again.
-            settled = replace(settled, settled_s=now_s)
-            self._asking.stale = True
-        alike = (
-            settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
-        )
+        settled = self._arrived(row, self._settled(new, now_s), now_s)
+        alike = settled is new and new.state is row.state
+        alike = alike and before is not None and _shown(before) == _shown(part)
         self._put(settled, now_s, counters=alike, at_s=at_s)
         if whole.exit is not None:
             self._exited(new, whole.exit, now_s, at_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
-            self._asking.stale = True
-            others = "the others go on" if row.portions else "the other parts are ended as well"
-            why = exit_text(part.exit).removeprefix(f"{LOST}: ")
-            if part.exit.why == TOLD_TO_END and not row.cancelled_by:  # as its server is to be empty by now
-                why = "told to end"
-            text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
-            self._fact(now_s, "part-ended", text, job=row.id)
+            self._part_ended(row, host, part.exit, now_s)
+
+    def _merged(self, row: Job, host: HostName, before: JobReport | None, report: JobReport) -> JobReport:
+        """What is known of its part there by now; the first word of an end says whose fault that was."""
+        part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
+        if before is not None and before.exit is not None:
+            return part
+        return reports.followed(part) if reports.broken(row) else self._blamed(row, host, part)
+
+    def _watch_weight(self, before: JobReport | None, whole: JobReport) -> None:
+        """A policy may decide otherwise by what is new."""
+        if before is None or not _weighs_alike(before, whole):
+            self._asking.stale = self._asking.stale or whole.exit is None or self.policy.needs.ends
+
+    def _charge(self, row: Job, now_s: float) -> None:
+        account = self._account(now_s)
+        for model, gpu_s in row.now_gpu_s_by_model.items():
+            account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+
+    def _arrived(self, row: Job, settled: Job, now_s: float) -> Job:
+        """Only once it has fetched its checkpoint it can begin there: who called it back before would do so again and again."""
+        if not checkpoints.is_fetching(row) or checkpoints.is_fetching(settled):
+            return settled
+        self._asking.stale = True
+        return replace(settled, settled_s=now_s)
+
+    def _part_ended(self, row: Job, host: HostName, ended: Exit, now_s: float) -> None:
+        """And not well: of a gang nothing goes on without it."""
+        self._asking.stale = True
+        others = "the others go on" if row.portions else "the other parts are ended as well"
+        why = exit_text(ended).removeprefix(f"{LOST}: ")
+        if ended.why == TOLD_TO_END and not row.cancelled_by:  # as its server is to be empty by now
+            why = "told to end"
+        text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
+        self._fact(now_s, "part-ended", text, job=row.id)
 
     def _take_counters(
         self, row: Job, host: HostName, before: JobReport, part: JobReport, now_s: float
@@ -333,6 +343,24 @@ def _shown(report: JobReport) -> tuple[object, ...]:
     can = report.can_checkpoint, report.single
     sizes = memory_bytes, report.checkpoint_bytes
     return report.phase, *can, report.sliceable, *sizes, over, held_up, report.gpus
+
+
+def _come_to(row: Job, said: Mapping[HostName, JobReport], whole: JobReport, at_s: float) -> Job:
+    """Where it is by what its servers say by now, which as one is `whole`: it came to that `at_s`."""
+    happening = states.comes_to(whole)
+    state = states.after(row, happening) if happening else row.state
+    first_run_s = row.first_run_s
+    if first_run_s is None:
+        first_run_s = _began_s(whole, happening, at_s, row.arrival_s)
+    state_bytes = whole.checkpoint_bytes or row.state_bytes
+    return row_with(row, reports=said, state=state, first_run_s=first_run_s, state_bytes=state_bytes)
+
+
+def _with_noise(row: Job, part: JobReport) -> Job:
+    """An elastic job's, once it is known well enough."""
+    if row.spec.elastic is None or part.noise_samples < ENOUGH_NOISE:
+        return row
+    return row_with(row, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
 
 
 def _began_s(whole: JobReport, happening: Happening | None, now_s: float, least_s: float) -> float | None:

@@ -1,40 +1,25 @@
-"""Trading fast GPUs for slow ones between users of unlike speed-ups, at the second price (Gandiva_fair, 3.4, 3.5).
-
-For a pair of pools every user's bid is its speed-up S, what one fast GPU is worth to it in slow ones. The user with the least S gives,
-the one with the largest receives; the price is the next bid below the receiver's, or halfway between the two where they are alone
-or where the next bid equals the receiver's. GPUs change hands one by one; those that go between the same two at the same price are one
-trade. Who has nothing left to give or to pay makes place for the next, so two sorts and two pointers do what asking everybody
-anew after each GPU would.
+"""Trades of fast GPUs for slow ones between users of unlike speed-ups (Gandiva_fair, 3.4, 3.5): what stands is taken back once it no longer may, and more is traded (`auction`).
 
 Departures: a user takes part only with what it can spare and use. GPUs that a pinned job needs are not given away, and nobody receives more
-than its jobs can occupy: the paper's users have jobs without end. And whose classes are unlike does not bid its mean alone. The classes of the largest
-speed-ups have its fast GPUs, as far as these go, so that the last of them may be worth more to it than its mean, and the next one less. It gives for the
-larger of the two and receives for the smaller, for as many GPUs at once as that holds for: at the mean it would lose by what it gives, and by the last and the
-next alone too, for its slower classes come to the fast GPUs once it has hardly any slow ones. What stands goes by the mean.
+than its jobs can occupy: the paper's users have jobs without end.
 And speed-ups are measured: reports differ, and how far a speed-up may be from the true one is known (`Within`). Both must gain more than that, or trades would be
 made of noise, and undone by it, and jobs would move to and fro for nothing. For the same reason a loss that may be none takes no trade back.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import count
 from math import lcm
-from operator import attrgetter
 from typing import Any
 
 from hs_core.errors import BrokenError
+from hs_core.mechanism.auction import MARGIN, PRICE_UNIT, SLACK, Side, auction
 from hs_core.names import UserName
 from hs_core.policy import Trade, TradeNews
 
-MARGIN = 0.01  # both must gain so much; less is not worth a migration
 BORNE = 0.1  # a loss above takes a trade back, however little is known of it
-PRICE_UNIT = 1000  # prices are whole thousandths, so that amounts stay simple fractions
-CHEAPEST, DEAREST = 0.1, 1e6  # prices outside are no prices but a profile that lies
-SLACK = 1e-9
-
-_bid, _ask = attrgetter("bid"), attrgetter("ask")
 
 At = tuple[UserName, str]
 
@@ -46,132 +31,6 @@ class Needs:
     usable: Mapping[At, int] = field(default_factory=dict)  # GPUs of a pool that the user's jobs could occupy
     pinned: Mapping[At, int] = field(default_factory=dict)  # those of jobs that can run nowhere else
     total: Mapping[UserName, int] = field(default_factory=dict)  # over all pools
-
-
-@dataclass(slots=True)
-class Side:
-    """A user in one auction and what it still has, in units of 1/`unit` GPU (see `auction`)."""
-
-    user: UserName
-    bid: float  # the most that it pays for a fast GPU, in slow ones
-    ask: float  # the least that it gives one for
-    fast: int  # that it can spare
-    slow: int
-    fast_room: int | None = None  # that it could use besides; None: any number
-    slow_room: int | None = None
-    room: int | None = None  # over all pools
-    within: float = 0.0  # how far the true speed-up may be from what it bids and asks, as a part of it
-
-
-@dataclass(frozen=True, slots=True)
-class Deal:
-    giver: Side
-    taker: Side
-    gpus: int  # fast ones, whole
-    price: int  # in thousandths
-
-
-def price_of(
-    top: float, second: float | None, least: float, margin: float = MARGIN,
-    *, top_within: float = 0.0, least_within: float = 0.0,
-) -> int | None:  # fmt: skip
-    """Thousandths of a slow GPU for one fast; None: no price lets both gain. `second` is None where only two are left.
-
-    Both must gain `margin`, and more than their speed-ups may be off (`top_within`, `least_within`). Where that leaves the receiver too little at the second price, it
-    pays the most that leaves it enough: who says now this and now that is not to have for half the price what others bid for.
-    """
-    asks, bids = 1 + max(margin, least_within), 1 + max(margin, top_within)
-    if second is None or top <= second * (1 + margin):
-        second = (top + least) / 2
-    elif top <= second * bids:
-        second = top / bids * (1 - SLACK)
-    gain = second > least * asks and top > second * bids
-    if not gain or not CHEAPEST <= second <= DEAREST:
-        return None
-    return round(second * PRICE_UNIT)
-
-
-def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[Deal]:
-    """All trades of one pair of pools; sides are changed as they trade. O(n log n).
-
-    Whoever can give or take no more makes place for the next, as if everybody were asked anew after each GPU.
-    `sides` come in the order of users: that settles ties. `unit`: a multiple of PRICE_UNIT.
-    """
-    here = [side for side in sides if side.fast >= unit or side.slow > 0]
-    takers = sorted(here, key=_bid, reverse=True)
-    givers = sorted(here, key=_ask, reverse=True)
-    givers.reverse()  # of those alike the last one comes first
-    deals: list[Deal] = []
-    gone: set[UserName] = set()
-    thousandth = unit // PRICE_UNIT
-    top, bottom = 0, 0
-    # Nobody asks for less than it bids: where one is both no two are left who would gain.
-    while top < len(takers) and bottom < len(givers) and takers[top] is not givers[bottom]:
-        taker, giver = takers[top], givers[bottom]
-        if giver.fast < unit:
-            gone.add(giver.user)
-            bottom += 1
-            continue
-        if taker.slow <= 0:
-            top += 1
-            continue
-        second = _second(takers, top + 1, giver, gone)
-        price = price_of(
-            taker.bid, second, giver.ask, margin, top_within=taker.within, least_within=giver.within
-        )
-        if price is None:
-            # Two whose profiles lie, or say little, would keep all others from trading.
-            if taker.bid > DEAREST or taker.within > max(margin, giver.within):
-                top += 1
-            elif giver.within > margin:
-                bottom += 1
-            else:
-                break
-            continue
-        cost = price * thousandth
-        given = giver.fast // unit
-        if giver.slow_room is not None:
-            given = min(given, giver.slow_room // cost)
-        if giver.room is not None and cost > unit:
-            given = min(given, giver.room // (cost - unit))
-        taken = taker.slow // cost
-        if taker.fast_room is not None:
-            taken = min(taken, taker.fast_room // unit)
-        if taker.room is not None and cost < unit:
-            taken = min(taken, taker.room // (unit - cost))
-        gpus = min(given, taken)
-        if gpus > 0:
-            _exchange(giver, gpus * unit, gpus * cost)
-            _exchange(taker, -gpus * unit, -gpus * cost)
-            deals.append(Deal(giver, taker, gpus, price))
-        if given <= taken:
-            gone.add(giver.user)
-            bottom += 1
-        else:
-            top += 1
-    return deals
-
-
-def _second(takers: Sequence[Side], first: int, giver: Side, gone: Collection[UserName]) -> float | None:
-    """The largest bid of those from there on who are left, if it is not below what the giver asks for."""
-    for at in range(first, len(takers)):
-        if takers[at].bid < giver.ask:
-            return None
-        if takers[at] is not giver and takers[at].user not in gone:
-            return takers[at].bid
-    return None
-
-
-def _exchange(side: Side, fast: int, slow: int) -> None:
-    """Fast units go, slow ones come."""
-    side.fast -= fast
-    side.slow += slow
-    if side.fast_room is not None:
-        side.fast_room += fast
-    if side.slow_room is not None:
-        side.slow_room -= slow
-    if side.room is not None:
-        side.room += fast - slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,30 +300,8 @@ class Market:
         if (limit := self._needs.total.get(user)) is not None:
             side.room = max(0, limit * unit - self._totals[user])
         if self._steps is not None and (steps := self._steps(user, fast, slow)):
-            _go_by_classes(side, steps, has_fast, unit)
+            side.go_by_classes(steps, has_fast, unit)
         return side
-
-
-def _go_by_classes(side: Side, steps: Sequence[tuple[float, int]], has: int, unit: int) -> None:
-    """What it bids and asks for where its classes are unlike, and so many GPUs as that holds for. `has`: fast ones."""
-    worth, begins, _ = _step(steps, max(0, has - unit), unit)
-    side.ask = max(side.ask, worth)
-    side.fast = min(side.fast, has - begins)
-    worth, _, ends = _step(steps, has + unit - 1, unit)
-    side.bid = min(side.bid, worth)
-    if ends is not None:
-        side.fast_room = ends - has if side.fast_room is None else min(side.fast_room, ends - has)
-
-
-def _step(steps: Sequence[tuple[float, int]], place: int, unit: int) -> tuple[float, int, int | None]:
-    """What the fast GPU at that place is worth, and between which places each is (None: beyond all that are asked for)."""
-    begins = 0
-    for speedup, gpus in steps[:-1]:
-        ends = begins + gpus * unit
-        if place < ends:
-            return speedup, begins, ends
-        begins = ends
-    return steps[-1][0], begins, None
 
 
 def explain(trade: Trade) -> str:

@@ -1,8 +1,8 @@
 """Table 3 and figures 8, 10 and 11: pools of several GPU models, with and without trading."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from hs_core.names import UserName
@@ -52,64 +52,50 @@ def table3() -> Figure:
         experiment(workload("table 3", sweeps, rates), {"V100": 12, "K80": 60}, until_s=3 * HOUR_S)
     )
     from_s, to_s = 2 * HOUR_S, result.ended_s
-    rows: list[Row] = []
-    for user, (_, _, k80, v100) in _TABLE3.items():
-        rows += [
-            near(
-                "table3",
-                f"{user}: entitled to K80s after trades",
-                k80,
-                mean_entitled(result, user, "K80", from_s, to_s),
-                1e-6,
-            ),
-            near(
-                "table3",
-                f"{user}: entitled to V100s after trades",
-                v100,
-                mean_entitled(result, user, "V100", from_s, to_s),
-                1e-6,
-            ),
-        ]
-    standing = [trade for trade in result.trades if not trade["undone"]]
-    volume = sum(_number(trade["fast_gpus"]) for trade in standing)
-    undone = sum(_number(trade["fast_gpus"]) for trade in result.trades if trade["undone"])
-    rows.append(near("table3", "V100s traded, net", 4.0, volume - undone, 1e-6))
-    rows += (
-        [near("table3", "price of a V100 in K80s", 5.0, _number(standing[-1]["price"]), 1e-6)]
-        if standing
-        else []
-    )
+    received = {user: mean_rate(result, user, from_s, to_s) for user in _AGGREGATE}
+    rows = [*_entitled_rows(result, from_s, to_s), *_traded_rows(result)]
     for user, (_, after) in _AGGREGATE.items():
-        ours = mean_rate(result, user, from_s, to_s)
-        rows.append(
-            at_least("table3", f"{user}: aggregate performance received, in K80s", after, ours, 0.05 * after)
-        )
-
-    def draw(path: Path) -> None:
-        from hs_sim import pictures  # noqa: PLC0415
-
-        ours = {
-            user: {
-                "before (entitled)": _AGGREGATE[user][0],
-                "after, received": mean_rate(result, user, from_s, to_s),
-            }
-            for user in _TABLE3
-        }
-        paper = {
-            user: {"before (entitled)": _AGGREGATE[user][0], "after, received": _AGGREGATE[user][1]}
-            for user in _TABLE3
-        }
-        pictures.bars(path, "Table 3: aggregate performance of three users", ours, paper, "K80s")
-
+        what = f"{user}: aggregate performance received, in K80s"
+        rows.append(at_least("table3", what, after, received[user], 0.05 * after))
     return Figure(
         name="table3",
         title="Trades between three users on 12 V100 and 60 K80",
         rows=tuple(rows),
-        draw=draw,
+        draw=partial(_draw_received, received),
         notes=(
             "Entitlements are exact. What is received follows them by migration, in whole jobs: within 5 %.",
         ),
     )
+
+
+def _entitled_rows(result: Result, from_s: float, to_s: float) -> Iterator[Row]:
+    for user, (_, _, k80, v100) in _TABLE3.items():
+        for model, gpus in (("K80", k80), ("V100", v100)):
+            ours = mean_entitled(result, user, model, from_s, to_s)
+            yield near("table3", f"{user}: entitled to {model}s after trades", gpus, ours, 1e-6)
+
+
+def _traded_rows(result: Result) -> Iterator[Row]:
+    standing = [trade for trade in result.trades if not trade["undone"]]
+    volume = sum(_number(trade["fast_gpus"]) for trade in standing)
+    undone = sum(_number(trade["fast_gpus"]) for trade in result.trades if trade["undone"])
+    yield near("table3", "V100s traded, net", 4.0, volume - undone, 1e-6)
+    if standing:
+        yield near("table3", "price of a V100 in K80s", 5.0, _number(standing[-1]["price"]), 1e-6)
+
+
+def _draw_received(received: Mapping[str, float], path: Path) -> None:
+    """`received`: by user, in K80s."""
+    from hs_sim import pictures  # noqa: PLC0415
+
+    def bars(after: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        return {
+            user: {"before (entitled)": before, "after, received": after[user]}
+            for user, (before, _) in _AGGREGATE.items()
+        }
+
+    paper = bars({user: after for user, (_, after) in _AGGREGATE.items()})
+    pictures.bars(path, "Table 3: aggregate performance of three users", bars(received), paper, "K80s")
 
 
 # --- figures 8, 10, 11 ------------------------------------------------------------------------------------------------

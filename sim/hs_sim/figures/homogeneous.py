@@ -28,9 +28,10 @@ _CLASSES = ((1, 62), (2, 3), (4, 3), (8, 2))  # GPUs of the one job, users
 _ARRIVALS_S = 600.0  # "job arrival is random"
 
 
-def figure6() -> Figure:
+def _users_by_size() -> tuple[dict[int, list[str]], list[Sweep]]:
+    """Users by the GPUs of their one job, and these jobs."""
     dice = roll(6, "figure 6")
-    sweeps, tickets = [], {}
+    sweeps = []
     groups: dict[int, list[str]] = {}
     for gang, users in _CLASSES:
         for number in range(1, users + 1):
@@ -47,8 +48,13 @@ def figure6() -> Figure:
                     arrivals_s=[dice.uniform(0.0, _ARRIVALS_S)],
                 )
             )
-            tickets[user] = float(gang)
             groups.setdefault(gang, []).append(user)
+    return groups, sweeps
+
+
+def figure6() -> Figure:
+    groups, sweeps = _users_by_size()
+    tickets = {user: float(gang) for gang, users in groups.items() for user in users}
     result = run_quanta(
         experiment(workload("figure 6", sweeps, tickets=tickets), {"P100": 48}, until_s=8 * HOUR_S)
     )

@@ -1,7 +1,7 @@
 """A modelled incarnation of a job: one process per node, which all move together or stand.
 
-Steps are counted by time at a constant rate. A stop is told apart from training to the moment: what was begun of a step is kept by who
-keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
+A stop is told apart from training to the moment: what was begun of a step is kept by who keeps its process, and done again by who goes on
+from a checkpoint, so that no step is counted twice and none is lost.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from hs_core.model import OnPartition, split_memory
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
 from hs_sim.machines.part import Part, Way
+from hs_sim.machines.progress import Progress
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ DIE_S = 0.2
 LEAVE_S = 0.02  # from being told to
 UNTOLD_S = 10.0
 COLLECTIVE_S = 5.0  # until the others notice that a part is gone
-ROUNDING = 1e-9
 
 
 class Gang:
@@ -46,7 +46,6 @@ class Gang:
         self.id = (wanted.job, wanted.epoch, wanted.copy)
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
-        self.rate = rate
         self.shape = wanted.form
         self.memory_bytes = (
             job.sim.gpu_memory_bytes if job.untold else _memory_bytes(wanted)
@@ -57,18 +56,15 @@ class Gang:
         self.parked = False  # what it holds of them lies in its hosts' memory
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
-        self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does
+        self._progress = Progress(wanted.last_step or job.sim.steps, rate)  # to its end, or its portion's
         self.averaged = len(wanted.source.parts) if wanted.source is not None else 0  # of so many copies
         self.parts: dict[int, Part] = {}
-        self.done = 0.0  # steps
-        self.since_s: float | None = None  # trains since
         self.generation = -1
         self.torn = ""  # what it was to go on from, in words
         self.restored: int | None = None
         self.judged = True  # where it goes on from
         self.tier: Tier | None = None  # a stop of this kind is under way
         self.saves = False  # at its next step
-        self.trained_s = 0.0
         self._turn = 0  # grows with every change: timers of before do nothing
 
     # --- coming up
@@ -99,7 +95,8 @@ class Gang:
         now_s = self.world.clock.now_s
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
-        self.restored, self.done = steps[0], float(steps[0])
+        self.restored = steps[0]
+        self._progress.goes_on_from(steps[0])
         self.judged = False
         world, (job, epoch) = self.world, self.key
         world.truth.restored(
@@ -202,30 +199,28 @@ class Gang:
     # --- training
 
     @property
+    def rate(self) -> float:
+        """Steps a second, while it trains."""
+        return self._progress.rate
+
+    @property
     def step(self) -> int:
         """Whole steps done now."""
-        return min(self.last, int(self._progress() + ROUNDING))
-
-    def _progress(self) -> float:
-        since_s = self.since_s
-        return self.done if since_s is None else self.done + (self.world.clock.now_s - since_s) * self.rate
+        return self._progress.step(self.world.clock.now_s)
 
     @property
     def training_s(self) -> float:
         """In all, up to now."""
-        since_s = self.since_s
-        return self.trained_s + (self.world.clock.now_s - since_s if since_s is not None else 0.0)
+        return self._progress.training_s(self.world.clock.now_s)
 
     def _move(self) -> None:
         """Trains from now on, if nothing is in the way."""
-        if self.since_s is not None or not all(
-            p.way is Way.GOING and not p.frozen for p in self.parts.values()
-        ):
+        if self._progress.trains or not all(p.way is Way.GOING and not p.frozen for p in self.parts.values()):
             return
         if not self.grown and not self._grow():
             return
         clock = self.world.clock
-        self.since_s = clock.now_s
+        self._progress.begins(clock.now_s)
         # Cut off: what it does counts for nothing.
         left_behind = self.copy >= 0 and self.key[1] < self.job.epoch
         if not self.judged and self.restored is not None and not left_behind:
@@ -243,23 +238,22 @@ class Gang:
 
     def train_at(self, rate: float) -> None:
         """So fast from now on."""
-        if self.since_s is not None:
-            now_s = self.world.clock.now_s
-            self.done = min(self._progress(), float(self.last))
-            self.trained_s += now_s - self.since_s
-            self.since_s = now_s
-        self.rate = rate
-        if self.since_s is not None:
+        progress, now_s = self._progress, self.world.clock.now_s
+        trains = progress.trains
+        progress.stands(now_s)
+        progress.rate = rate
+        if trains:
+            progress.begins(now_s)
             self._turn += 1
             self._foresee()
 
     def _foresee(self) -> None:
-        self.world.clock.after((self.last - self.done) / self.rate, self._finish, self._turn)
+        self.world.clock.after(self._progress.left_s, self._finish, self._turn)
         if self.world.progress_s:
             self.world.clock.after(self.world.progress_s, self._tell_progress, self._turn)
 
     def _tell_progress(self, turn: int) -> None:
-        if turn != self._turn or self.since_s is None:
+        if turn != self._turn or not self._progress.trains:
             return
         step, rate = self.step, self.world.speeds.told(self)
         noise_scale, noise_samples = self.world.speeds.told_noise(self)
@@ -278,19 +272,16 @@ class Gang:
     def _stand(self) -> None:
         """Does not train from now on."""
         self._turn += 1
-        if self.since_s is None:
+        if not self._progress.trains:
             return
-        now_s = self.world.clock.now_s
-        self.done = min(self._progress(), float(self.last))
-        self.trained_s += now_s - self.since_s
-        self.since_s = None
+        self._progress.stands(self.world.clock.now_s)
         self.world.truth.stands(self.job, self.id[1:])
 
     def _finish(self, turn: int) -> None:
         if turn != self._turn:
             return
         self._stand()
-        self.done = float(self.last)
+        self._progress.goes_on_from(self._progress.last)
         if self.copy >= 0:
             self._wait_for_the_others()
             return
@@ -316,7 +307,7 @@ class Gang:
 
     @property
     def portion_done(self) -> bool:
-        return self.copy >= 0 and self.step >= self.last
+        return self.copy >= 0 and self.step >= self._progress.last
 
     # --- orders
 
@@ -382,7 +373,7 @@ class Gang:
     def suspend(self, part: Part, tier: Tier) -> None:
         if part.way is Way.GONE:
             return
-        if self.since_s is not None:
+        if self._progress.trains:
             self.job.stopped(*self.id[1:])
         if tier is Tier.FREEZE:
             if self.tier is not None:  # all of it is about to stop: before one part is frozen
@@ -465,7 +456,7 @@ class Gang:
     def checkpoint(self, part: Part) -> None:
         if part.way is not Way.GOING:
             return
-        if self.since_s is None:
+        if not self._progress.trains:
             self.saves = True  # when it trains
             return
         self.saves = False
@@ -487,7 +478,7 @@ class Gang:
 
     def _write(self) -> None:
         self.generation = 1 + max(self.generation, self.world.newest_in_folder(self.key[0]))
-        self.done = float(self.step)
+        self._progress.goes_on_from(self.step)
         for part in self._in_order():
             part.agent.disk.store(
                 self.key[0], self.generation, Saved(self.key[1], self.step, part.rank, self.copy)
@@ -569,7 +560,7 @@ class Gang:
             self.say_ready(part)
         elif part.way in (Way.GOING, Way.STOPPING):
             # One that waits for another that is gone, in the middle of a step, is at no edge.
-            if self.since_s is not None or self.tier is not None or self._broken:
+            if self._progress.trains or self.tier is not None or self._broken:
                 part.agent.say(part, JobWentOn, step=self.step)
             else:
                 self.say_ready(part)
