@@ -21,7 +21,7 @@ def completion(shell: str) -> None:
     """Print SHELL's completion script, e.g. eval "$(hsctl completion bash)"."""
     from click.shell_completion import get_completion_class
 
-    from hs_client.__main__ import PROGRAM, cli
+    from hs_client.program import PROGRAM, cli
 
     maker = get_completion_class(shell)
     assert maker is not None
