@@ -219,9 +219,11 @@ class Agent:
                 self.sizes.look(Key(report.job, report.epoch), report.checkpoint_generation)
 
     async def stop(self) -> int:
-        """Jobs are left as they are, for the agent after us, unless it was asked to end them; how many there are."""
+        """Jobs are left as they are, for the agent after us, unless it was asked to end them and told to stop; how many there are."""
         self.launches.stop()
-        if self.config.end_jobs_on_stop:
+        if self.config.end_jobs_on_stop and not self.broken.is_set():
+            if self.stands:
+                self.jobs.end_unwatched()
             await self.launches.settle()  # what comes of these is to end, too
             await self.jobs.end_all(self.config.kill_grace_s)
         for task in self._tasks:

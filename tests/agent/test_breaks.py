@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup
+from hs_agent import cgroup, procs
 from hs_agent.breaks import Breaks
 from hs_agent.devices import open_devices
 from hs_agent.folder import Key
@@ -272,5 +272,33 @@ def test_an_agent_that_cannot_go_on_stands_still_while_its_jobs_go_on(
             assert [r.phase for r in agent.reports()] == [Phase.RUNNING] * 2
             assert len(agent.jobs.running) == 2
             await agent.jobs.end_all(0.0)
+
+    asyncio.run(scene())
+
+
+def test_an_agent_that_is_to_take_its_jobs_along_does_so_where_it_is_told_to_stop_and_not_where_it_breaks(
+    settings, both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(end_jobs_on_stop=True)
+
+    def breaks(*_: object) -> None:
+        raise KeyError("what is remembered")
+
+    async def scene() -> None:
+        async with an_agent(config) as agent:
+            agent.wanted(both, 0.0)
+            await both_run(agent)
+            shims = [running.shim for running in agent.jobs.running.values()]
+            monkeypatch.setattr(HostMachine, "_settle", breaks)
+            agent.post(Woke(now_s=boot_s()))
+        for _ in range(1, blame.MOST_TRIES):
+            async with an_agent(config) as agent:
+                await breaks_within(agent)
+        async with an_agent(config) as agent:
+            assert agent.stands
+            assert all(map(procs.alive, shims))
+        async with asyncio.timeout(30):
+            while any(map(procs.alive, shims)):  # noqa: ASYNC110 — nobody tells
+                await asyncio.sleep(0.01)
 
     asyncio.run(scene())
