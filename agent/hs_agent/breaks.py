@@ -26,7 +26,6 @@ from hs_core.events.host import (
 from hs_core.host.blame import (
     FORGOTTEN_S,
     Break,
-    follow,
     is_tried_first,
     stands_until_s,
     suspects,
@@ -69,8 +68,8 @@ class Breaks:
         if who is not None:
             self._ended[Key(*who)] = now_s
             self._save()
-        self._unsolved = unsolved(self._breaks, self._ended.values(), now_s)
-        self.stands_until_s = stands_until_s(self._unsolved)
+        self.unsolved = unsolved(self._breaks, self._ended.values(), now_s)
+        self.stands_until_s = stands_until_s(self.unsolved)
         self._left_out: dict[str, str] = {}
         self._complaints: dict[str, NowAndThen] = {}
 
@@ -89,14 +88,9 @@ class Breaks:
         job, epoch = getattr(event, "job", None), getattr(event, "epoch", None)
         return job is None or epoch is None or Key(job, epoch) not in self._ended
 
-    @property
-    def follow(self) -> bool:
-        """One another, and nobody is to be ended for it."""
-        return follow(self._unsolved)
-
     def tried_first(self, event: HostEvent) -> bool:
         """On a copy of the mind."""
-        return is_tried_first(event, self._unsolved)
+        return is_tried_first(event, self.unsolved)
 
     def leave_out(self, event: HostEvent, error: Exception) -> None:
         """It broke the copy."""

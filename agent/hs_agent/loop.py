@@ -159,7 +159,7 @@ class Agent:
                 elsewhere=found.elsewhere,
             )
             if not self.stands:
-                if self.breaks.follow:
+                if self.breaks.unsolved:
                     self._try(Woke(now_s=boot_s()))  # before anybody's words can be blamed for it
                 await self._adopt(found)
                 await asyncio.to_thread(self.launcher.sweep_groups)

@@ -13,7 +13,6 @@ from hs_core.host.blame import (
     Break,
     Incarnation,
     LawError,
-    follow,
     is_tried_first,
     stands_until_s,
     suspects,
@@ -73,7 +72,6 @@ def test_what_comes_from_elsewhere_is_tried_first_where_breaks_follow_one_anothe
 ) -> None:
     fails = unsolved(breaks, ended_s, 0.0)
     word = JobProgressed(now_s=0.0, job=A[0], epoch=A[1], step=1, steps_per_s=1.0, device_memory_bytes=1)
-    assert follow(fails) is found
     assert is_tried_first(GpusSeen(now_s=0.0, gpus=()), fails) is found
     assert not is_tried_first(word, fails)
     assert not is_tried_first(Woke(now_s=0.0), fails)

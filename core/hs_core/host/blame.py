@@ -63,14 +63,9 @@ def unsolved(breaks: Sequence[Break], ended_s: Iterable[float], now_s: float) ->
     return tuple(each for each in breaks if each.at_s > since_s and now_s - each.at_s < FORGOTTEN_S)
 
 
-def follow(fails: Sequence[Break]) -> bool:
-    """One another. `fails`: unsolved ones."""
-    return len(fails) >= IN_A_ROW
-
-
 def is_tried_first(event: HostEvent, fails: Sequence[Break]) -> bool:
-    """A word of a job is that job's; where the timer breaks the mind, it breaks by itself."""
-    return follow(fails) and not isinstance(event, Woke) and getattr(event, "epoch", None) is None
+    """`fails`: unsolved ones. A word of a job is that job's; where the timer breaks the mind, it breaks by itself."""
+    return len(fails) >= IN_A_ROW and not isinstance(event, Woke) and getattr(event, "epoch", None) is None
 
 
 def stands_until_s(fails: Sequence[Break]) -> float:
