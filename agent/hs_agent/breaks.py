@@ -1,4 +1,4 @@
-"""`breaks.json`: of whom the mind of this host was hearing when it broke, over restarts of the agent; and who was ended for that."""
+"""`breaks.json`: of whom the mind of this host was hearing when it broke, over restarts of the agent; and what is done about that."""
 
 import json
 from collections.abc import Mapping
@@ -9,11 +9,41 @@ import structlog
 
 from hs_agent import procs
 from hs_agent.folder import Key, read_json, write_atomically
-from hs_core.events.host import HostEvent, JobCondemned, JobExited, LaunchFailed
-from hs_core.host.blame import FORGOTTEN_S, Break, suspects, to_end
+from hs_agent.now_and_then import NowAndThen
+from hs_core.events.host import (
+    CastOut,
+    ControllerHeard,
+    DeviceMemorySeen,
+    GpusSeen,
+    HostEvent,
+    HostMemorySeen,
+    JobCondemned,
+    JobExited,
+    LaunchFailed,
+    NothingFetched,
+    WantedChanged,
+)
+from hs_core.host.blame import (
+    FORGOTTEN_S,
+    Break,
+    is_tried_first,
+    stands_until_s,
+    suspects,
+    to_end,
+    unsolved,
+)
 from hs_core.names import JobId
 
 KEPT = 16
+_WHAT = {
+    WantedChanged: "what the controller wants",
+    CastOut: "that it was removed from the cluster",
+    ControllerHeard: "that the controller is there",
+    NothingFetched: "that checkpoints are nowhere",
+    GpusSeen: "the health of its GPUs",
+    HostMemorySeen: "how much memory it has left",
+    DeviceMemorySeen: "how much memory jobs have on their GPUs",
+}
 
 log = structlog.get_logger("breaks")
 
@@ -38,6 +68,10 @@ class Breaks:
         if who is not None:
             self._ended[Key(*who)] = now_s
             self._save()
+        self.unsolved = unsolved(self._breaks, self._ended.values(), now_s)
+        self.stands_until_s = stands_until_s(self.unsolved)
+        self._left_out: dict[str, str] = {}
+        self._complaints: dict[str, NowAndThen] = {}
 
     def _forget(self, now_s: float) -> None:
         self._breaks = [each for each in self._breaks if now_s - each.at_s < FORGOTTEN_S][-KEPT:]
@@ -54,13 +88,23 @@ class Breaks:
         job, epoch = getattr(event, "job", None), getattr(event, "epoch", None)
         return job is None or epoch is None or Key(job, epoch) not in self._ended
 
-    def note(self, event: HostEvent, error: Exception) -> None:
-        """Before this agent ends."""
+    def tried_first(self, event: HostEvent) -> bool:
+        """On a copy of the mind."""
+        return is_tried_first(event, self.unsolved)
+
+    def leave_out(self, event: HostEvent, error: Exception) -> None:
+        """It broke the copy."""
+        what, why = _WHAT.get(type(event), type(event).__name__), _said(error)
+        self._left_out[what] = why
+        if self._complaints.setdefault(what, NowAndThen()).is_due(why, event.now_s):
+            log.error("what breaks the mind of this host is left out", what=what, exc_info=error)
+
+    def note(self, event: HostEvent | None, error: Exception, now_s: float) -> None:
+        """Before this agent ends. `event`: None: as it began."""
         who = suspects(event, error)
-        self._breaks.append(Break(at_s=event.now_s, suspects=who, why=f"{type(error).__name__}: {error}"))
-        log.error(
-            "the mind of this host broke", amid=type(event).__name__, jobs=[str(Key(*each)) for each in who]
-        )
+        self._breaks.append(Break(at_s=now_s, suspects=who, why=_said(error)))
+        amid = type(event).__name__ if event is not None else "its beginning"
+        log.error("the mind of this host broke", amid=amid, jobs=[str(Key(*each)) for each in who])
         self._save()
 
     def text(self, now_s: float) -> str:
@@ -71,7 +115,12 @@ class Breaks:
         times = "once" if len(self._breaks) == 1 else f"{len(self._breaks)} times"
         jobs = ", ".join(str(key.job) for key in self._ended)
         what = f" (ended for what they said: job {jobs})" if jobs else ""
-        return f"the agent broke {times} within the hour{what}: an error of HeteroShare, please report it; the last one: {self._breaks[-1].why}"
+        if now_s < self.stands_until_s:
+            what += f" and stands still for {self.stands_until_s - now_s:.0f} s more: jobs go on as they are, nothing else is done"
+        out = "".join(
+            f"; it leaves out {what}, by which it would: {why}" for what, why in self._left_out.items()
+        )
+        return f"the agent broke {times} within the hour{what}: an error of HeteroShare, please report it; the last one: {self._breaks[-1].why}{out}"
 
     def _save(self) -> None:
         value = {
@@ -83,6 +132,10 @@ class Breaks:
             write_atomically(self._path, json.dumps(value).encode())
         except OSError as error:
             log.error("breaks.json cannot be written", why=error.strerror or str(error))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _revived(kept: Mapping[str, Any]) -> Break:

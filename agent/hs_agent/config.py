@@ -15,7 +15,7 @@ from hs_agent.table import Table, shown
 from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
-from hs_core.names import HOST_NAME
+from hs_core.names import A_HOST_NAME, HOST_NAME
 from hs_daemon import config_file
 from hs_daemon.addresses import host_in, is_loopback
 
@@ -293,10 +293,9 @@ def _ports(top: Table, key: str, default: range) -> range:
 
 
 def name_in(top: Table) -> str:
-    expected = "a host name (letters, digits, '_' and '-', at most 63 between dots and 253 in all)"
-    value = top.text("name", socket.gethostname(), expected)
+    value = top.text("name", socket.gethostname(), A_HOST_NAME)
     if not HOST_NAME.fullmatch(value):
-        raise top.refuse("name", expected, found=value)
+        raise top.refuse("name", A_HOST_NAME, found=value)
     return value
 
 

@@ -14,7 +14,7 @@ import structlog
 from hs_agent import procs, steps
 from hs_agent.cgroup import JobCgroup
 from hs_agent.config import Config
-from hs_agent.folder import Ended, Folder, Key
+from hs_agent.folder import Ended, Folder, Key, parse_key
 from hs_agent.gangs import Gang, HeadGang, MemberGang, Tell
 from hs_agent.jobsock import Connections, JobSocket
 from hs_agent.launch import Launcher
@@ -390,6 +390,14 @@ class Jobs:
             _, late = await asyncio.wait(gone, timeout=grace_s + 10.0)
             for task in late:
                 task.cancel()
+
+    def end_unwatched(self) -> None:
+        """All that the agent before left, by one that has not taken them up: the next one finds them lost with their host."""
+        for path in self.launcher.jobs.iterdir():
+            key = parse_key(path.name)
+            shim = self.launcher.running_shim(Folder(path, key)) if key is not None else None
+            if shim is not None:
+                procs.send(shim, signal.SIGTERM)
 
     async def close(self) -> None:
         """The jobs go on; only we stop watching."""

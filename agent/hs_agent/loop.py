@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from collections import deque
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -58,6 +60,7 @@ from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
 MOST_TROUBLES = 4
+STANDS = "the agent stands still, as it breaks again and again"
 
 log = structlog.get_logger("agent")
 
@@ -100,6 +103,7 @@ class Agent:
             changed=self._has_changed,
         )
         self.machine: HostMachine | None = None
+        self.stands = False  # still: jobs go on as they are; it is the next agent that does anything
         self.broken = asyncio.Event()
         self._events: deque[HostEvent] = deque()
         self._handling = False
@@ -117,6 +121,8 @@ class Agent:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
+        if self.stands:  # nobody is to be sent here
+            return tuple(replace(gpu, healthy=False, why_unhealthy=STANDS) for gpu in self.watch.gpus)
         return self.watch.gpus
 
     @property
@@ -141,18 +147,34 @@ class Agent:
             host_memory_reserve_bytes=self.config.host_memory_reserve_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
-        self._term = int(found.machine["term"]) if found.machine else -1
-        self.machine = HostMachine(
-            self.gpus,
-            settings,
-            now_s=boot_s(),
-            saved=found.machine,
-            rebooted=found.rebooted,
-            elsewhere=found.elsewhere,
-        )
-        await self._adopt(found)
-        await asyncio.to_thread(self.launcher.sweep_groups)
-        self._weigh_what_is_here()
+        self.stands = boot_s() < self.breaks.stands_until_s
+        try:
+            self._term = int(found.machine["term"]) if found.machine else -1
+            self.machine = HostMachine(
+                self.watch.gpus,
+                settings,
+                now_s=boot_s(),
+                saved=found.machine,
+                rebooted=found.rebooted,
+                elsewhere=found.elsewhere,
+            )
+            if not self.stands:
+                if self.breaks.unsolved:
+                    self._try(Woke(now_s=boot_s()))  # before anybody's words can be blamed for it
+                await self._adopt(found)
+                await asyncio.to_thread(self.launcher.sweep_groups)
+                self._weigh_what_is_here()
+        except (OSError, RefusedError):
+            raise
+        except Exception as error:
+            log.exception("the agent is broken as it begins; jobs go on")
+            if not self.stands:
+                self.breaks.note(None, error, boot_s())
+                self.broken.set()
+                return
+        if self.stands:
+            self._tasks = [asyncio.create_task(self._watchdog()), asyncio.create_task(self._stand())]
+            return
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
             asyncio.create_task(self._tick()),
@@ -166,6 +188,12 @@ class Agent:
             devices=self.devices.description,
             adopted=len(self.jobs.running),
         )
+
+    async def _stand(self) -> None:
+        """What was to be done is found out by the agent after this one."""
+        log.error("the agent stands still", why=self.breaks.text(boot_s()))
+        await asyncio.sleep(self.breaks.stands_until_s - boot_s())
+        self.broken.set()
 
     async def _adopt(self, found: memory.Found) -> None:
         """The machine hears of all of it together, at the end: what it orders before is lost."""
@@ -191,9 +219,11 @@ class Agent:
                 self.sizes.look(Key(report.job, report.epoch), report.checkpoint_generation)
 
     async def stop(self) -> int:
-        """Jobs are left as they are, for the agent after us, unless it was asked to end them; how many there are."""
+        """Jobs are left as they are, for the agent after us, unless it was asked to end them and told to stop; how many there are."""
         self.launches.stop()
-        if self.config.end_jobs_on_stop:
+        if self.config.end_jobs_on_stop and not self.broken.is_set():
+            if self.stands:
+                self.jobs.end_unwatched()
             await self.launches.settle()  # what comes of these is to end, too
             await self.jobs.end_all(self.config.kill_grace_s)
         for task in self._tasks:
@@ -210,7 +240,7 @@ class Agent:
         await self.door.stop()
         await self.jobs.close()
         self.rendezvous.close()
-        if self.machine is not None and not self.broken.is_set():
+        if self.machine is not None and not self.broken.is_set() and not self.stands:
             self._save()
         return left
 
@@ -218,7 +248,7 @@ class Agent:
 
     def post(self, event: HostEvent) -> None:
         """Events are handled one after the other, also those that performing a command brings about."""
-        if not self.breaks.hears(event):
+        if self.stands or not self.breaks.hears(event):
             return
         self._events.append(event)
         if self._handling or self.machine is None:
@@ -235,12 +265,35 @@ class Agent:
             self._handling = False
 
     def _handle(self, event: HostEvent) -> None:
-        assert self.machine is not None
+        if self._is_left_out(event):
+            return
         try:
-            outcome = self.machine.handle(event)
+            self._take_in(event)
         except Exception as error:
-            self.breaks.note(event, error)
+            self.breaks.note(event, error, boot_s())
             raise
+
+    def _is_left_out(self, event: HostEvent) -> bool:
+        """It breaks a copy, where breaks have followed one another for which nobody is to be ended."""
+        if not self.breaks.tried_first(event):
+            return False
+        try:
+            self._try(event)
+        except Exception as error:
+            self.breaks.leave_out(event, error)
+            return True
+        return False
+
+    def _try(self, event: HostEvent) -> None:
+        """On a copy."""
+        assert self.machine is not None
+        copy = deepcopy(self.machine)
+        copy.handle(event)
+        copy.saved()
+
+    def _take_in(self, event: HostEvent) -> None:
+        assert self.machine is not None
+        outcome = self.machine.handle(event)
         for fact in outcome.facts:
             log.info(fact.kind, job=fact.job, text=fact.text, **fact.data)
         for command in outcome.commands:
@@ -376,6 +429,9 @@ class Agent:
 
     def wanted(self, wanted: Wanted, late_s: float) -> None:
         """`late_s`: since it was said, beyond the usual."""
+        if self.stands:
+            self._renew(wanted, late_s)
+            return
         lent = self.grants.lends()
         self._term = max(self._term, wanted.term)
         if self.grants.newest > (wanted.term, wanted.seq):
@@ -389,11 +445,15 @@ class Agent:
         self.fetches.wanted(wanted.jobs)
         for job in wanted.jobs:
             self.jobs.meet(Key(job.job, job.epoch), job.nodes)
-        now_s = boot_s()
-        self.leases.wanted(wanted, now_s - late_s, now_s)
-        self.post(WantedChanged(now_s=now_s, wanted=wanted, late_s=late_s))
+        self._renew(wanted, late_s)
+        self.post(WantedChanged(now_s=boot_s(), wanted=wanted, late_s=late_s))
         if lent - self.grants.lends():
             self._forget_checkpoints()
+
+    def _renew(self, wanted: Wanted, late_s: float) -> None:
+        """The leases of jobs that end without the controller's word."""
+        now_s = boot_s()
+        self.leases.wanted(wanted, now_s - late_s, now_s)
 
     def heard_controller(self, late_s: float) -> None:
         """What lay unread while this agent was stopped says nothing of the controller now."""
@@ -430,7 +490,7 @@ class Agent:
 
     @property
     def described(self) -> str:
-        return self.devices.description
+        return f"{STANDS}; {self.devices.description}" if self.stands else self.devices.description
 
     @property
     def setup(self) -> str:

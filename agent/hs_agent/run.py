@@ -62,17 +62,25 @@ def _begun(config: Config) -> Iterator[None]:
         raise RefusedError(f"{''.join(named[-1:])}{path}: {why}", Kind.CONFLICT) from error
 
 
+async def _link(agent: Agent, identity: secure.Secure | None) -> None:
+    """Of an agent that does not know what is here the controller hears nothing: it would be told that nothing is."""
+    if agent.machine is None:
+        await agent.broken.wait()
+    else:
+        await Link(agent.config, agent, identity).run()
+
+
 async def _run(agent: Agent, identity: secure.Secure | None, told_to_stop: asyncio.Event) -> int:
     with _begun(agent.config):
         await agent.start()
-    link = asyncio.create_task(Link(agent.config, agent, identity).run())
+    link = asyncio.create_task(_link(agent, identity))
     stop = asyncio.create_task(told_to_stop.wait())
     broken = asyncio.create_task(agent.broken.wait())
     tasks: list[asyncio.Task[Any]] = [link, stop, broken]
     if identity is not None and agent.config.secure:
         tasks.append(asyncio.create_task(identity.keeper.run()))
     gc.freeze()  # what start-up made stays: collections need not look at it again
-    notify.status(agent.devices.description, "READY=1")
+    notify.status(agent.described, "READY=1")
     try:
         await asyncio.wait({link, stop, broken}, return_when=asyncio.FIRST_COMPLETED)
         notify.status("stopping", "STOPPING=1")

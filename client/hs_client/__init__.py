@@ -1,14 +1,18 @@
 """hsctl and the Python API: `from hs_client import Client, Job`."""
 
+from __future__ import annotations
+
 import os
-from typing import TYPE_CHECKING, Any
 
 # Read when gRPC is loaded, whichever module does that first. Its own lines are not for people; errors come as exceptions.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 # Its own resolver goes by one line of /etc/hosts for a name and by none of /etc/nsswitch.conf: a name would be another machine than to all others.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
+TYPE_CHECKING = False  # typing takes its time, in which hsctl cannot be interrupted in silence yet
 if TYPE_CHECKING:
+    from typing import Any
+
     from hs_client.api import Client, Submitted
     from hs_client.ends import exit_code
     from hs_client.errors import (

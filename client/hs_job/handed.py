@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any, Callable, Dict, Iterator, Optional, Set
 
-from hs_job import advice, cycled, gradients, loose, modules, rng, runtime
+from hs_job import advice, cycled, gradients, loose, modules, rng, runtime, zero
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -97,7 +97,9 @@ class Handed:
             return pack(value, where, host_of, whole=keeper.reshaped)
 
         with _asked() as asked:
-            states = {name: state_of(name, thing) for name, thing in self.objects.items()}
+            states = {
+                name: state_of(name, thing, whole=keeper.reshaped) for name, thing in self.objects.items()
+            }
         self._tell_left_out(asked)
         content = {
             "format": FORMAT,
@@ -179,7 +181,10 @@ class Handed:
             saved = self._content["objects"][name]
             state = unpack(apart(saved, thing) if again else saved, layouts)
             with _types_kept():
-                thing.load_state_dict(state)
+                if zero.is_spread(thing):
+                    zero.load(thing, state)
+                else:
+                    thing.load_state_dict(state)
             keep_types(thing, state)
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
@@ -248,10 +253,10 @@ def found(rt: Runtime) -> Optional[Dict[str, Any]]:
     return None if read is None else read[0]
 
 
-def state_of(name: str, thing: Any) -> Any:
-    """Its state dict. What goes wrong there is the script's, and has a name."""
+def state_of(name: str, thing: Any, *, whole: bool) -> Any:
+    """Its state dict. What goes wrong there is the script's, and has a name. `whole`: a part of it is no use."""
     try:
-        return thing.state_dict()
+        return zero.state_of(thing, name, whole=whole) if zero.is_spread(thing) else thing.state_dict()
     except PackError:
         raise
     except Exception as error:

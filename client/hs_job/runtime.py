@@ -237,12 +237,22 @@ class Runtime:
 
     def _refuse_if_astray(self, stop: Stop) -> None:
         """It trains on, and comes to no place where it could be saved: who waits for that is told why, and waits no longer; nobody asks again before it has come to one."""
-        steps, since_s = self.count - stop.at_step, time.monotonic() - stop.heard_s
-        if steps < _NOWHERE_STEPS or since_s < _NOWHERE_S or not stop.committed:
+        if self.count - stop.at_step >= _NOWHERE_STEPS:
+            self._refuse_if_left_behind(stop, since_s=stop.heard_s)
+
+    def _refuse_if_others_wait(self) -> None:
+        """Likewise, where it is past the step at which all were to stop and trains on no more: others stand there, and it is in a call to them."""
+        stop = self._orders.stop
+        if self.world == 1 or stop is None or self._phase is not Phase.RUNNING:
             return
-        if not self._places.are_left_behind(self.count):
+        if self.passed >= stop.at_step and not self._stops_here(stop, saves=False):
+            self._refuse_if_left_behind(stop, since_s=max(stop.heard_s, self.mark[1]))
+
+    def _refuse_if_left_behind(self, stop: Stop, since_s: float) -> None:
+        now_s = time.monotonic()
+        if now_s - since_s < _NOWHERE_S or not stop.committed or not self._places.are_left_behind(self.count):
             return
-        self.advice.came_nowhere(steps, since_s)
+        self.advice.came_nowhere(self.count - stop.at_step, now_s - stop.heard_s)
         self.keeper.astray = advice.ASTRAY
         self._orders.stop, self.armed = None, False
         self._send(said.failed(stop, "checkpoint", advice.ASTRAY))
@@ -522,6 +532,7 @@ class Runtime:
         with self._lock:
             if self._phase is Phase.NEW:
                 self._tell_blocked()
+            self._refuse_if_others_wait()
 
     def _tell_blocked(self) -> None:
         """Before its first suspend point: those to whom it is in a call may stand at theirs, until all have got to one."""

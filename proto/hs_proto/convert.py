@@ -347,9 +347,9 @@ def from_report(report: reports.JobReport) -> common_pb2.JobReport:
 
 def to_host(hello: agent_pb2.Hello) -> model.Host:
     """Raises RefusedError where the agent offers nothing, or GPUs of several models (a host is of one pool)."""
+    if not names.HOST_NAME.fullmatch(hello.host):
+        raise RefusedError(f"host: {hello.host[:MOST_CHARS]!r}: {names.A_HOST_NAME} was expected")
     gpus = to_gpus(hello.gpus)
-    if not hello.host:
-        raise RefusedError("host: empty; the agent's name was expected")
     if not gpus:
         raise RefusedError(f"host {hello.host!r} offers no GPU")
     models = sorted({g.model for g in gpus})

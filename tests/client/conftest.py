@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_client import __main__ as program
+from hs_client import program
 
 _SPEC = importlib.util.spec_from_file_location("client_fakes", Path(__file__).with_name("fakes.py"))
 assert _SPEC is not None

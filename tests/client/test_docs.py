@@ -86,7 +86,7 @@ def test_every_verb_has_help_that_needs_no_controller(call, verb):
 
 def test_help_loads_nothing_that_is_slow():
     look = (
-        "import sys; from hs_client.__main__ import run; run(['--help']); "
+        "import sys; from hs_client.program import run; run(['--help']); "
         "print(sorted({'grpc', 'rich', 'pydantic', 'yaml', 'google', 'hs_core'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

@@ -383,3 +383,32 @@ def test_who_follows_a_job_that_waits_is_told_a_reason_once_however_often_its_ti
     lines = []
     follow(Told(), 1, report=lines.append)
     assert lines[:2] == [f"job 1 queued: {said[0]}", f"job 1 queued: {said[3]}"]
+
+
+INTERRUPTED_AS_IT_LOADS = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+{before}
+from hs_client.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "told"),
+    [("", 130, ""), ("signal.signal(signal.SIGINT, signal.SIG_IGN)", 0, "hsctl ")],
+    ids=["heard", "ignored"],
+)
+def test_one_that_is_interrupted_as_it_loads_says_nothing_and_is_130(
+    before: str, code: int, told: str
+) -> None:
+    script = INTERRUPTED_AS_IT_LOADS.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout.startswith(told)

@@ -84,6 +84,18 @@ def test_an_agent_without_gpus_is_told_so(lasting):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("name", ["", "v1\n", "\x1b[31mv1", "v" * 5000])
+def test_an_agent_whose_name_is_no_hosts_is_refused_and_nothing_is_kept_of_it(lasting, name):
+    async def story():
+        async with started(lasting) as here:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"host: .* a host name"):
+                await here.agent(name=name).join()
+            assert here.loop.store._journal.load().hosts == ()
+            assert not (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+
+    asyncio.run(story())
+
+
 def test_a_counter_that_is_no_number_is_not_charged(lasting):
     async def story():
         async with started(lasting) as here:

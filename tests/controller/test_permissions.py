@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hs_client.__main__ import run as run_hsctl
+from hs_client.program import run as run_hsctl
 from hs_controller.permissions import PERMISSIONS, VERBS, Caller, Reach, Role, check, reach, table
 from hs_core.errors import Kind, RefusedError
 from hs_proto.v1 import agent_pb2, controller_pb2

@@ -4,8 +4,21 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events.host import JobCondemned, JobProgressed, Woke
-from hs_core.host.blame import FORGOTTEN_S, MOST_ENDED, Break, Incarnation, LawError, suspects, to_end
+from hs_core.events.host import GpusSeen, JobCondemned, JobProgressed, Woke
+from hs_core.host.blame import (
+    FORGOTTEN_S,
+    MOST_ENDED,
+    MOST_TRIES,
+    RETRY_S,
+    Break,
+    Incarnation,
+    LawError,
+    is_tried_first,
+    stands_until_s,
+    suspects,
+    to_end,
+    unsolved,
+)
 from hs_core.names import JobId
 from hs_core.reports import BROKE_AGENT, FINAL, Phase
 
@@ -43,12 +56,40 @@ def test_where_ending_several_did_not_help_nobody_else_is_ended() -> None:
     assert to_end([broke(A), broke(A)], ended, 0.0) is None
 
 
+@pytest.mark.parametrize(
+    ("breaks", "ended_s", "found"),
+    [
+        ([broke()], [], False),
+        ([broke(), broke()], [], True),
+        ([broke(A), broke(B)], [], True),
+        ([broke(A, at_s=-9.0), broke(A, at_s=-8.0), broke()], [-7.0], False),
+        ([broke(A, at_s=-9.0), broke(A, at_s=-8.0), broke(), broke()], [-7.0], True),
+        ([broke(at_s=-FORGOTTEN_S), broke()], [], False),
+    ],
+)
+def test_what_comes_from_elsewhere_is_tried_first_where_breaks_follow_one_another_and_nobody_is_ended(
+    breaks: list[Break], ended_s: list[float], found: bool
+) -> None:
+    fails = unsolved(breaks, ended_s, 0.0)
+    word = JobProgressed(now_s=0.0, job=A[0], epoch=A[1], step=1, steps_per_s=1.0, device_memory_bytes=1)
+    assert is_tried_first(GpusSeen(now_s=0.0, gpus=()), fails) is found
+    assert not is_tried_first(word, fails)
+    assert not is_tried_first(Woke(now_s=0.0), fails)
+
+
+def test_a_mind_that_breaks_by_itself_stands_still_before_each_further_try() -> None:
+    fails = unsolved([broke(at_s=float(n)) for n in range(MOST_TRIES)], [], MOST_TRIES)
+    assert stands_until_s(fails) == MOST_TRIES - 1 + RETRY_S
+    assert stands_until_s(fails[1:]) < 0.0
+
+
 def test_who_was_heard_of_is_suspected_before_those_of_whom_the_law_does_not_hold() -> None:
     word = JobProgressed(now_s=0.0, job=A[0], epoch=A[1], step=1, steps_per_s=1.0, device_memory_bytes=1)
     assert suspects(word, LawError("x", [B])) == (A, B)
     assert suspects(word, KeyError("x")) == (A,)
     assert suspects(Woke(now_s=0.0), LawError("x", [A, B])) == (B, A)
     assert suspects(Woke(now_s=0.0), KeyError("x")) == ()
+    assert suspects(None, KeyError("x")) == ()
 
 
 def test_a_law_that_does_not_hold_names_its_jobs() -> None:

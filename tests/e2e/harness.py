@@ -21,8 +21,7 @@ from unittest.mock import patch
 
 import pytest
 
-from hs_client import Client
-from hs_client import __main__ as program
+from hs_client import Client, program
 from hs_proto.v1.controller_pb2 import JobView
 
 T = TypeVar("T")

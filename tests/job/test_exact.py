@@ -147,6 +147,7 @@ def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_ther
             marks=pytest.mark.skipif(not SHARDS, reason="torch before 2.6 has no fully_shard for the CPU"),
         ),
         pytest.param(("--slices",), id="slices"),
+        pytest.param(("--zero",), id="optimizer in parts"),
     ],
 )
 def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(

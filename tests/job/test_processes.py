@@ -1,6 +1,7 @@
 """What is around a script: its workers and children, the other ranks, and an agent that dies."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -8,7 +9,15 @@ import pytest
 from job_stub import StubAgent
 from moving import script, start, suspend_and_resume
 
-from hs_core.events.host import JobHeld, JobHooked, JobProgressed, JobReady, JobWentOn
+from hs_core.events.host import (
+    CheckpointFailed,
+    JobCapable,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobWentOn,
+)
 from hs_core.gang import Step
 from hs_core.reports import Tier
 
@@ -189,3 +198,51 @@ def test_a_gang_one_of_whose_ranks_has_run_out_of_data_goes_on_after_a_stop(agen
     agent.wait(JobWentOn, since)
     output, errors = job.communicate()
     assert (job.returncode, output.count("done"), errors) == (0, 2, "")
+
+
+ONE_ASTRAY = """
+import itertools, os, sys, torch, hs_job
+from hs_job import runtime
+runtime._NOWHERE_S = 1.0
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+torch.manual_seed(1)
+x = torch.randn(40, 2)
+loader = torch.utils.data.DataLoader(x, batch_size=8)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+others = torch.utils.data.DataLoader(x, batch_size=8)
+for epoch in range(40):
+    for xs in others if rank and epoch else loader:
+        optimizer.zero_grad(); model(xs).square().sum().backward(); optimizer.step()
+os.write(1, b"done\\n")
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+os._exit(0)
+"""
+
+
+def test_a_gang_one_of_whose_ranks_comes_to_no_place_where_it_is_saved_goes_on_once_that_one_says_so(
+    agent: StubAgent,
+) -> None:
+    """The other stands at such a place, has written its part, and is waited for in each step of the first."""
+    agent.kill()
+    agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
+    agent.start()
+    job = agent.run(script(agent, ONE_ASTRAY), ranks=2)
+    agent.wait(JobReady)
+    agent.resume()
+    agent.wait(JobProgressed, where=lambda event: event.step > 8)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    why = agent.wait(CheckpointFailed, since).why
+    assert why.startswith("it trains on batches that are not fetched from the loader handed over")
+    assert not agent.wait(JobCapable, since, where=lambda event: not event.can_checkpoint).can_checkpoint
+    agent.wait(JobWentOn, since)
+    output, errors = job.communicate()
+    assert (job.returncode, output.count("done")) == (0, 2)
+    assert re.fullmatch(
+        r"heteroshare: told to leave or to save \d+ s and \d+ steps ago, and come to no place .*\n", errors
+    )

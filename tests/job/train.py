@@ -21,6 +21,9 @@ parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--fsdp", action="store_true", help="with --ddp: parameters are sharded over the ranks")
 parser.add_argument("--slices", action="store_true", help="with --ddp: layers are spread over the ranks")
+parser.add_argument(
+    "--zero", action="store_true", help="with --ddp: the optimizer's state is spread over the ranks"
+)
 parser.add_argument("--own-generator", action="store_true")
 parser.add_argument("--evaluate", action="store_true", help="after each epoch, on what was trained on")
 args = parser.parse_args()
@@ -86,7 +89,11 @@ elif args.slices:
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 elif args.ddp:
     model = nn.parallel.DistributedDataParallel(model)
-if args.optimizer == "adam":
+if args.zero:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+elif args.optimizer == "adam":
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 else:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
@@ -128,7 +135,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 digest = hashlib.sha256()
 for tensor in model.state_dict().values():
     digest.update(local(tensor).numpy().tobytes())
-for entry in optimizer.state_dict()["state"].values():
+for entry in (optimizer.optim if args.zero else optimizer).state_dict()["state"].values():
     for value in entry.values():
         if torch.is_tensor(value):
             digest.update(local(value).numpy().tobytes())

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from benchmarks import papers
 from hs_agent.__main__ import cli as agent
-from hs_client.__main__ import cli as hsctl
+from hs_client.program import cli as hsctl
 from hs_controller.__main__ import cli as controller
 from hs_sim.cli import hs_sim as sim
 

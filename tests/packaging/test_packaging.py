@@ -136,7 +136,7 @@ def test_the_agents_unit_leaves_the_gpus_within_reach_of_jobs_and_the_clock_out_
 
 def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hs_client; print(hs_client.__file__); from hs_client.__main__ import run; run(['--help'])"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hs_client; print(hs_client.__file__); from hs_client.program import run; run(['--help'])"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         capture_output=True,
@@ -156,7 +156,7 @@ import sys
 for name in ("sqlalchemy", "structlog", "pynvml", "torch", "sklearn", "matplotlib", "numpy", "scipy", "ortools", "hs_core"):
     sys.modules[name] = None
 from hs_client.verbs.table import VERBS
-from hs_client.__main__ import cli
+from hs_client.program import cli
 assert len(VERBS) > 15
 for name in VERBS:
     assert cli.get_command(None, name) is not None, name

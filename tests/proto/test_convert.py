@@ -153,6 +153,14 @@ def test_what_a_host_says_of_itself_has_a_bound() -> None:
     assert (len(host.warnings), len(host.warnings[0])) == (32, 1000)
 
 
+@pytest.mark.parametrize("name", ["", "a\n", "a\nb", "\x00", "a b", "-a", "a..b", "ü", "a" * 64, "a." * 127])
+def test_a_host_whose_name_is_none_is_refused(name: str) -> None:
+    gpus = [common_pb2.Gpu(id="a", model="V100")]
+    with pytest.raises(RefusedError, match=r"host: .*: a host name .* was expected") as refused:
+        convert.to_host(agent_pb2.Hello(host=name, gpus=gpus))
+    assert repr(name) in str(refused.value)
+
+
 def test_how_a_job_ended_takes_no_more_room_than_people_read() -> None:
     ended = convert.to_exit(common_pb2.Exit(code=1, why="a" * 5000, log_tail="x" * 20_000 + "end"))
     assert (len(ended.why), len(ended.log_tail), ended.log_tail[-3:]) == (4000, 16_000, "end")
