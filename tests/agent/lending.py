@@ -67,7 +67,8 @@ class Two:
         self.grants = peers.Grants()
         self.events: list[Any] = []
         self.cut_after: int | None = None
-        self.carried: list[int] = []
+        self.carried: list[int] = []  # bytes, by connection
+        self.had: list[int] = []  # that the host that fetches had as it connected
         self.give_up_s = 20.0
         self.sender: Sender | None = None
         self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
@@ -105,6 +106,8 @@ class Two:
             assert task is not None
             tasks.add(task)
             self.carried.append(0)
+            there = self.folders[self.onto].rglob("*")
+            self.had.append(sum(path.stat().st_size for path in there if path.is_file()))
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(pump(reader, up_writer, False), pump(up_reader, writer, True))
