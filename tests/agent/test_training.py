@@ -106,7 +106,7 @@ def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly
     both = [job(n, *handed.command(14), gpu_memory_bytes=10 << 30, env=handed.env) for n in (1, 2)]
     controller.want(*both, quantum_s=1.5)
     for number in (1, 2):
-        report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
+        report = controller.wait_report(number, lambda r: r.exit, "an exit", 180)
         assert report.exit.ok, report
     assert Tier.CHECKPOINT in {report.tier for report in controller.history}
     alone = handed.weights_alone(14)
