@@ -55,7 +55,7 @@ def test_show_tells_story_exit_and_the_logs_tail_of_a_failed_job(hsctl, fake):
 
 
 def test_a_command_of_several_lines_is_shown_so_that_a_shell_takes_it(hsctl, fake):
-    script = "echo \'a\' > x\\n\necho \"b\"\t\x1b[31m ü\n"
+    script = "echo 'a' > x\\n\necho \"b\"\t\x1b[31m ü\n"
     words = ["/bin/sh", "-ec", script, "two words"]
     fake.add()
     spec = fake.specs[1]
