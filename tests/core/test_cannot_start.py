@@ -8,7 +8,7 @@ from hs_core.cluster.harness import World
 from hs_core.cluster.state import Settings
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.reports import NO_ROOM_FOR
+from hs_core.reports import CANNOT_START, NO_ROOM_FOR, NOT_AS_BEFORE
 
 N1 = HostName("n1")
 FAILS = "start_fails={} note=cannot_be_started_on_its_server:_No_space_left"
@@ -69,6 +69,23 @@ def test_who_says_that_a_checkpoint_is_larger_than_any_disk_keeps_nobody_else_aw
     here.do("submit eve some gpus=2 count=2")
     here.do("tick")
     assert {here.machine.job(JobId(2)).hosts, here.machine.job(JobId(3)).hosts} >= {("n1",)}
+
+
+def test_who_finds_its_folder_missing_there_goes_elsewhere_with_its_checkpoint_and_keeps_nobody_else_away() -> (
+    None
+):
+    here = world(f"{ON_TWO}user eve")
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    why = f"{CANNOT_START}: {NOT_AS_BEFORE}: cannot enter the working folder /x"
+    saved = "step=5 checkpoint_step=5 checkpoint_generation=0"
+    here.do(f"report n1 1:0=checkpointed {saved} start_fails=1 note={why.replace(' ', '_')}")
+    (told,) = (fact.text for fact in here.outcome.facts if fact.kind == "cannot-start")
+    assert told.endswith("for 20 s it is given no jobs of ann")
+    row = here.machine.job(JobId(1))
+    assert (row.hosts, row.step) == (("n2",), 5)
+    here.do("submit eve some gpus=2")
+    here.do("tick")
+    assert here.machine.job(JobId(2)).hosts == ("n1",)
 
 
 def test_its_trials_come_less_and_less_often() -> None:
