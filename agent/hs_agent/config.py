@@ -137,7 +137,8 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
         data = config_file.table(path)
     except config_file.ConfigFileError as error:
         raise RefusedError(f"{path}: {error}") from None
-    return parse(data | dict(overrides or {}), str(path))
+    # Errors name it as it was given; who reads it later may stand in another folder.
+    return replace(parse(data | dict(overrides or {}), str(path)), file=str(path.absolute()))
 
 
 def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:

@@ -68,17 +68,17 @@ class Identity:
 
     def why_not_good(self, now_s: float) -> str:
         """What to tell people; empty: it is good now."""
+        anew = (
+            f"`hsctl node enroll {self.node}` where an administrator is, then `hs-agent join --replace` here"
+        )
         if now_s < self.not_before_s:
             return (
                 f"the clock of this host says {time.ctime(now_s)}, but its certificate begins on"
-                f" {time.ctime(self.not_before_s)}: set the clock"
+                f" {time.ctime(self.not_before_s)}: set the clock; if it is right now, and was ahead then: {anew}"
             )
         if now_s < self.not_after_s:
             return ""
-        return (
-            f"this host's certificate ended on {time.ctime(self.not_after_s)}: `hsctl node enroll {self.node}` where an"
-            " administrator is, then `hs-agent join --replace` here"
-        )
+        return f"this host's certificate ended on {time.ctime(self.not_after_s)}: {anew}"
 
 
 def load_identity(folder: Path) -> Identity | None:

@@ -160,6 +160,9 @@ NO_ACCOUNT = "there is no account"
 NO_ROOM_FOR = "there is no room for its checkpoint"
 """How the reason begins where that could not be taken in: as large as its user's job has said that it is, and by what a process of that user's has met. Others' jobs may be smaller."""
 
+NOT_AS_BEFORE = "what it began with before is not there"
+"""How the reason begins where one that has a checkpoint cannot begin again: its folder, say, on a file system that is not mounted there. Others may have all that they need."""
+
 LAUNCH_FAILED = "launch failed"
 """How the reason of an exit begins where there never was a process: the job, or its account, is to blame."""
 

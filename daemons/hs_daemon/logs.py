@@ -1,6 +1,7 @@
 """Logs to standard error: events with keys, a line each; under systemd with their level, as the journal keeps it."""
 
 import contextlib
+import fcntl
 import io
 import logging
 import os
@@ -31,6 +32,9 @@ class _Lossy(io.TextIOBase):
         self._room = select.poll()
         self._room.register(fd, select.POLLOUT)
         self._lost, self._amid = 0, False
+        if stat.S_ISREG(mode):
+            # Else who rotates it by cutting it to nothing finds a hole where it was before.
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
 
     def write(self, text: str) -> int:
         if self._lost and self._takes():

@@ -25,6 +25,7 @@ warnings.filterwarnings(
 )  # a box stands for it: seen there
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))  # each in every colour
 DPI = 120
 SHOWN_USERS = 8
 POINTS = 2_000  # of a curve, at most
@@ -287,7 +288,7 @@ def comparison(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
     for at, (policy, runs) in enumerate(by_policy.items()):
         look: dict[str, Any] = {
             "color": COLOURS[at % len(COLOURS)],
-            "linestyle": ("-", "--", ":")[at // len(COLOURS) % 3],
+            "linestyle": DASHES[at // len(COLOURS) % len(DASHES)],
             "linewidth": 1.5,
         }
         _cdf(panels[0], [value / 3600.0 for run in runs for value in run.jct_s], label=policy, **look)

@@ -1,5 +1,6 @@
 """What `hs-agent doctor` finds out by trying."""
 
+import asyncio
 import errno
 import json
 import os
@@ -15,7 +16,8 @@ import grpc
 import pytest
 
 from hs_agent import cgroup, doctor, host_clock, memory
-from hs_agent.config import DeviceKind
+from hs_agent.checkup import told
+from hs_agent.config import DeviceKind, load
 from hs_agent.devices import GpuProcess, open_devices
 from hs_agent.doctor import examine
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
@@ -52,6 +54,18 @@ def test_it_names_who_computes_on_a_gpu_and_comes_of_no_job(
         found = [each.text for each in doctor._look_at(devices, config) if each.what == "GPU use"]
         stranger.kill()
     assert [text.startswith(f"{gpu}: process {stranger.pid} (sleep") for text in found] == [True]
+
+
+def test_it_finds_the_configuration_of_an_agent_that_was_given_it_by_its_name_alone(
+    place: Path, monkeypatch
+) -> None:
+    (place / "agent.toml").write_text(
+        f'controller = "unix:{place}/c.sock"\nstate_dir = "{place}/state"\nrun_dir = "{place}/run"\nallow_root = true\n'
+        'devices = "emulated"\nemulated = ["V100:4"]\ncgroup = "none"\n'
+    )
+    monkeypatch.chdir(place)
+    config = load(Path("agent.toml"))
+    assert asyncio.run(told(config)).startswith("ok    python")
 
 
 def test_it_says_that_no_more_control_groups_can_be_made(settings, monkeypatch) -> None:

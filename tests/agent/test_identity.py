@@ -125,6 +125,15 @@ def test_a_host_whose_clock_is_days_ahead_renews_its_certificate_no_more_often_t
     assert slept == [pytest.approx(1000.0 * 2 / 3)] * 2
 
 
+def test_who_was_certified_while_the_clock_was_ahead_is_told_what_helps_where_it_is_right_again(
+    tmp_path: Path,
+) -> None:
+    certified = due(tmp_path)
+    why = certified.why_not_good(certified.not_before_s - 86_400)
+    assert f"`hsctl node enroll {certified.node}`" in why
+    assert "`hs-agent join --replace`" in why
+
+
 def test_a_renewal_that_comes_after_its_host_joined_anew_spoils_nothing(tmp_path: Path) -> None:
     (tmp_path / KEY).write_bytes(b"another key")
     (tmp_path / CERTIFICATE).write_bytes(b"of that key")

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 
@@ -130,9 +132,6 @@ def test_a_bar_marks_the_entitlement():
 
 
 def test_watch_jsonl_prints_what_changed(serving, fake):
-    import subprocess
-    import sys
-
     fake.add()
     command = [
         sys.executable,
@@ -157,6 +156,20 @@ def test_watch_jsonl_prints_what_changed(serving, fake):
         assert json.loads(watching.stdout.readline())["id"] == 2, "an end is told once"
         watching.send_signal(2)
         assert watching.wait(10) == 130
+
+
+def test_watch_jsonl_ends_with_its_reader_also_where_nothing_changes(serving, fake):
+    fake.add()
+    address = f"unix:{serving.socket}"
+    command = [sys.executable, "-m", "hs_client", "--controller", address, "queue", "--watch", "--jsonl"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        try:
+            assert json.loads(watching.stdout.readline())["id"] == 1
+            watching.stdout.close()
+            assert watching.wait(20) == 141
+            assert watching.stderr.read() == ""
+        finally:
+            watching.kill()
 
 
 def test_usage_has_contract_names_and_looks_back(hsctl, busy):

@@ -1,6 +1,8 @@
 """`show` and `why`: all that is known of a job, and why it is where it is."""
 
 import json
+import re
+import subprocess
 import time
 
 import pytest
@@ -50,6 +52,23 @@ def test_show_tells_story_exit_and_the_logs_tail_of_a_failed_job(hsctl, fake):
     assert "exit code:    139" in out
     assert "placed        on n1" in out
     assert "  ValueError: nan" in out
+
+
+def test_a_command_of_several_lines_is_shown_so_that_a_shell_takes_it(hsctl, fake):
+    script = "echo 'a' > x\\n\necho \"b\"\t\x1b[31m ü\n"
+    words = ["/bin/sh", "-ec", script, "two words"]
+    fake.add()
+    spec = fake.specs[1]
+    spec.command[:] = words
+    spec.env["SEEDS"] = "1\n2"
+    fake.details[1] = {"job_class": f"ann/{script}"}
+    shown = hsctl("show", "1", "--env").out
+    assert "\N{REPLACEMENT CHARACTER}" not in shown
+    (command,) = re.findall(r"^command: +(.*)$", shown, re.MULTILINE)
+    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
+    assert told.stdout.decode().split("\0")[:-1] == words
+    assert r"class:        ann/echo 'a'" in shown
+    assert r"  SEEDS=$'1\n2'" in shown
 
 
 def test_the_texts_of_a_jobs_story_begin_below_one_another(hsctl, fake):

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -76,3 +77,19 @@ def test_a_log_that_is_read_loses_nothing_however_long_its_lines_are(read: int) 
         log.info("said", number=number, text=TEXT)
         (line,) = read_all(read)
         assert (json.loads(line)["number"], json.loads(line)["text"]) == (number, TEXT)
+
+
+def test_a_log_file_that_is_cut_to_nothing_begins_anew_also_where_it_was_not_opened_to_be_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `copytruncate` rotates what `hs-controller 2> file` has opened."""
+    file = tmp_path / "log"
+    with file.open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        logs.set_up()
+        log = structlog.get_logger()
+        log.info("said before")
+        assert file.stat().st_size > 0
+        os.truncate(file, 0)
+        log.info("said after")
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["said after"]

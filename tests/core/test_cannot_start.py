@@ -6,9 +6,10 @@ import pytest
 
 from hs_core.cluster.harness import World
 from hs_core.cluster.state import Settings
+from hs_core.model import JobState
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.reports import NO_ROOM_FOR
+from hs_core.reports import CANNOT_START, NO_ROOM_FOR, NOT_AS_BEFORE
 
 N1 = HostName("n1")
 FAILS = "start_fails={} note=cannot_be_started_on_its_server:_No_space_left"
@@ -69,6 +70,63 @@ def test_who_says_that_a_checkpoint_is_larger_than_any_disk_keeps_nobody_else_aw
     here.do("submit eve some gpus=2 count=2")
     here.do("tick")
     assert {here.machine.job(JobId(2)).hosts, here.machine.job(JobId(3)).hosts} >= {("n1",)}
+
+
+def test_who_finds_its_folder_missing_there_goes_elsewhere_with_its_checkpoint_and_keeps_nobody_else_away() -> (
+    None
+):
+    here = world(f"{ON_TWO}user eve")
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    why = f"{CANNOT_START}: {NOT_AS_BEFORE}: cannot enter the working folder /x"
+    saved = "step=5 checkpoint_step=5 checkpoint_generation=0"
+    here.do(f"report n1 1:0=checkpointed {saved} start_fails=1 note={why.replace(' ', '_')}")
+    (told,) = (fact.text for fact in here.outcome.facts if fact.kind == "cannot-start")
+    assert told.endswith("for 20 s it is given no jobs of ann")
+    row = here.machine.job(JobId(1))
+    assert (row.hosts, row.step) == (("n2",), 5)
+    here.do("submit eve some gpus=2")
+    here.do("tick")
+    assert here.machine.job(JobId(2)).hosts == ("n1",)
+
+
+def sent_to_another(code: int = 2, step: int = 5) -> World:
+    """Job 1 trained on n1, was sent to n2, and has ended there at `step` before any process took its checkpoint up."""
+    here = world(ON_TWO)
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    fails(here, 1, phase="checkpointed", more="step=5 checkpoint_step=5 checkpoint_generation=0")
+    assert here.machine.job(JobId(1)).hosts == ("n2",)
+    here.do("host n3 V100:2")
+    here.do(f"report n2 1:1=exited step={step} code={code}")
+    return here
+
+
+def test_who_fails_at_its_start_where_it_was_sent_has_not_failed_and_goes_on_elsewhere() -> None:
+    """A library, or its script, is missing there: its user did not send it."""
+    here = sent_to_another()
+    assert kinds(here) == ["cannot-start", "sent-elsewhere", "placed"]
+    row = here.machine.job(JobId(1))
+    assert (row.hosts, row.epoch, row.step, row.retries) == (("n3",), 2, 5, 0)
+
+
+def test_who_fails_so_again_and_again_has_failed() -> None:
+    here = sent_to_another()
+    here.do("drain n1")  # else it would be back where it trained
+    for _ in range(2):
+        row = here.machine.job(JobId(1))
+        assert row.state is not JobState.FAILED
+        here.do(f"report {row.hosts[0]} 1:{row.epoch}=exited step=5 code=2")
+        here.play("@1000\ntick")
+    row = here.machine.job(JobId(1))
+    assert row.state is JobState.FAILED
+    assert row.exit is not None
+    assert row.exit.code == 2
+
+
+@pytest.mark.parametrize(("code", "step", "state"), [(2, 6, JobState.FAILED), (0, 5, JobState.SUCCEEDED)])
+def test_who_has_trained_where_it_was_sent_or_ends_well_there_has_ended(
+    code: int, step: int, state: JobState
+) -> None:
+    assert sent_to_another(code, step).machine.job(JobId(1)).state is state
 
 
 def test_its_trials_come_less_and_less_often() -> None:

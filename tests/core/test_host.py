@@ -7,7 +7,7 @@ from hostsim import HostSim
 from hs_core.events.host import JobTrespassed, LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
 from hs_core.names import JobId
-from hs_core.reports import LOST, TRESPASSED, Exit, Phase
+from hs_core.reports import CANNOT_START, LOST, NOT_AS_BEFORE, TRESPASSED, Exit, Phase
 from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
@@ -321,6 +321,30 @@ def test_a_launch_that_fails_is_the_jobs_end():
     sim.processes.clear()
     sim.tell(LaunchFailed(now_s=sim.now_s, job=job, epoch=1, why="no such user"))
     assert sim.machine.report(job).exit == Exit(why="launch failed: no such user")
+
+
+def test_a_launch_that_fails_of_a_job_that_has_a_checkpoint_is_tried_again_and_loses_nothing():
+    """Its folder, say, is on a file system that is not mounted here for the moment."""
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.run(40.0)
+    sim.change(job, leave=True)
+    sim.send()
+    sim.run(5.0)
+    saved = sim.machine.report(job)
+    assert saved.phase is Phase.CHECKPOINTED
+    sim.change(job, leave=False)
+    sim.send()
+    assert sim.processes.pop((job, 1))
+    sim.tell(LaunchFailed(now_s=sim.now_s, job=job, epoch=1, why="cannot enter the working folder /x"))
+    report = sim.machine.report(job)
+    assert (report.exit, report.step, report.start_fails) == (None, saved.step, 1)
+    assert report.note == f"{CANNOT_START}: {NOT_AS_BEFORE}: cannot enter the working folder /x"
+    sim.run(30.0)
+    report = sim.machine.report(job)
+    assert (report.phase, report.note) == (Phase.RUNNING, "")
+    assert report.step > saved.step
 
 
 def test_a_launch_that_fails_after_a_newer_incarnation_was_wanted_makes_room_for_it():

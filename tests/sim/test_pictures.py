@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from matplotlib import pyplot as plt
 
+from hs_core.policies import POLICIES
 from hs_sim import pictures
 from hs_sim.cli import main
 
@@ -122,3 +123,20 @@ def test_no_two_numbers_of_a_logarithmic_axis_overlap(spread: float) -> None:
 def test_a_line_that_lies_on_others_lets_them_be_seen() -> None:
     alike, other = [1.0, 1.5, 2.0, 2.0], [0.5, 1.0, 1.0, 1.0]
     assert _drawn(ada=alike, bob=other, eve=alike).dashed == [False, False, True]
+
+
+def test_no_two_policies_of_a_comparison_look_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        pictures,
+        "_save",
+        lambda figure, _: looks.extend(
+            (line.get_color(), str(line._dash_pattern)) for line in figure.axes[0].lines
+        ),
+    )
+    curve = {"jct_s": (60.0, 120.0), "ftf": (1.0,), "utilization": ((0.0, 0.5), (60.0, 0.5))}
+    outcomes: list[Any] = [
+        SimpleNamespace(summary=SimpleNamespace(policy=policy), **curve) for policy in POLICIES
+    ]
+    pictures.comparison(tmp_path / "x.png", outcomes, "all")
+    assert len(set(looks)) == len(POLICIES)

@@ -1,6 +1,7 @@
 """What verbs share: the connection, the flags of lists, and where output goes."""
 
 import math
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,7 +177,15 @@ def _watch_lines(fetch: Callable[[], tuple[Sequence[forms.Row], Any]], interval:
             if line not in shown:
                 print(line, flush=True)
         shown = set(made)
-        time.sleep(interval)
+        _wait_for_changes(interval)
+
+
+def _wait_for_changes(interval: float) -> None:
+    """Raises BrokenPipeError once nobody reads on: where nothing changes nothing is written, by which that would be found out."""
+    reader = select.poll()
+    reader.register(sys.stdout, 0)  # only that it is gone
+    if reader.poll(interval * 1000):
+        raise BrokenPipeError
 
 
 def _watch_table(

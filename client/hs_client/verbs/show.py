@@ -1,6 +1,5 @@
 """`show`: everything about a job."""
 
-import shlex
 from collections.abc import Sequence
 
 import click
@@ -28,7 +27,7 @@ def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> N
     if with_env and found.spec.env:
         out("\nenvironment")
         for name, value in sorted(found.spec.env.items()):
-            out(f"  {name}={printing.printable(value)}")
+            out(f"  {name}={value if value.isprintable() else printing.shell_word(value)}")
     if found.story:
         out("\nstory")
         for line in tables.event_lines(found.story, about=False):
@@ -61,7 +60,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("user", view.user),
         ("state", _state(view)),
         ("exit code", str(exit_code(view)) if view.state in ENDED else ""),
-        ("command", shlex.join(spec.command)),
+        ("command", " ".join(map(printing.shell_word, spec.command))),
         ("folder", spec.workdir),
         ("output", spec.output),
         ("asks for", _asked(found)),
@@ -89,7 +88,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("lost", f"{view.lost_gpu_s:.1f} GPU-seconds"),
         ("checkpoint", _checkpoint(view)),
         ("epoch", str(view.epoch)),
-        ("class", found.job_class),
+        ("class", printing.escaped(found.job_class)),
         ("note", view.note),
     ]
 

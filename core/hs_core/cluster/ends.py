@@ -15,10 +15,13 @@ from hs_core.reports import (
     CANNOT_FETCH,
     FINAL,
     LOST,
+    NOT_AS_BEFORE,
     TIME_LIMIT,
     TOLD_TO_END,
     Exit,
 )
+
+MOST_STARTS = 2  # that fail, of one that trained before and was sent elsewhere
 
 
 class Ends(Starts):
@@ -41,6 +44,12 @@ class Ends(Starts):
             self._end(row, Happening.SUCCEEDED, ended, now_s, at_s)
         elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
+        elif (began := self._began_before(row, ended)) is not None:
+            self._cannot_start(row, row.hosts[0], f"{NOT_AS_BEFORE}: {exit_text(ended)}", now_s)
+            lost_s = checkpoints.lost_work_gpu_s(row, began.step)
+            text = f"it failed where it was sent before it did a step ({exit_text(ended)}): it goes on from step {began.step} elsewhere"
+            self._fact(now_s, "sent-elsewhere", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+            self._again(row, began, ended, now_s, lost_s)
         elif self._may_try_again(row, ended):
             stored = self._newest(row) or self._perhaps(row)
             lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
@@ -48,6 +57,19 @@ class Ends(Starts):
             self._again(row, stored, ended, now_s, lost_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s, at_s)
+
+    def _began_before(self, row: Job, ended: Exit) -> Stored | None:
+        """What one goes on from that trained before, and has failed at its start on a server that may lack what the others have: its user did not send it there.
+
+        So often, in incarnations that wrote nothing; then its script is to blame.
+        """
+        stored = row.stored  # until a process has taken it up
+        if ended.why or row.nodes > 1 or row.portions or stored is None or stored.copies or stored.in_folder:
+            return None
+        sent = stored.step > 0 and not stored.surpassed and not stored.is_at(row.hosts)
+        if not sent or row.step > stored.step or row.epoch - stored.epoch > MOST_STARTS:
+            return None
+        return stored if self._connected.issuperset(stored.hosts) else self._newest(row)
 
     def _not_fetched(self, row: Job, ended: Exit, now_s: float) -> None:
         """No fault of its own, nor anything that its owner could mend."""

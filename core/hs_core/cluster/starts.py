@@ -3,7 +3,7 @@
 from hs_core.cluster.scenes import Scenes
 from hs_core.model import Job
 from hs_core.names import HostName, UserName
-from hs_core.reports import MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR
+from hs_core.reports import MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR, NOT_AS_BEFORE
 
 
 class Starts(Scenes):
@@ -14,7 +14,7 @@ class Starts(Scenes):
             self._book.changed.add(row.id)
             self._asking.stale = True
         if any(
-            theirs in why for theirs in (NO_ACCOUNT, MEMORY_HELD, NO_ROOM_FOR)
+            theirs in why for theirs in (NO_ACCOUNT, MEMORY_HELD, NO_ROOM_FOR, NOT_AS_BEFORE)
         ):  # others' jobs may be smaller
             key = row.user, host
             if key in self._unable.of_one:

@@ -29,7 +29,7 @@ from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
 from hs_core.names import GpuId
-from hs_core.reports import BROKE_AGENT, LAUNCH_FAILED, TRESPASSED, Exit, Phase, Tier
+from hs_core.reports import BROKE_AGENT, LAUNCH_FAILED, NOT_AS_BEFORE, TRESPASSED, Exit, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
@@ -299,8 +299,13 @@ def _launch_failed(board: Board, job: HostedJob, event: LaunchFailed) -> None:
     goes = job.phase is Phase.KILLING or job.next is not None or job.dropped
     if job.phase is Phase.EXITED:
         return
+    # It has begun somewhere, so this host lacks something, or its user took it away: what it has done is not to be lost by where
+    # it was sent. Of copies the others go on.
+    begun = job.checkpoint_generation >= 0 and job.wanted.copy < 0
     if event.host_fault and not goes:
         comings.start_failed(board, job, event.why)
+    elif begun and not goes:
+        comings.start_failed(board, job, f"{NOT_AS_BEFORE}: {event.why}")
     else:
         _ended(board, job, Exit(why=f"{LAUNCH_FAILED}: {event.why}"))
 
