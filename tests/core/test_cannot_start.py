@@ -9,7 +9,7 @@ from hs_core.cluster.state import Settings
 from hs_core.model import JobState
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.reports import CANNOT_START, NO_ROOM_FOR, NOT_AS_BEFORE
+from hs_core.reports import CANNOT_START, LAUNCH_FAILED, NO_ROOM_FOR, NOT_AS_BEFORE
 
 N1 = HostName("n1")
 FAILS = "start_fails={} note=cannot_be_started_on_its_server:_No_space_left"
@@ -127,6 +127,57 @@ def test_who_has_trained_where_it_was_sent_or_ends_well_there_has_ended(
     code: int, step: int, state: JobState
 ) -> None:
     assert sent_to_another(code, step).machine.job(JobId(1)).state is state
+
+
+NO_FOLDER = f"{LAUNCH_FAILED}: cannot enter the working folder /x".replace(" ", "_")
+
+
+def never_started(more: str = "", host: str = "n2 V100:2") -> World:
+    here = world(f"user ann\nhost n1 V100:2\nsubmit ann first gpus=1 {more}\n@1\ntick\nhost {host}")
+    here.do(f"report n1 1:0=exited why={NO_FOLDER}")
+    return here
+
+
+def test_whose_folder_is_missing_on_the_first_server_is_tried_on_another_and_its_users_next_ones_go_there() -> (
+    None
+):
+    """Else a server on which a file system is not mounted has all jobs fail, one after the other."""
+    here = never_started()
+    assert kinds(here) == ["cannot-start", "sent-elsewhere", "placed"]
+    row = here.machine.job(JobId(1))
+    assert (row.hosts, row.retries) == (("n2",), 0)
+    here.do("report n2 1:1=running step=1")
+    here.do("user eve")
+    here.do("submit eve whole gpus=2")
+    here.do("submit ann second gpus=1")
+    here.do("tick")
+    assert [here.machine.job(JobId(job)).hosts for job in (2, 3)] == [("n1",), ("n2",)]
+
+
+def test_whose_folder_is_missing_on_two_servers_has_failed_and_neither_is_to_blame() -> None:
+    here = never_started()
+    here.do("host n3 V100:2")
+    here.do(f"report n2 1:1=exited why={NO_FOLDER}")
+    row = here.machine.job(JobId(1))
+    assert row.state is JobState.FAILED
+    assert row.exit is not None
+    assert row.exit.why == f"{LAUNCH_FAILED}: cannot enter the working folder /x; so it was on n1"
+    here.do("submit ann next gpus=2 count=3")
+    here.do("tick")
+    assert {here.machine.job(JobId(job)).hosts for job in (2, 3, 4)} == {("n1",), ("n2",), ("n3",)}
+
+
+@pytest.mark.parametrize(
+    ("more", "host"),
+    [("gpu_types=V100", "n2 K80:2"), ("gpus=2", "n2 V100:1"), ("", "n1 V100:2")],
+)
+def test_whose_folder_is_missing_on_the_only_server_that_could_run_it_has_failed(
+    more: str, host: str
+) -> None:
+    row = never_started(more, host).machine.job(JobId(1))
+    assert row.state is JobState.FAILED
+    assert row.exit is not None
+    assert row.exit.why.endswith("/x")
 
 
 def test_its_trials_come_less_and_less_often() -> None:

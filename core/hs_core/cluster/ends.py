@@ -14,6 +14,7 @@ from hs_core.names import HostName, JobId
 from hs_core.reports import (
     CANNOT_FETCH,
     FINAL,
+    LAUNCH_FAILED,
     LOST,
     NOT_AS_BEFORE,
     TIME_LIMIT,
@@ -50,13 +51,15 @@ class Ends(Starts):
             text = f"it failed where it was sent before it did a step ({exit_text(ended)}): it goes on from step {began.step} elsewhere"
             self._fact(now_s, "sent-elsewhere", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
             self._again(row, began, ended, now_s, lost_s)
+        elif self._may_be_its_servers_fault(row, ended, now_s):
+            self._start_elsewhere(row, ended, now_s)
         elif self._may_try_again(row, ended):
             stored = self._newest(row) or self._perhaps(row)
             lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
             row = self._retried(row, ended, now_s, lost_s)
             self._again(row, stored, ended, now_s, lost_s)
         else:
-            self._end(row, Happening.FAILED, ended, now_s, at_s)
+            self._end(row, Happening.FAILED, self._nowhere(row, ended), now_s, at_s)
 
     def _began_before(self, row: Job, ended: Exit) -> Stored | None:
         """What one goes on from that trained before, and has failed at its start on a server that may lack what the others have: its user did not send it there.
@@ -70,6 +73,39 @@ class Ends(Starts):
         if not sent or row.step > stored.step or row.epoch - stored.epoch > MOST_STARTS:
             return None
         return stored if self._connected.issuperset(stored.hosts) else self._newest(row)
+
+    def _may_be_its_servers_fault(self, row: Job, ended: Exit, now_s: float) -> bool:
+        """Nothing of it was ever started, and there is another server to see whether that is so everywhere: one on which a file system is not mounted, and whose GPUs are
+        therefore always free, would have all jobs that name a folder of it fail, one after the other.
+        """
+        if not ended.why.startswith(LAUNCH_FAILED) or row.id in self._unable.sent_on:
+            return False
+        if row.nodes > 1 or row.portions or row.stored is not None or row.step:
+            return False
+        out = {*row.hosts, *self._unable.barring(row.user), *self._doomed(now_s)}
+        types = row.spec.gpu_types
+        return any(
+            name not in out
+            and (not types or host.model in types)
+            and self._takes(row, host)
+            for name, host in self._book.hosts.items()
+        )
+
+    def _start_elsewhere(self, row: Job, ended: Exit, now_s: float) -> None:
+        here = row.hosts[0]
+        self._cannot_start(row, here, ended.why, now_s)
+        self._unable.sent_on[row.id] = here
+        text = f"{exit_text(ended)} on {here}: it is tried on another server, once"
+        self._fact(now_s, "sent-elsewhere", text, job=row.id)
+        self._again(row, None, ended, now_s, 0.0)
+
+    def _nowhere(self, row: Job, ended: Exit) -> Exit:
+        """Where it is so on two servers neither is to blame."""
+        first = self._unable.sent_on.get(row.id)
+        if first is None or not ended.why.startswith(LAUNCH_FAILED):
+            return ended
+        self._bar_no_more(row.user, first)
+        return replace(ended, why=f"{ended.why}; so it was on {first}")
 
     def _not_fetched(self, row: Job, ended: Exit, now_s: float) -> None:
         """No fault of its own, nor anything that its owner could mend."""
@@ -314,6 +350,7 @@ class Ends(Starts):
         self._flights.pop(row.id, None)
         self._grounded.forget(row.id)
         self._unable.for_memory.forget(row.id)
+        self._unable.sent_on.pop(row.id, None)
         self._unforked.forget_job(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)

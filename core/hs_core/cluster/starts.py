@@ -3,7 +3,10 @@
 from hs_core.cluster.scenes import Scenes
 from hs_core.model import Job
 from hs_core.names import HostName, UserName
-from hs_core.reports import MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR, NOT_AS_BEFORE
+from hs_core.reports import LAUNCH_FAILED, MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR, NOT_AS_BEFORE
+
+OF_ITS_USER = (LAUNCH_FAILED, MEMORY_HELD, NO_ACCOUNT, NO_ROOM_FOR, NOT_AS_BEFORE)
+"""What keeps a server from starting one user's jobs: others' may be smaller, and name other folders."""
 
 
 class Starts(Scenes):
@@ -13,9 +16,7 @@ class Starts(Scenes):
             self._unable.for_memory.stays(row.id, now_s, quantum_s, why)
             self._book.changed.add(row.id)
             self._asking.stale = True
-        if any(
-            theirs in why for theirs in (NO_ACCOUNT, MEMORY_HELD, NO_ROOM_FOR, NOT_AS_BEFORE)
-        ):  # others' jobs may be smaller
+        if any(theirs in why for theirs in OF_ITS_USER):
             key = row.user, host
             if key in self._unable.of_one:
                 return
@@ -51,6 +52,13 @@ class Starts(Scenes):
         for_s = self._unforked.until_s(at) - now_s
         text = f"its copy on {host} failed as it was started ({why}): for {for_s:g} s none is made there"
         self._fact(now_s, "copy-failed", text, job=row.id, host=host)
+
+    def _bar_no_more(self, user: UserName, host: HostName) -> None:
+        """What was said of it was its job's fault."""
+        key = user, host
+        if self._unable.of_one.tried(key) and self._unable.of_one.why(key).startswith(LAUNCH_FAILED):
+            self._unbar(user=user, host=host)
+            self._book.touch(host)
 
     def _look_at_jobs_of(self, user: UserName) -> None:
         self._book.changed |= self._book.of_user.get(user, set())

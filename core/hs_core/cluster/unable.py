@@ -18,6 +18,10 @@ class Unable:
             Stays()
         )  # jobs that found none where they were to be started, wherever that is
 
+        self.sent_on: dict[
+            JobId, HostName
+        ] = {}  # jobs that could not be started there, and were tried elsewhere
+
     def servers(self) -> set[HostName]:
         return {*self.of_all, *(host for _, host in self.of_one)}
 
