@@ -85,9 +85,7 @@ class Ends(Starts):
         out = {*row.hosts, *self._unable.barring(row.user), *self._doomed(now_s)}
         types = row.spec.gpu_types
         return any(
-            name not in out
-            and (not types or host.model in types)
-            and self._takes(row, host)
+            name not in out and (not types or host.model in types) and self._takes(row, host)
             for name, host in self._book.hosts.items()
         )
 

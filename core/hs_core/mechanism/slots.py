@@ -473,7 +473,7 @@ class Slots:
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
-            return self._nowhere_for(job, mixed=mixed, over=job.spreads if spreads else ())
+            return self.nowhere_for(job, mixed=mixed, over=job.spreads if spreads else ())
         if away := [name for name in home if not self._hosts[name].connected]:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):
@@ -481,7 +481,7 @@ class Slots:
             return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
         return ""
 
-    def _nowhere_for(self, job: JobFacts, *, mixed: bool, over: tuple[int, ...]) -> str:
+    def nowhere_for(self, job: JobFacts, *, mixed: bool = False, over: tuple[int, ...] = ()) -> str:
         """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
         like = *room_needed(job), over
         found = self._nowhere.get(like)

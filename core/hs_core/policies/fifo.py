@@ -5,7 +5,7 @@ in office before keep their servers and queue up there.
 """
 
 from hs_core.mechanism.idle_elsewhere import NEVER
-from hs_core.mechanism.placing import asked_gpus, by_arrival, why_nowhere
+from hs_core.mechanism.placing import asked_gpus, by_arrival
 from hs_core.mechanism.slots import Slots
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -31,7 +31,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             or slots.outrun(job, slots.home(job))
             or (
                 (slots.waits_for_repair(job) or not slots.has_home(job))
-                and (job.started or why_nowhere(job, snapshot.hosts))
+                and (job.started or slots.nowhere_for(job))
             )
         ):
             continue
