@@ -35,7 +35,7 @@ class BehindTrials:
         return _text(measured, there) if measured else ""
 
     def _fits(self, job: JobFacts) -> Home:
-        like = room_needed(job)
+        like = room_needed(job, job.gpu_types)
         if like not in self._found:
             self._found[like] = best_fit(job, self._snapshot.hosts, self._room)
         return self._found[like]

@@ -40,7 +40,7 @@ class IdleElsewhere:
         """Servers of its own model, if any have room."""
         models = {self._models[name] for name in home}
         own = (models.pop(),) if len(models) == 1 else ()
-        like = *room_needed(job), own
+        like = *room_needed(job, job.gpu_types), own
         if like not in self._found:
             near = best_fit(replace(job, gpu_types=own), self._hosts, self._free) if own else ()
             self._found[like] = near or best_fit(job, self._hosts, self._free), not near

@@ -101,9 +101,9 @@ def runs_at(job: JobFacts, home: Home, hosts: Mapping[HostName, HostFacts]) -> b
     return all(job.per_node <= hosts[name].gpus for name in home)
 
 
-def room_needed(job: JobFacts) -> tuple[object, ...]:
-    """By which servers have room for it or not: of jobs that are alike in that one need be looked at."""
-    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.barred
+def room_needed(job: JobFacts, types: tuple[str, ...]) -> tuple[object, ...]:
+    """By which servers have room for it or not, on GPUs of these models: of jobs that are alike in that one need be looked at."""
+    return job.per_node, job.nodes, types, job.gpu_memory_bytes, job.barred
 
 
 def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> Home:

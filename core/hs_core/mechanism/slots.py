@@ -244,10 +244,9 @@ class Slots:
 
     def start(self, job: JobFacts, model: str, why: str | None = None) -> bool:
         """Give a job GPUs of that model, where they fit it best; False if there are none. `why` a started one leaves its home, if it may."""
-        pinned = replace(job, gpu_types=(model,))
         allowed = not job.gpu_types or model in job.gpu_types
         reason = None if why is None else (MoveReason.ROUND, why)
-        return allowed and self._take(job, self._fit(pinned), reason)
+        return allowed and self._take(job, self._fit(job, (model,)), reason)
 
     def rehome(self, job: JobFacts) -> bool:
         """Where it fits best, whatever home it was given: that costs nobody anything as long as it has no process. False if it has one, or nothing is free."""
@@ -335,7 +334,7 @@ class Slots:
         if not self.reachable(job):
             return ()
         if home is None:
-            return self._fit(job)
+            return self._fit(job, job.gpu_types)
         if self.should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
         return home if self._has_room(job, home) else ()
@@ -351,12 +350,12 @@ class Slots:
         """At its home it has no GPUs for itself, whatever is free there: its process cannot leave its GPUs, and another that cannot leave them either has its turn on them."""
         return not self._bound.isdisjoint(_bound_to(job, home))
 
-    def _fit(self, job: JobFacts) -> Home:
-        """Servers never get GPUs back: where one like it found none, it does not either."""
-        like = room_needed(job)
+    def _fit(self, job: JobFacts, types: tuple[str, ...]) -> Home:
+        """On GPUs of these models; none: of any. Servers never get GPUs back: where one like it found none, it does not either."""
+        like = room_needed(job, types)
         if like in self._full:
             return ()
-        found = best_fit(job, self._snapshot.hosts, self._free)
+        found = best_fit(replace(job, gpu_types=types), self._snapshot.hosts, self._free)
         if not found:
             self._full.add(like)
         return found
@@ -483,7 +482,7 @@ class Slots:
 
     def nowhere_for(self, job: JobFacts, *, mixed: bool = False, over: tuple[int, ...] = ()) -> str:
         """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
-        like = *room_needed(job), over
+        like = *room_needed(job, job.gpu_types), over
         found = self._nowhere.get(like)
         if found is None:
             hosts = self._snapshot.hosts
