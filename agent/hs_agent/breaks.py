@@ -94,10 +94,14 @@ class Breaks:
 
     def leave_out(self, event: HostEvent, error: Exception) -> None:
         """It broke the copy."""
-        what, why = _WHAT.get(type(event), type(event).__name__), _said(error)
+        what, why = _what(event), _said(error)
         self._left_out[what] = why
         if self._complaints.setdefault(what, NowAndThen()).is_due(why, event.now_s):
             log.error("what breaks the mind of this host is left out", what=what, exc_info=error)
+
+    def take(self, event: HostEvent) -> None:
+        """It did the copy no harm: whatever it said before, it is heard again."""
+        self._left_out.pop(_what(event), None)
 
     def note(self, event: HostEvent | None, error: Exception, now_s: float) -> None:
         """Before this agent ends. `event`: None: as it began."""
@@ -132,6 +136,10 @@ class Breaks:
             write_atomically(self._path, json.dumps(value).encode())
         except OSError as error:
             log.error("breaks.json cannot be written", why=error.strerror or str(error))
+
+
+def _what(event: HostEvent) -> str:
+    return _WHAT.get(type(event), type(event).__name__)
 
 
 def _said(error: Exception) -> str:

@@ -282,6 +282,7 @@ class Agent:
         except Exception as error:
             self.breaks.leave_out(event, error)
             return True
+        self.breaks.take(event)
         return False
 
     def _try(self, event: HostEvent) -> None:

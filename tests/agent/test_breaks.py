@@ -228,6 +228,7 @@ def test_an_order_that_breaks_the_agent_twice_in_a_row_is_left_out_whole_and_the
             agent.wanted(replace(both, seq=3, jobs=both.jobs[1:]), 0.0)
             await until_gone(agent, TALKS)
             assert agent.heard() == (1, 3)
+            assert "leaves out" not in agent.troubles[0]
             await agent.jobs.end_all(0.0)
 
     asyncio.run(scene())

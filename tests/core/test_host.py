@@ -2,7 +2,7 @@
 
 import pytest
 from fakejob import Ways
-from hostsim import HostSim
+from hostsim import HostSim, told_to_leave
 
 from hs_core.events.host import JobTrespassed, LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
@@ -325,12 +325,7 @@ def test_a_launch_that_fails_is_the_jobs_end():
 
 def test_a_launch_that_fails_of_a_job_that_has_a_checkpoint_is_tried_again_and_loses_nothing():
     """Its folder, say, is on a file system that is not mounted here for the moment."""
-    sim = HostSim(1)
-    job = sim.job(1, ways=Ways(can_checkpoint=True))
-    sim.send()
-    sim.run(40.0)
-    sim.change(job, leave=True)
-    sim.send()
+    job, sim = JobId(1), told_to_leave(Ways(can_checkpoint=True))
     sim.run(5.0)
     saved = sim.machine.report(job)
     assert saved.phase is Phase.CHECKPOINTED

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from fakejob import Ways
-from hostsim import HostSim
+from hostsim import HostSim, told_to_leave
 
 from hs_core.events.host import Lack
 from hs_core.names import JobId
@@ -55,12 +55,7 @@ def test_a_checkpoint_that_is_gone_or_torn_where_it_lies_is_given_up_with_the_re
 
 
 def test_what_lies_here_and_is_newer_is_not_fetched() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True))
     sim.run(5.0)
     here = sim.machine.report(ONE)
     sim.change(ONE, leave=False, epoch=2, source=sim.source(here.checkpoint_step, here.checkpoint_generation))

@@ -2,7 +2,7 @@
 
 import pytest
 from fakejob import Ways
-from hostsim import HostSim
+from hostsim import HostSim, told_to_leave
 
 from hs_core.forms import Shape
 from hs_core.names import JobId
@@ -76,12 +76,7 @@ def test_what_is_lent_is_still_known_after_a_part_of_the_job_was_to_be_here_and_
 
 
 def test_what_is_lent_is_kept_until_it_is_no_longer_listed() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True))
     sim.run(5.0)
     sim.lend(ONE)
     del sim.wanted[ONE]
@@ -98,12 +93,7 @@ def test_what_is_lent_is_kept_until_it_is_no_longer_listed() -> None:
 
 
 def test_the_incarnation_before_is_kept_where_it_is_lent_while_the_next_one_lives_here() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True))
     sim.run(5.0)
     sim.lend(ONE, epoch=1)
     sim.change(ONE, leave=False, epoch=2)

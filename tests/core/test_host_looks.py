@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fakejob import Ways
-from hostsim import HostSim
+from hostsim import HostSim, told_to_leave
 
 from hs_core.events.host import CheckpointFetched, NothingFetched
 from hs_core.names import HostName, JobId
@@ -18,12 +18,7 @@ def test_where_its_checkpoint_is_sought_in_a_folder_what_is_known_here_of_the_in
     peer: Peer,
 ) -> None:
     """Another server has written there since, perhaps, and let go of that."""
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True, fetch_s=1.0))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True, fetch_s=1.0))
     sim.run(5.0)
     here = sim.machine.report(ONE)
     known = sim.source(here.checkpoint_step, here.checkpoint_generation)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fakejob import Ways
-from hostsim import HostSim
+from hostsim import HostSim, told_to_leave
 
 from hs_core.events.host import CheckpointFetched, FetchFailed, Lack
 from hs_core.names import JobId
@@ -127,12 +127,7 @@ def test_where_none_is_known_to_lie_beside_it_it_is_given_up(which: str) -> None
 
 
 def test_what_an_earlier_incarnation_wrote_here_does_not_go_before_it() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(fetch_s=1e6, can_checkpoint=True))
-    sim.send()
-    sim.run(40.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(fetch_s=1e6, can_checkpoint=True))
     sim.run(5.0)
     assert sim.machine.report(ONE).checkpoint_generation == 0
     sim.change(ONE, leave=False, epoch=2, source=sim.source(700, 4))

@@ -3,11 +3,13 @@
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
 from moving import script, start, suspend_and_resume
+from warm import Forked
 
 from hs_core.events.host import (
     CheckpointFailed,
@@ -160,14 +162,20 @@ def test_an_agent_that_dies_and_comes_back_finds_the_job_as_it_was(agent: StubAg
     job.communicate()
 
 
-def test_a_pipeline_of_which_one_rank_has_a_loader_is_ready_while_the_other_waits_for_it(
-    agent: StubAgent,
-) -> None:
+def paced_gang(agent: StubAgent, text: str) -> "subprocess.Popen[str] | Forked":
+    """Two ranks of it that stand at their first step, of jobs that are slowed down and tell each step."""
     agent.kill()
     agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
     agent.start()
-    job = agent.run(script(agent, PIPELINE), ranks=2)
+    job = agent.run(script(agent, text), ranks=2)
     agent.wait(JobReady)
+    return job
+
+
+def test_a_pipeline_of_which_one_rank_has_a_loader_is_ready_while_the_other_waits_for_it(
+    agent: StubAgent,
+) -> None:
+    job = paced_gang(agent, PIPELINE)
     assert len(agent.messages("arrived")) == 1
     since = agent.seen()
     agent.resume()
@@ -181,11 +189,7 @@ def test_a_pipeline_of_which_one_rank_has_a_loader_is_ready_while_the_other_wait
 
 def test_a_gang_one_of_whose_ranks_has_run_out_of_data_goes_on_after_a_stop(agent: StubAgent) -> None:
     """It is in the collectives of the others, and never gets to the step at which these stand."""
-    agent.kill()
-    agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
-    agent.start()
-    job = agent.run(script(agent, UNEVEN), ranks=2)
-    agent.wait(JobReady)
+    job = paced_gang(agent, UNEVEN)
     agent.resume()
     agent.until(
         lambda: any(message["step"] > 10 for message in agent.messages("progress")) or None,
@@ -228,11 +232,7 @@ def test_a_gang_one_of_whose_ranks_comes_to_no_place_where_it_is_saved_goes_on_o
     agent: StubAgent,
 ) -> None:
     """The other stands at such a place, has written its part, and is waited for in each step of the first."""
-    agent.kill()
-    agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
-    agent.start()
-    job = agent.run(script(agent, ONE_ASTRAY), ranks=2)
-    agent.wait(JobReady)
+    job = paced_gang(agent, ONE_ASTRAY)
     agent.resume()
     agent.wait(JobProgressed, where=lambda event: event.step > 8)
     since = agent.seen()

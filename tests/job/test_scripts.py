@@ -26,8 +26,8 @@ def train(xs, ys):
 """
 
 
-def epochs(shown: str = "") -> str:
-    """The end of a script: it hands over, and trains four epochs. `shown`: what it says of a step besides its loss, as in an f-string."""
+def epochs(shown: str = "", of: str = "0") -> str:
+    """The end of a script: it hands over, and trains four epochs. `shown`: what it says of a step besides its loss, `of`: of which training it is, as in an f-string."""
     return f"""
 state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
 step = state.step
@@ -37,7 +37,7 @@ for epoch in range(state.epoch, 4):
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-        print(f"0:{{step}} {{loss!r}}{shown}", flush=True)
+        print(f"{of}:{{step}} {{loss!r}}{shown}", flush=True)
 """
 
 
@@ -463,23 +463,19 @@ for turn in ("1", "2"):
     subprocess.run([sys.executable, "train.py", turn], check=True)
 """
 
-OF_TWO = """
-import os, sys
+OF_TWO = (
+    """
+import sys
 turn = sys.argv[1]
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * int(turn))
 if turn == "2":
     model.load_state_dict(torch.load("first.pt"))
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        os.write(1, f"{int(turn) - 1}:{step} {loss!r}\\n".encode())
+"""
+    + epochs(of="{int(turn) - 1}")
+    + """
 torch.save(model.state_dict(), "first.pt")
 """
+)
 
 
 def test_of_trainings_one_after_the_other_the_first_that_hands_over_is_moved_and_no_other_takes_up_its_checkpoint(

@@ -27,6 +27,8 @@ def change_pools(mover: Mover) -> None:
 
 
 class BetterPools:
+    """Of one decision, in which `mover` makes its moves."""
+
     def __init__(self, mover: Mover) -> None:
         self.mover = mover
         self.board, self.world, self.speeds, self.limits = (
@@ -89,9 +91,9 @@ class BetterPools:
     def _find_offers(self) -> list[Offer]:
         if len(self.world.kind_gpus) > FEW_KINDS:
             return offers.find(self.board, self.speeds, self.limits.pool_gain, self.limits.fairer)
-        return list(self.one_by_one())
+        return list(self._one_by_one())
 
-    def one_by_one(self) -> Iterator[Offer]:
+    def _one_by_one(self) -> Iterator[Offer]:
         by_user: dict[UserName, list[tuple[str, str]]] = {}
         for (user, job_class, model), gpus in self.world.kind_gpus.items():
             if gpus > 0:
