@@ -8,6 +8,7 @@ from hs_sim.figures.common import (
     HOUR_S,
     QUANTUM_S,
     Figure,
+    Row,
     Sweep,
     at_least,
     experiment,
@@ -18,6 +19,7 @@ from hs_sim.figures.common import (
     near,
     workload,
 )
+from hs_sim.model import Result
 from hs_sim.quanta import run_quanta
 
 SETTLED_S = 20 * QUANTUM_S  # after arrivals and departures: jobs move, a few in every quantum
@@ -111,23 +113,8 @@ def figure6() -> Figure:
 _USERS = (("user1", 1, "superresolution"), ("user2", 4, "resnet50"), ("user3", 2, "dcgan"))
 
 
-def figure7() -> Figure:
-    dice = roll(7, "figure 7")
-    # GPU-hours until each has ended: a third of the cluster for an hour, then half of it until the fourth, then all of it.
-    third, half, whole = 64 / 3, 64 / 2, 64.0
-    work_h = {"user1": third + 3 * half, "user2": third + 3 * half + 1.5 * whole, "user3": third}
-    sweeps = [
-        Sweep(
-            user=user,
-            count=128,
-            gang=gang,
-            job_class=job_class,
-            seconds=[work_h[user] * HOUR_S / 128 / gang * dice.uniform(0.98, 1.02) for _ in range(128)],
-            on="K80",
-        )
-        for user, gang, job_class in _USERS
-    ]
-    result = run_quanta(experiment(workload("figure 7", sweeps), {"K80": 64}, until_s=6.5 * HOUR_S))
+def _received_rows(result: Result, third: float, half: float) -> tuple[Row, ...]:
+    """What each received while three shared, two did, and one was alone, and when they ended. `third`, `half`: of the cluster, in GPUs."""
     users = [user for user, _, _ in _USERS]
     first_s, gone_s = first_end_s(result, ["user3"]), last_end_s(result, ["user3"])
     second_s, alone_s = first_end_s(result, ["user1"]), last_end_s(result, ["user1"])
@@ -158,11 +145,31 @@ def figure7() -> Figure:
         near("figure7", "user3's jobs end, mean, hours", 1.0, mean_end_s(result, "user3") / HOUR_S, 0.1)
     )
     rows.append(near("figure7", "user1's last job ends, hours", 4.0, alone_s / HOUR_S, 0.2))
+    return tuple(rows)
+
+
+def figure7() -> Figure:
+    dice = roll(7, "figure 7")
+    # GPU-hours until each has ended: a third of the cluster for an hour, then half of it until the fourth, then all of it.
+    third, half, whole = 64 / 3, 64 / 2, 64.0
+    work_h = {"user1": third + 3 * half, "user2": third + 3 * half + 1.5 * whole, "user3": third}
+    sweeps = [
+        Sweep(
+            user=user,
+            count=128,
+            gang=gang,
+            job_class=job_class,
+            seconds=[work_h[user] * HOUR_S / 128 / gang * dice.uniform(0.98, 1.02) for _ in range(128)],
+            on="K80",
+        )
+        for user, gang, job_class in _USERS
+    ]
+    result = run_quanta(experiment(workload("figure 7", sweeps), {"K80": 64}, until_s=6.5 * HOUR_S))
 
     def draw(path: Path) -> None:
         from hs_sim import pictures  # noqa: PLC0415
 
-        groups = {user: [UserName(user)] for user in users}
+        groups = {user: [UserName(user)] for user, _, _ in _USERS}
         ideal = {"21.3": third, "32": half, "64": whole}
         pictures.received(
             path, "Figure 7: GPUs of three users on 64 K80", result, groups, ideal=ideal, total=True
@@ -171,7 +178,7 @@ def figure7() -> Figure:
     return Figure(
         name="figure7",
         title="Three users with 128 jobs of 1, 4 and 2 GPUs on 64 K80",
-        rows=tuple(rows),
+        rows=_received_rows(result, third, half),
         draw=draw,
         notes=(
             "The work of the jobs is chosen so that user 3 ends after an hour and user 1 after four, as in the paper.",
