@@ -27,7 +27,7 @@ class SuspendMode(StrEnum):
 
     AUTO = "auto"  # hook if the script can be hooked, else freezer
     HOOK = "hook"
-    TRANSPARENT = "transparent"  # never hooked: freezer (CRIU where configured)
+    TRANSPARENT = "transparent"  # never hooked: the cgroup freezer
     NONE = "none"  # never suspended: runs unsliced within its user's share
 
 
