@@ -1,6 +1,7 @@
-"""Each measures something, as a script or as a module: `python benchmarks/cycle.py`, `python -m benchmarks.cycle`.
+"""Each benchmark measures something.
 
-A script finds the others beside it. So does a module, from here on.
+It runs as a script or as a module: `python benchmarks/cycle.py`, `python -m benchmarks.cycle`. A script finds the
+others beside it; for a module the lines below see to that.
 """
 
 import sys

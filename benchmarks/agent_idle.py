@@ -1,6 +1,7 @@
-"""An idle agent: processor time and memory over ten seconds, with a controller that wants nothing, and with eight sleeping jobs.
+"""An idle agent: processor time and memory over ten seconds.
 
-Goals: below 1 % of one core and below 80 MB.
+Once with a controller that wants nothing, and once with eight sleeping jobs. Goals: below 1 % of one core and below
+80 MB.
 """
 
 import asyncio

@@ -1,7 +1,12 @@
 """Gavel's allocations and AlloX's matching: CPU time, and how much the classes, the columns by kinds and the flow gain.
 
-Goals: max-min by class at least 200 times the whole program and equal to 1e-6; packed, 2,048 jobs on 256 GPUs within 1.6 s; finish-time
-fairness in at most 6 programs; AlloX at least 50 times the assignment at 400 jobs, 4,000 x 1,000 within 0.3 s.
+Goals:
+
+- max-min by class: at least 200 times as fast as the whole program, and equal to 1e-6;
+- packed, 2,048 jobs on 256 GPUs: within 1.6 s;
+- finish-time fairness: at most 6 programs;
+- AlloX: at least 50 times as fast as the assignment at 400 jobs; 4,000 x 1,000 within 0.3 s.
+
 Speeds are drawn: 100 kinds of jobs on three types, each about twice as fast as the next, give or take.
 """
 

@@ -1,7 +1,9 @@
-"""The least that the worst user lacks over long, whatever homes jobs have and whoever has its turn when.
+"""The least that the worst user lacks over a long time, by the best homes and turns there are.
 
-A mixed-integer program. Servers are alike, so what counts is how many there are of each kind: how many jobs of each user live there, as far as they could run at once. Those of one
-kind spend their time in sets of jobs that fit. A job runs where it lives, once at a time, so no more of a user's run on a server than live there.
+A mixed-integer program. Servers are alike, so what counts is how many servers there are of each kind. A kind says how
+many jobs of each user live on a server, as far as these could run at once. Servers of a kind spend their time in sets
+of jobs that fit together. A job runs where it lives and once at a time, so no more of a user's jobs run on a server
+than live there.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""How long commits of the journal take while other threads compute, as the event loop and a decision do: for each statement the driver lets go of the interpreter, and has to wait for it."""
+"""How long commits of the journal take while other threads compute, as the event loop and a decision do.
+
+For each statement the database driver lets go of the interpreter, and then has to wait until it gets it back.
+"""
 
 import statistics
 import sys

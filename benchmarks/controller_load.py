@@ -1,7 +1,10 @@
-"""A real `hs-controller` on one core under the load of a large cluster: 1,000 agents at a report a second and 100 submits a second.
+"""A real `hs-controller` on one core under the load of a large cluster.
 
-Goals: at most 85 % of that core, a submit acknowledged durably within 100 ms (p99), at most 400 MB. The agents are played by one process on the
-other cores: each takes what is wanted of it, starts it, reports its counters every second, and ends a job after a while, so that jobs come and go.
+1,000 agents at a report a second, and 100 submits a second. Goals: at most 85 % of that core, a submit acknowledged
+durably within 100 ms (p99), at most 400 MB.
+
+The agents are played by one process on the other cores. Each takes what is wanted of it, starts it, reports its
+counters every second, and ends a job after a while, so that jobs come and go.
 """
 
 import argparse

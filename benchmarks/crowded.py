@@ -1,6 +1,7 @@
-"""A sweep of thousands of jobs on one server of two GPUs: what it costs its host to be told of all, and the controller to take, list and cancel them.
+"""A sweep of thousands of jobs on one server of two GPUs.
 
-Each should cost four times as much for four times the jobs.
+Measured is what it costs its host to be told of all of them, and the controller to take, list and cancel them. Four
+times the jobs should cost four times as much.
 """
 
 import time

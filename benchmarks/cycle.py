@@ -1,6 +1,7 @@
-"""One scheduling cycle of gandiva-fair, the plan's check included; goal: at most 1 s at 10,000 GPUs and 100,000 jobs, 2.3 times as much for twice of all.
+"""One scheduling cycle of gandiva-fair, the plan's check included.
 
-As hs-controller decides: without a search for garbage in the middle of it.
+Goals: at most 1 s at 10,000 GPUs and 100,000 jobs, 2.3 times as much for twice of all. Garbage is not collected in
+the middle of a cycle, as in hs-controller.
 """
 
 import json

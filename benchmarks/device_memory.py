@@ -1,6 +1,8 @@
-"""What users lose by it that jobs do not fit beside one another into GPUs: drawn servers, in depth *machines* with the jobs' memory and without.
+"""What users lose because jobs do not fit beside one another into GPUs.
 
-Whose turn it is decides the stride; memory decides who has to be parked for it, and where a job may be started ahead of its turn. Shares should not depend on that.
+Drawn servers, in depth *machines*, once with the jobs' memory and once without. The stride decides whose turn it is.
+Memory decides who has to be parked for it, and where a job may be started ahead of its turn. Shares should not depend
+on that.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,9 @@
-"""What gangs over parts of several servers lose by it that processes are bound to GPUs, of which the controller does not know.
+"""What gangs over parts of several servers lose because processes are bound to GPUs.
 
-Drawn clusters of one model where nothing changes but turns, in both depths of the simulator: *quanta* counts GPUs, *machines* binds processes to them, and a start takes
-a sixth of a quantum. Where they differ by more than a few percent, either bindings cost turns or jobs came to live otherwise, as a word arrived a moment
-earlier or later; what homes cost is the same in both on average.
+The controller does not know of these bindings. Drawn clusters of one model where nothing changes but turns, in both
+depths of the simulator. *quanta* counts GPUs; *machines* binds processes to them, and a start takes a sixth of a
+quantum there. Where they differ by more than a few percent there are two causes: bindings cost turns, or a message
+came a moment earlier or later and jobs came to live otherwise. What homes cost is the same in both on average.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
-"""How near gangs over parts of several servers and the jobs beside them come to what any schedule could give them.
+"""How near gangs over parts of several servers, and the jobs beside them, come to what any schedule could give them.
 
-In drawn clusters of one model where nothing changes but turns (those of `gang_bindings`, depth *quanta*). What a count of GPUs says is due to users cannot always be
-had: a gang of two whole servers and five 1-GPU jobs there have eight GPUs in turns with five. So what the user has that has the least of what is due
-to it is set against the most that could be made of that: by a linear program over all sets of jobs that fit at once, wherever these live, each for a part of the time.
+Drawn clusters of one model where nothing changes but turns (those of `gang_bindings`, depth *quanta*). What a count
+of GPUs says is due to users cannot always be had: a gang of two whole servers and five 1-GPU jobs there have eight
+GPUs in turns with five. So the user that has the least of what is due to it is compared with the most that it could
+have: by a linear program over all sets of jobs that fit at once, wherever these live, each for a part of the time.
 """
 
 from collections.abc import Iterable, Sequence

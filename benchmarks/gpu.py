@@ -1,4 +1,6 @@
-"""A real GPU: how fast its memory is swapped, what the hook costs, and what is lost between two turns of real jobs. Skipped where there is none.
+"""A real GPU: how fast its memory is swapped, what the hook costs, and what is lost between two turns of real jobs.
+
+Skipped where there is none.
 
 python benchmarks/gpu.py [--sizes GB …] [--quantum S] [--part memory|turns]
 """

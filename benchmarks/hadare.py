@@ -1,4 +1,7 @@
-"""HadarE's comparison (section VI) simulated: seven mixes on five servers, total time and mean completion time against Gavel and Hadar."""
+"""HadarE's comparison (section VI) simulated.
+
+Seven mixes on five servers: total time and mean completion time against Gavel and Hadar.
+"""
 
 from statistics import geometric_mean
 

@@ -1,4 +1,6 @@
-"""What being hooked costs: overhead on a 5 ms step (pairs, alternated), request to held, resume to next step. Prints milliseconds.
+"""What being hooked costs: overhead on a 5 ms step, and the time from request to held and from resume to next step.
+
+The overhead is measured in pairs, hooked and unhooked alternated. Prints milliseconds.
 
 python benchmarks/hook.py [--pairs N] [--steps N] [--cycles N]
 """

@@ -1,4 +1,4 @@
-"""The papers' algorithms word for word: what the fast ones are compared with, here and in tests/mechanism."""
+"""The papers' algorithms word for word. The fast ones are compared with them, here and in tests/mechanism."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

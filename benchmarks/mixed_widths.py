@@ -1,7 +1,8 @@
-"""How far users whose jobs have several widths are from what their shares are worth, in drawn clusters where nothing changes but turns.
+"""How far users whose jobs have several widths are from what their shares are worth.
 
-All train equally fast on a model; speed-up: of each model over the next older one. Once as it is, and once without jobs that change homes together
-(`hs_core.mechanism.exchange`). `busy`: of the GPUs that could be used.
+Drawn clusters where nothing changes but turns. All users' jobs train equally fast on a model; *speed-up*: of each
+model over the next older one. Run once as it is, and once without jobs that change homes together
+(`hs_core.mechanism.exchange`). `busy` is the part in use of the GPUs that could be used.
 """
 
 from math import fsum

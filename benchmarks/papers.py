@@ -1,7 +1,11 @@
-"""Other papers' comparisons, on workloads built as they describe (`hs_sim.papers`): each policy's figures, and their ratio to the first one's.
+"""Other papers' comparisons, on workloads built as these describe them (`hs_sim.papers`).
 
-`python -m benchmarks.papers fft --philly philly.csv [--jobs 200 --gang 4] --policies fft,gavel-sjf,srsf`; `hadar`, `tesserae` and `tesserae-gavel` want
-`--throughputs throughputs.json` (Gavel's). Policies know all speeds and decide at the edges of rounds, as in these papers.
+Prints each policy's figures, and their ratio to the first policy's.
+
+    python -m benchmarks.papers fft --philly philly.csv [--jobs 200 --gang 4] --policies fft,gavel-sjf,srsf
+
+`hadar`, `tesserae` and `tesserae-gavel` want `--throughputs throughputs.json` (Gavel's). Policies know all speeds and
+decide at the edges of rounds, as in these papers.
 """
 
 import argparse

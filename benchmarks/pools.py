@@ -1,7 +1,8 @@
-"""How far users are from what their shares of several GPU models are worth, in drawn clusters where nothing changes but turns.
+"""How far users are from what their shares of several GPU models are worth.
 
-Half of the users have no more jobs than an even part of the cluster has GPUs. All train equally fast on a model; speed-up: of each model over
-the next older one. Once as it is, and once without amends (`hs_core.mechanism.amends`), as the paper has it.
+Drawn clusters where nothing changes but turns. Half of the users have no more jobs than an even part of the cluster
+has GPUs. All users' jobs train equally fast on a model; *speed-up*: of each model over the next older one. Run once
+as it is, and once without amends (`hs_core.mechanism.amends`), as the paper has it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

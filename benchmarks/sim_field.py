@@ -1,4 +1,8 @@
-"""Whole simulations under a policy of Gavel's: 480 jobs on 60 GPUs (goal 0.5 s of CPU; Gavel itself 1.3), 900 on 80 (4 s; Gavel 17), ten times as long a trace, memory.
+"""Whole simulations under a policy of Gavel's.
+
+- 480 jobs on 60 GPUs: goal 0.5 s of CPU (Gavel itself: 1.3).
+- 900 jobs on 80 GPUs: goal 4 s (Gavel: 17).
+- A trace ten times as long, and memory.
 
 Rounds of 6 minutes, made true as Gavel's simulator does (`gavel-compat`); speeds of Gandiva_fair's table 1.
 """

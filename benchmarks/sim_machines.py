@@ -1,4 +1,7 @@
-"""Messages per second of depth *machines* on one core: events that the machines handle, and orders that they give; goal: 30,000."""
+"""Messages per second of depth *machines* on one core.
+
+A message is an event that a machine handles, or an order that it gives. Goal: 30,000.
+"""
 
 import time
 

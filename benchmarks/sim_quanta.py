@@ -1,7 +1,9 @@
-"""Depth *quanta*: a month of the paper's 200-GPU cluster (goal: 60 s), and quanta a second of 10,000 GPUs with 100,000 jobs (goal: 200).
+"""Depth *quanta*: a month of the paper's cluster, and a large cluster.
 
-Of the month its first days, as long as the whole takes a minute or two: `sim_quanta.py month`. Of the large cluster what follows once all jobs have
-come: how fast quanta are between two decisions, and with those.
+- The month of 200 GPUs: goal 60 s. Only its first days are run, as the whole takes a minute or two; `sim_quanta.py
+  month` runs the whole.
+- Quanta a second of 10,000 GPUs with 100,000 jobs: goal 200. Measured is what follows once all jobs have come: how
+  fast quanta are beside the decisions, and with them.
 """
 
 import sys

@@ -1,9 +1,13 @@
-"""How far users are from what is due to them in windows of 20 quanta, in drawn clusters of one model where nothing changes but turns.
+"""How far users are from what is due to them in windows of 20 quanta.
 
-The law (goal): below it by no more than 5 % or one gang's quantum in the window, whichever is more. What a user lacks is counted in
-that, once as it is said, and once with a gang's quantum for each server where the user has jobs: each server rounds turns by itself. Of the worlds beyond it is said in how many
-somebody lacks it not only in windows, but over all quanta, and in how many of these it would by any homes and turns (`any_homes`).
-The first of these worlds once more in depth machines, where processes are bound to GPUs.
+Drawn clusters of one model where nothing changes but turns. The law (goal): in a window a user is below what is due
+to it by no more than 5 % or one gang's quantum, whichever is more. What a user lacks is counted as parts of what is
+allowed, in two ways: with one gang's quantum, and with one for each server where the user has jobs, as each server
+rounds turns by itself.
+
+Of the worlds beyond the law it is said in how many somebody lacks more over all quanta, not only in windows, and in
+how many of these it would, whatever homes and turns were chosen (`any_homes`). The first of the drawn worlds are run
+once more in depth machines, where processes are bound to GPUs.
 """
 
 from math import fsum

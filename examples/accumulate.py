@@ -1,4 +1,6 @@
-"""Trains on handwritten digits, each mini-batch in as many parts as the scheduler asks for: it may then share a GPU with a job that leaves it little memory.
+"""Trains on handwritten digits, each mini-batch in as many parts as the scheduler asks for.
+
+With more parts it may share a GPU with a job that leaves it little memory:
 
     hsctl submit --steps 500 --gpu-mem 10G --gpu-mem-fixed 2G --accumulation 8 -- python examples/accumulate.py --steps 500
 

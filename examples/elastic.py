@@ -1,8 +1,9 @@
-"""Trains on handwritten digits on as many GPUs (or CPU processes) as the scheduler gives it, started by torchrun, with the mini-batch that it chose.
+"""Trains on handwritten digits on as many GPUs (or CPU processes), and with the mini-batch, that the scheduler chose.
 
     hsctl submit --torchrun -G 1 --gpus-max 4 --batch 64 --batch-max 256 --batch-per-gpu-max 64 --noise-scale 500 -- python examples/elastic.py
 
-Ends with one line of JSON: accuracy, steps, processes and mini-batch at the end. Counts epochs, since mini-batches are not all of one size.
+Started by torchrun. Counts epochs, since mini-batches are not all of one size. Ends with one line of JSON: accuracy, steps,
+processes and mini-batch at the end.
 """
 
 import argparse

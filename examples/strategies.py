@@ -1,9 +1,10 @@
-"""Trains on handwritten digits on several GPUs (or CPU processes), started by torchrun, in the parallelism strategy that the scheduler chose.
+"""Trains on handwritten digits on several GPUs (or CPU processes), in the parallelism strategy that the scheduler chose.
 
     hsctl submit --torchrun -G 2 --strategy dp=2 --strategy tp=2 -- python examples/strategies.py
 
-With dp the copies share out each mini-batch and average their gradients; with tp the hidden layer is cut into slices (Megatron-LM, section 3). Every rank
-saves the whole model, so a process that is started in another strategy takes up from it what is its own. Ends with one line of JSON.
+Started by torchrun. With dp the copies share out each mini-batch and average their gradients. With tp the hidden layer is
+cut into slices (Megatron-LM, section 3). Every rank saves the whole model, so a process that is started in another strategy
+takes up from it what is its own. Ends with one line of JSON.
 """
 
 import argparse
