@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hs_core.dice import Random, roll
 from hs_core.forms import Elastic
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import JobSpec, OnPartition, Topology
 from hs_core.names import HostName, UserName
 from hs_core.policies import find

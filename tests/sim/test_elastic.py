@@ -9,7 +9,7 @@ from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
 from hs_core.events.cluster import PolicySet
 from hs_core.forms import Elastic, Shape
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import SuspendMode, Topology
 from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
