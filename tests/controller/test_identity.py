@@ -20,9 +20,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity
-from hs_agent.identity import Identity, Keeper
+from hs_agent import credentials, identity, joining
+from hs_agent.identity import Identity
 from hs_agent.link import Link
+from hs_agent.renewal import Keeper
 from hs_client import tls
 from hs_client.errors import UnavailableError
 from hs_controller import config, pki
@@ -302,14 +303,14 @@ def test_a_certificate_of_another_ca_is_worth_nothing(cluster: Cluster, tmp_path
     assert other is not None
     mine = cluster.joined("v14")
     key = ec.generate_private_key(ec.SECP256R1())
-    forged = other.issue("v14", identity._csr("v14", key), time.time())
+    forged = other.issue("v14", credentials.csr("v14", key), time.time())
     own_key = key.private_bytes(
-        identity.serialization.Encoding.PEM,
-        identity.serialization.PrivateFormat.PKCS8,
-        identity.serialization.NoEncryption(),
+        joining.serialization.Encoding.PEM,
+        joining.serialization.PrivateFormat.PKCS8,
+        joining.serialization.NoEncryption(),
     )
     # Leaf only: with its root attached it would say that it is of another CA; it must not matter.
-    leaf = x509.load_pem_x509_certificate(forged.chain_pem).public_bytes(identity.serialization.Encoding.PEM)
+    leaf = x509.load_pem_x509_certificate(forged.chain_pem).public_bytes(joining.serialization.Encoding.PEM)
 
     async def story() -> None:
         async with cluster.channel(replace(mine, key_pem=own_key, chain_pem=leaf)) as channel:
@@ -466,19 +467,19 @@ def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: 
     assert authority is not None
     key = ec.generate_private_key(ec.SECP256R1())
     key_pem = key.private_bytes(
-        identity.serialization.Encoding.PEM,
-        identity.serialization.PrivateFormat.PKCS8,
-        identity.serialization.NoEncryption(),
+        joining.serialization.Encoding.PEM,
+        joining.serialization.PrivateFormat.PKCS8,
+        joining.serialization.NoEncryption(),
     )
-    issued = authority.issue("v1", identity._csr("v1", key), time.time())
+    issued = authority.issue("v1", credentials.csr("v1", key), time.time())
     folder = tmp_path / "id"
     assert identity.load_identity(folder) is None
-    with identity._fresh(folder, key_pem) as fresh:
-        identity._fill(fresh, identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
+    with identity.fresh(folder, key_pem) as fresh:
+        identity.fill(fresh, identity.parsed(folder, key_pem, issued.chain_pem, authority.pem))
     assert identity.load_identity(folder).node == HostName("v1")
-    folder.rename(identity._replaced(folder))
+    folder.rename(identity.replaced(folder))
     assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"
-    identity._replaced(folder).rename(folder)
+    identity.replaced(folder).rename(folder)
     (folder / "key.pem").chmod(0o644)
     with pytest.raises(RefusedError, match="can be read by others"):
         identity.load_identity(folder)
