@@ -1,7 +1,6 @@
 """The agent: one loop that turns what happens on the host into events of its HostMachine and performs what that orders."""
 
 import asyncio
-import contextlib
 from collections import deque
 from copy import deepcopy
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import assert_never
 
 import structlog
 
-from hs_agent import cgroup, folder, logs, memory
+from hs_agent import cgroup, logs, memory
 from hs_agent.adoption import Adoption
 from hs_agent.breaks import Breaks
 from hs_agent.config import Config
@@ -18,6 +17,7 @@ from hs_agent.devices import Devices, Reading
 from hs_agent.errands import Errands
 from hs_agent.fetches import Fetches
 from hs_agent.folder import Key
+from hs_agent.forgetting import Forgetting
 from hs_agent.jobs import Jobs
 from hs_agent.launch import Launcher
 from hs_agent.launches import Launches
@@ -93,6 +93,7 @@ class Agent:
         self.errands = Errands(self.launcher, self._why_no_turn)
         self.rendezvous = Rendezvous(config.rendezvous_ports)
         self.leases = Leases(self.launcher)
+        self.forgetting = Forgetting(self.launcher, self.jobs, config.keep_logs, self._kept)
         self.launches = Launches(
             self.launcher,
             self.jobs,
@@ -115,8 +116,6 @@ class Agent:
         self._unsaved = False
         self._cannot_save = ""  # why not, just now
         self._saves, self._looks = NowAndThen(), NowAndThen()
-        self._removing = asyncio.Lock()
-        self._to_forget: list[Key] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -320,7 +319,8 @@ class Agent:
             case Launch():
                 self.launches.begin(command)
             case Forget():
-                self._forget(Key(command.job, command.epoch))
+                self.rendezvous.forget(Key(command.job, command.epoch))
+                self.forgetting.job(Key(command.job, command.epoch))
             case Suspend() | Resume() | Checkpoint() | Kill():
                 self.launches.order(command)
             case Fetch():
@@ -388,41 +388,14 @@ class Agent:
         assert self.machine is not None
         return self.machine.heard
 
-    # --- what is wanted, and what is forgotten -----------------------------------------------------------------------
+    # --- what is wanted ---------------------------------------------------------------------------------------------
 
-    def _forget(self, key: Key) -> None:
-        self.rendezvous.forget(key)
-        if not self._to_forget:
-            self.jobs.spawn(self._forget_all())
-        self._to_forget.append(key)
-
-    async def _forget_all(self) -> None:
-        """Of what was ordered at once: thousands of jobs are cancelled by one word, and what else lies here is looked through once."""
-        keys, self._to_forget = self._to_forget, []
-
-        def forget() -> None:
-            with contextlib.ExitStack() as others:  # one that fails keeps nobody else's here
-                for key in keys:
-                    others.callback(self.launcher.forget, key)
-
-        try:
-            await asyncio.to_thread(forget)
-            await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
-        finally:
-            self._forget_checkpoints()
-
-    def _forget_checkpoints(self) -> None:
-        """Of jobs that are neither wanted nor here, and that are not lent."""
+    def _kept(self) -> frozenset[JobId] | None:
+        """Jobs that are wanted, here, or lent."""
         if self._term < 0:
-            return  # no controller has said yet what is wanted
+            return None
         here = {report.job for report in self.reports()} | {key.job for key in self.jobs.running}
-        self.launcher.forget_checkpoints(self._wanted | self.grants.lends() | here)
-        self.jobs.spawn(self._remove_forgotten())
-
-    async def _remove_forgotten(self) -> None:
-        """One at a time: large ones are not to take the threads that launches need."""
-        async with self._removing:
-            await asyncio.to_thread(self.launcher.remove_forgotten)
+        return self._wanted | self.grants.lends() | here
 
     def term(self) -> int:
         """Of the newest controller that was obeyed."""
@@ -449,7 +422,7 @@ class Agent:
         self._renew(wanted, late_s)
         self.post(WantedChanged(now_s=boot_s(), wanted=wanted, late_s=late_s))
         if lent - self.grants.lends():
-            self._forget_checkpoints()
+            self.forgetting.checkpoints()
 
     def _renew(self, wanted: Wanted, late_s: float) -> None:
         """The leases of jobs that end without the controller's word."""
