@@ -277,7 +277,7 @@ def test_what_goes_wrong_again_and_again_on_a_host_is_said_once_until_it_went_we
             while not looks.empty():
                 looks.get_nowait()
             for _ in range(3):
-                agent._save()
+                agent.saving.save()
                 await asyncio.to_thread(looks.get, timeout=60)
 
     async def starts() -> None:
