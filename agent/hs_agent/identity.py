@@ -62,17 +62,16 @@ class Identity:
 
 def load_identity(folder: Path) -> Identity | None:
     """None: this host has not joined. Raises RefusedError where what is there cannot be used."""
-    if not folder.exists():
-        folder = replaced(folder)  # a crash while another one was put in its place
-    if not folder.exists():
+    there = _lies_in(folder)
+    if not there.exists():
         return None
     try:
-        for path in (folder, *(folder / name for name in (KEY, CERTIFICATE, CA))):
+        for path in (there, *(there / name for name in (KEY, CERTIFICATE, CA))):
             if why := why_not_ours(path):
                 raise RefusedError(f"{path}: {why}")
-        if (folder / KEY).stat().st_mode & 0o077:
-            raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
-        return parsed(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
+        if (there / KEY).stat().st_mode & 0o077:
+            raise RefusedError(f"{there / KEY}: can be read by others; chmod 600 it")
+        return parsed(folder, *((there / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
     except OSError as error:
         todo = "join the cluster anew" if isinstance(error, FileNotFoundError) else "is this root?"
         raise RefusedError(f"{error.filename}: cannot be read: {error.strerror}; {todo}") from None
@@ -176,27 +175,34 @@ def fill(fresh: Path, identity: Identity) -> None:
     shutil.rmtree(replaced(folder), ignore_errors=True)
 
 
+def _lies_in(folder: Path) -> Path:
+    """Where it is, or still is after a crash while another one was put in its place."""
+    return folder if folder.exists() else replaced(folder)
+
+
 def replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
 def check_key(identity: Identity) -> None:
     """Raises RefusedError."""
+    file = _lies_in(identity.folder) / KEY
     try:
-        key_pem = (identity.folder / KEY).read_bytes()
+        key_pem = file.read_bytes()
     except OSError as error:
-        raise RefusedError(f"{identity.folder / KEY}: cannot be read: {error.strerror or error}") from None
+        raise RefusedError(f"{file}: cannot be read: {error.strerror or error}") from None
     if key_pem != identity.key_pem:
         raise RefusedError(f"{identity.folder}: this host has joined anew meanwhile", Kind.CONFLICT)
 
 
 def put_certificate(identity: Identity) -> None:
     """Raises OSError, and RefusedError where that certificate is no longer this host's."""
-    file = identity.folder / CERTIFICATE
+    folder = _lies_in(identity.folder)
+    file = folder / CERTIFICATE
     fresh = file.with_name(f".{CERTIFICATE}")
     check_key(identity)
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
     write_new(fresh, identity.chain_pem)
     fresh.rename(file)
-    sync_folder(identity.folder)
+    sync_folder(folder)

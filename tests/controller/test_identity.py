@@ -461,10 +461,8 @@ def test_whoever_takes_the_port_for_browsers_for_the_other_one_is_told_so(tmp_pa
         assert cluster.end() == 0
 
 
-def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
-    pki.init(tmp_path)
-    authority = Authority.load(tmp_path)
-    assert authority is not None
+def joined(authority: Authority, folder: Path) -> Identity:
+    """As `hs-agent join --replace` puts it there."""
     key = ec.generate_private_key(ec.SECP256R1())
     key_pem = key.private_bytes(
         joining.serialization.Encoding.PEM,
@@ -472,10 +470,40 @@ def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: 
         joining.serialization.NoEncryption(),
     )
     issued = authority.issue("v1", credentials.csr("v1", key), time.time())
+    made = identity.parsed(folder, key_pem, issued.chain_pem, authority.pem)
+    with identity.fresh(folder, key_pem) as fresh:
+        identity.fill(fresh, made)
+    return made
+
+
+def test_an_agent_that_found_its_identity_amid_a_crashed_join_keeps_it_and_takes_up_the_next(
+    tmp_path: Path,
+) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    folder = tmp_path / "id"
+    first = joined(authority, folder)
+    folder.rename(identity.replaced(folder))  # a crash before the new one was put in its place
+    found = identity.load_identity(folder)
+    assert found is not None
+    keeper = Keeper(found, "nobody:1")
+    identity.put_certificate(replace(found, chain_pem=found.chain_pem + b"\n"))
+    again = identity.load_identity(folder)
+    assert again is not None
+    assert again.chain_pem == first.chain_pem + b"\n", "a renewal is written where it lies"
+    second = joined(authority, folder)
+    keeper.look()
+    assert keeper.identity.key_pem == second.key_pem
+
+
+def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
     folder = tmp_path / "id"
     assert identity.load_identity(folder) is None
-    with identity.fresh(folder, key_pem) as fresh:
-        identity.fill(fresh, identity.parsed(folder, key_pem, issued.chain_pem, authority.pem))
+    issued = joined(authority, folder)
     assert identity.load_identity(folder).node == HostName("v1")
     folder.rename(identity.replaced(folder))
     assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"
