@@ -5,5 +5,5 @@ Next to nothing is imported here: what is started beside a job (`shim`, `errand`
 
 import os
 
-# Read when gRPC is loaded, whichever module does that first; `identity` says what for.
+# Read when gRPC is loaded, whichever module does that first; `credentials` says what for.
 os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")

@@ -121,7 +121,7 @@ def join(
     config_file: Path | None,
 ) -> None:
     """Get this host a key and a certificate, so that it may connect to the controller."""
-    from hs_agent import identity
+    from hs_agent import identity, joining
 
     config_file = config_file or context.obj
     if folder is None or config_file is not None:
@@ -132,7 +132,7 @@ def join(
             )
     else:
         place = identity.Place(name=socket.gethostname(), folder=folder.absolute())
-    made = identity.join(
+    made = joining.join(
         controller=controller,
         token=_token(token),
         ca_sha256=ca_sha256,

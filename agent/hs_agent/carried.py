@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from hs_agent import carrier
 from hs_agent.accounts import Account
+from hs_agent.bare import frames
 from hs_agent.faults import NO_ROOM
 from hs_core.errors import RefusedError
 
@@ -83,7 +84,7 @@ class Carrier:
     async def write(self, kind: bytes, data: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(carrier.FRAME.pack(kind, len(data)) + data)
+        self._process.stdin.write(frames.FRAME.pack(kind, len(data)) + data)
         await self._process.stdin.drain()
 
     async def say(self, **value: Any) -> None:
@@ -93,7 +94,7 @@ class Carrier:
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            kind, size = carrier.FRAME.unpack(await self._process.stdout.readexactly(carrier.FRAME.size))
+            kind, size = frames.FRAME.unpack(await self._process.stdout.readexactly(frames.FRAME.size))
             return kind, await self._process.stdout.readexactly(size)
         except asyncio.IncompleteReadError:
             raise OSError(0, "the process that handles the files ended") from None

@@ -1,16 +1,16 @@
 """The agent: one loop that turns what happens on the host into events of its HostMachine and performs what that orders."""
 
 import asyncio
-import contextlib
 from collections import deque
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import structlog
 
-from hs_agent import cgroup, folder, logs, memory
+from hs_agent import cgroup, logs, memory
 from hs_agent.adoption import Adoption
 from hs_agent.breaks import Breaks
 from hs_agent.config import Config
@@ -18,6 +18,7 @@ from hs_agent.devices import Devices, Reading
 from hs_agent.errands import Errands
 from hs_agent.fetches import Fetches
 from hs_agent.folder import Key
+from hs_agent.forgetting import Forgetting
 from hs_agent.jobs import Jobs
 from hs_agent.launch import Launcher
 from hs_agent.launches import Launches
@@ -25,6 +26,7 @@ from hs_agent.leases import Leases
 from hs_agent.now_and_then import NowAndThen, reason
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
+from hs_agent.saving import Saving
 from hs_agent.secure import Secure
 from hs_agent.sending import Sender
 from hs_agent.sizes import Sizes
@@ -74,6 +76,7 @@ class Agent:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
         self.memory = memory.Memory(config.state_dir)
+        self.saving = Saving(self.memory, self._knows)
         self.breaks = Breaks(config.state_dir, boot_s())
         dial = PeerDialer(config, identity)
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
@@ -93,6 +96,7 @@ class Agent:
         self.errands = Errands(self.launcher, self._why_no_turn)
         self.rendezvous = Rendezvous(config.rendezvous_ports)
         self.leases = Leases(self.launcher)
+        self.forgetting = Forgetting(self.launcher, self.jobs, config.keep_logs, self._kept)
         self.launches = Launches(
             self.launcher,
             self.jobs,
@@ -100,7 +104,7 @@ class Agent:
             self.leases,
             gpus=lambda: self.gpus,
             post=self.post,
-            changed=self._has_changed,
+            changed=self.saving.changed,
         )
         self.machine: HostMachine | None = None
         self.stands = False  # still: jobs go on as they are; it is the next agent that does anything
@@ -112,11 +116,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         # The term that was obeyed last, and what it says of hosts that are cut off.
         self._told = (-1, 0.0, 0.0)
-        self._unsaved = False
-        self._cannot_save = ""  # why not, just now
-        self._saves, self._looks = NowAndThen(), NowAndThen()
-        self._removing = asyncio.Lock()
-        self._to_forget: list[Key] = []
+        self._looks = NowAndThen()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -241,7 +241,7 @@ class Agent:
         await self.jobs.close()
         self.rendezvous.close()
         if self.machine is not None and not self.broken.is_set() and not self.stands:
-            self._save()
+            self.saving.save()
         return left
 
     # --- the machine ------------------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ class Agent:
                 self.launches.ordered(command)
         ordered = any(not isinstance(command, WakeHost) for command in outcome.commands)
         if ordered or outcome.changed:
-            self._unsaved = True
+            self.saving.changed()
         # Remembered before it is done: after a kill between the two, adoption finds out what was done of it. And before the controller
         # is told of a checkpoint: it counts on it, though the job may end while nobody is here to see.
         if ordered or outcome.checkpointed:
-            self._save()
+            self.saving.save()
         self.errands.look()  # before anybody else has the GPUs
         for command in outcome.commands:
             self._perform(command)
@@ -320,7 +320,8 @@ class Agent:
             case Launch():
                 self.launches.begin(command)
             case Forget():
-                self._forget(Key(command.job, command.epoch))
+                self.rendezvous.forget(Key(command.job, command.epoch))
+                self.forgetting.job(Key(command.job, command.epoch))
             case Suspend() | Resume() | Checkpoint() | Kill():
                 self.launches.order(command)
             case Fetch():
@@ -346,20 +347,9 @@ class Agent:
     def _woke(self) -> None:
         self.post(Woke(now_s=boot_s()))
 
-    def _has_changed(self) -> None:
-        self._unsaved = True
-
-    def _save(self) -> None:
+    def _knows(self) -> tuple[Mapping[str, Any], Iterable[Launch]]:
         assert self.machine is not None
-        try:
-            self.memory.save(self.machine.saved(), self.launches.unfinished, boot_s())
-            self._unsaved, self._cannot_save = False, ""
-            self._saves.worked()
-        except OSError as error:
-            # A full disk: jobs go on; what is lost is what a killed agent would want to know.
-            self._unsaved, self._cannot_save = True, reason(error)
-            if self._saves.is_due(self._cannot_save, boot_s()):
-                log.error("host.json cannot be written", why=self._cannot_save)
+        return self.machine.saved(), self.launches.unfinished
 
     def _step_of(self, key: Key) -> int:
         """As far as the machine knows; 0: it does not know the job (any more)."""
@@ -378,9 +368,9 @@ class Agent:
         """Of this host, for people: what an administrator has to do something about before jobs can go on as they should."""
         told = [text] if (text := self.breaks.text(boot_s())) else []
         told += [f"job {one.job} {one.note}" for one in self.reports() if one.note.startswith(CANNOT_START)]
-        if self._cannot_save:
+        if self.saving.why_not:
             told.append(
-                f"what the agent knows cannot be written: {self._cannot_save} (state_dir {self.config.state_dir})"
+                f"what the agent knows cannot be written: {self.saving.why_not} (state_dir {self.config.state_dir})"
             )
         return tuple(told[:MOST_TROUBLES])
 
@@ -388,41 +378,14 @@ class Agent:
         assert self.machine is not None
         return self.machine.heard
 
-    # --- what is wanted, and what is forgotten -----------------------------------------------------------------------
+    # --- what is wanted ---------------------------------------------------------------------------------------------
 
-    def _forget(self, key: Key) -> None:
-        self.rendezvous.forget(key)
-        if not self._to_forget:
-            self.jobs.spawn(self._forget_all())
-        self._to_forget.append(key)
-
-    async def _forget_all(self) -> None:
-        """Of what was ordered at once: thousands of jobs are cancelled by one word, and what else lies here is looked through once."""
-        keys, self._to_forget = self._to_forget, []
-
-        def forget() -> None:
-            with contextlib.ExitStack() as others:  # one that fails keeps nobody else's here
-                for key in keys:
-                    others.callback(self.launcher.forget, key)
-
-        try:
-            await asyncio.to_thread(forget)
-            await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
-        finally:
-            self._forget_checkpoints()
-
-    def _forget_checkpoints(self) -> None:
-        """Of jobs that are neither wanted nor here, and that are not lent."""
+    def _kept(self) -> frozenset[JobId] | None:
+        """Jobs that are wanted, here, or lent."""
         if self._term < 0:
-            return  # no controller has said yet what is wanted
+            return None
         here = {report.job for report in self.reports()} | {key.job for key in self.jobs.running}
-        self.launcher.forget_checkpoints(self._wanted | self.grants.lends() | here)
-        self.jobs.spawn(self._remove_forgotten())
-
-    async def _remove_forgotten(self) -> None:
-        """One at a time: large ones are not to take the threads that launches need."""
-        async with self._removing:
-            await asyncio.to_thread(self.launcher.remove_forgotten)
+        return self._wanted | self.grants.lends() | here
 
     def term(self) -> int:
         """Of the newest controller that was obeyed."""
@@ -440,7 +403,8 @@ class Agent:
         self.grants.take(wanted)
         told = wanted.term, wanted.fence_after_s, wanted.lease_s
         if told != self._told:  # remembered without a job, too: for the agent after us, and for its doctor
-            self._told, self._unsaved = told, True
+            self._told = told
+            self.saving.changed()
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self.watch.wanted(wanted.jobs)
         self.fetches.wanted(wanted.jobs)
@@ -449,7 +413,7 @@ class Agent:
         self._renew(wanted, late_s)
         self.post(WantedChanged(now_s=boot_s(), wanted=wanted, late_s=late_s))
         if lent - self.grants.lends():
-            self._forget_checkpoints()
+            self.forgetting.checkpoints()
 
     def _renew(self, wanted: Wanted, late_s: float) -> None:
         """The leases of jobs that end without the controller's word."""
@@ -475,8 +439,8 @@ class Agent:
             try:
                 await self.watch.look_at_devices()
                 self._looks.worked()
-                if self._unsaved:
-                    self._save()
+                if self.saving.is_due:
+                    self.saving.save()
             except Exception as error:
                 if self._looks.is_due(reason(error), boot_s()):
                     log.exception("looking at the devices failed")

@@ -6,8 +6,9 @@ from typing import Any
 
 import grpc
 
-from hs_agent import identity
+from hs_agent import credentials, identity
 from hs_agent.config import Config
+from hs_agent.renewal import Keeper
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 
@@ -18,24 +19,24 @@ class Secure:
     """mTLS with the newest certificate."""
 
     def __init__(self, own: identity.Identity, controller: str) -> None:
-        self.keeper = identity.Keeper(own, controller, self._changed)
+        self.keeper = Keeper(own, controller, self._changed)
         self.renewed = asyncio.Event()  # the link to the controller begins anew, and clears it
 
     def _changed(self, _: identity.Identity) -> None:
         self.renewed.set()
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        return identity.server_credentials(self.keeper.identity, lambda: self.keeper.identity)
+        return credentials.server_credentials(self.keeper.identity, lambda: self.keeper.identity)
 
     def channel(self, address: str, node: HostName | None, options: Options) -> grpc.aio.Channel:
         """Where nobody but this node is talked to; None: nobody but the controller."""
-        expected = identity.expects_controller() if node is None else identity.expects_peer(node)
-        credentials = identity.channel_credentials(self.keeper.identity)
-        return grpc.aio.secure_channel(address, credentials, options=[*options, expected])
+        expected = credentials.expects_controller() if node is None else credentials.expects_peer(node)
+        own = credentials.channel_credentials(self.keeper.identity)
+        return grpc.aio.secure_channel(address, own, options=[*options, expected])
 
     def node_of(self, context: Any) -> str:
         """Whose certificate the caller showed; empty: no agent's."""
-        return identity.peer_node(context.auth_context()) or ""
+        return credentials.peer_node(context.auth_context()) or ""
 
 
 def load(config: Config) -> Secure | None:

@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from hs_agent import carrier
+from hs_agent.bare import generation
 from hs_agent.carried import Carrier, TornError, manifest_name
 from hs_agent.launch import Launcher
 from hs_agent.room import Room
@@ -37,7 +37,7 @@ class Sender:
             "folder": str(kept.of(lend.epoch, lend.copy)),
             "generation": lend.generation,
             "manifest": manifest_name(request.nodes, request.node_rank),
-            "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
+            "have": {each.name: each.bytes for each in request.have[: generation.MAX_FILES]},
         }
         async with self._turn(kept.who.uid, write), Carrier(order, kept.who) as source:
             name, size, at = "", 0, 0
@@ -64,7 +64,7 @@ class Sender:
         """Who waits for it is given a sign now and then, for it does not wait for who is silent."""
         turn = self._room.enter(account)
         try:
-            while not (await asyncio.wait({turn}, timeout=carrier.SIGN_EVERY_S))[0]:
+            while not (await asyncio.wait({turn}, timeout=generation.SIGN_EVERY_S))[0]:
                 await write(agent_pb2.FetchChunk())
             yield
         finally:

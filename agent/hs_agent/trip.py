@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import grpc
 import structlog
 
-from hs_agent import carrier
 from hs_agent.accounts import Account
+from hs_agent.bare import frames
 from hs_agent.carried import Carrier, DamagedError, GoneError, TornError, manifest_name
 from hs_agent.launch import Launcher
 from hs_core.errors import Kind, RefusedError
@@ -243,10 +243,8 @@ async def _pump(
                 name = chunk.name
                 await sink.say(name=name, size=chunk.size, offset=chunk.offset)
             if chunk.data:
-                if len(chunk.data) > carrier.CHUNK:
-                    raise RefusedError(
-                        f"a chunk of {len(chunk.data)} bytes: expected at most {carrier.CHUNK}"
-                    )
+                if len(chunk.data) > frames.CHUNK:
+                    raise RefusedError(f"a chunk of {len(chunk.data)} bytes: expected at most {frames.CHUNK}")
                 await sink.write(b"D", chunk.data)
                 if not name.startswith("manifest"):  # which comes each time
                     progress()

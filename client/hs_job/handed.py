@@ -63,7 +63,7 @@ class Handed:
         self._loader = self.data.loader if self.data is not None else None
         self.start_step = 0
         self._before = (
-            rt.count
+            rt.steps.count
         )  # of the job's steps, those that its script does before it hands over, as a warm-up
         self.restored = False
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
@@ -84,7 +84,7 @@ class Handed:
     @property
     def has_stepped(self) -> bool:
         """Mini-batches were counted since it was handed over, or restored."""
-        return self._rt.count > self.start_step + self._before
+        return self._rt.steps.count > self.start_step + self._before
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -104,8 +104,8 @@ class Handed:
         content = {
             "format": FORMAT,
             "step": step,
-            "before": 0 if self._rt.by_hand else self._before,
-            "rank": self._rt.rank,
+            "before": 0 if self._rt.steps.by_hand else self._before,
+            "rank": self._rt.place.rank,
             "objects": {name: packed(state, name) for name, state in states.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
             "modes": modules.modes(self.objects),
@@ -149,21 +149,21 @@ class Handed:
             self._began = content.get("began")
             rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
-            rt.count, self._before = int(content["step"]), content.get("before", 0)
-            self.start_step = rt.count - self._before
-            rt.mark = (rt.count, 0.0)
+            self._before = content.get("before", 0)
+            rt.steps.restart(int(content["step"]))
+            self.start_step = rt.steps.count - self._before
             if self.data is not None:
                 self.data.loaded_before = any(
                     hasattr(each, "param_groups") and bool(getattr(each, "state", None))
                     for each in self.objects.values()
                 )
                 self._load(again=True)
-                self.data.aim(content["data"], own_dice=content["rank"] == rt.rank)
+                self.data.aim(content["data"], own_dice=content["rank"] == rt.place.rank)
             else:
                 self._load()
                 self._content = {**content, "objects": {}, "loose": {}}  # what is loaded need not be kept
                 self._draw_on()
-        rt.tell_restored(rt.count, generation, note)
+        rt.tell_restored(generation, note)
 
     def _check(self, content: Dict[str, Any]) -> None:
         saved, here = set(content["objects"]), set(self.objects)
@@ -202,7 +202,7 @@ class Handed:
     def _draw_on(self) -> None:
         """But a rank that is new, as an elastic job's may be: it would draw what another one does, so it goes on with its script's own seeds."""
         assert self._content is not None
-        if self._content["rank"] == self._rt.rank:
+        if self._content["rank"] == self._rt.place.rank:
             self._put_dice_back(self._content)
 
     def _put_dice_back(self, content: Dict[str, Any]) -> None:

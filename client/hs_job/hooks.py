@@ -93,15 +93,15 @@ class Hooks:
     def _hook_scaler(self) -> None:
         """Where losses are scaled, gradients of parts are, and the whole ones are not any more: nothing can be told of both."""
         rt, kind = self._rt, getattr(getattr(self._torch, "amp", None), "GradScaler", None)
-        if rt.meter is None or kind is None:
+        if rt.steps.meter is None or kind is None:
             return
         original = kind.__init__
 
         @functools.wraps(original)
         def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
             original(scaler, *args, **kwargs)
-            if rt.meter is not None and scaler.is_enabled():
-                rt.meter.give_up()
+            if rt.steps.meter is not None and scaler.is_enabled():
+                rt.steps.meter.give_up()
 
         kind.__init__ = __init__
 
@@ -129,18 +129,18 @@ class Hooks:
             self._known.add(key)
             self.optimizers.add(optimizer)
         handed = rt.keeper.handed
-        if rt.by_hand or (handed is not None and handed.passes_by):
+        if rt.steps.by_hand or (handed is not None and handed.passes_by):
             return
         if not batch.counts(key):
-            if rt.meter is not None:
-                rt.meter.give_up()
+            if rt.steps.meter is not None:
+                rt.steps.meter.give_up()
             return
         rt.trainer = threading.get_ident()
         if batch.loader is not None:
             batch.loader.trains = True
-        if rt.meter is not None:
-            rt.meter.stepped(optimizer, rt.world)
-        rt.stepped()
+        if rt.steps.meter is not None:
+            rt.steps.meter.stepped(optimizer, rt.place.world)
+        rt.steps.take()
         if not batch.was_held_at():
             rt.point()
 
@@ -155,8 +155,10 @@ class Hooks:
 
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if rt.swapper is not None and not rt.swapper.fixed_why:
-                rt.swapper.fixed_why = "it has captured CUDA graphs, which keep addresses of device memory"
+            if rt.tiers.swapper is not None and not rt.tiers.swapper.fixed_why:
+                rt.tiers.swapper.fixed_why = (
+                    "it has captured CUDA graphs, which keep addresses of device memory"
+                )
                 rt.tell_can()
             return original(graph, *args, **kwargs)
 
@@ -234,18 +236,18 @@ class Hooks:
         if mine is not None:
             assert handed is not None
             handed.before_fetch(iterator)
-        elif rt.by_hand:
+        elif rt.steps.by_hand:
             return None
-        elif rt.world > 1 and (
+        elif rt.place.world > 1 and (
             data is not None
             or not self._torch.is_grad_enabled()
-            or (rt.count and self._fetched_by_others(trained))
+            or (rt.steps.count and self._fetched_by_others(trained))
         ):
             rt.batch.is_asked_for(trained, holds=False)
             return None
         rt.batch.is_asked_for(trained, holds=True)
         adds_up = mine is not None and self._adds_up(mine)
-        if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
+        if not adds_up or time.monotonic() - rt.steps.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
                 restorable=mine is not None and not adds_up,
                 ends=mine is not None and self._ends_here(mine, iterator),
@@ -255,7 +257,7 @@ class Hooks:
     def _ends_here(self, mine: Data, iterator: Any) -> bool:
         """But copies are averaged where an epoch's last batch is done and its end not seen."""
         rt = self._rt
-        return rt.is_due and not rt.is_copy and mine.is_done(iterator)
+        return rt.is_due and not rt.steps.are_portioned and mine.is_done(iterator)
 
     def _adds_up(self, mine: Data) -> bool:
         """Batches came that no optimizer has stepped for yet: no checkpoint holds their gradients, nor, where one step is of several batches (pairs), these. Where a batch is fetched ahead,
@@ -280,7 +282,7 @@ def install() -> None:
         importlib.import_module(name)
     torch = sys.modules["torch"]
     try:
-        rt.meter = noise.meter(torch)
+        rt.steps.meter = noise.meter(torch)
         hooks = Hooks(torch, rt)
         hooks.install()
     except Exception:
@@ -289,7 +291,7 @@ def install() -> None:
     rt.keeper.persistent = hooks.persistent
     rt.keeper.waiting = lambda: gradients.waiting(list(hooks.optimizers), rt.batch.stepped)
     rt.keeper.lasting = lambda: list(hooks.lasting)
-    rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
+    rt.tiers.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
     _hooks = hooks
     rt.start()
     rt.tell_can()

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 if TYPE_CHECKING:
     from hs_job.checkpoint import Folder, Node
+
+
+class Place:
+    """Which rank this process is, of how many, on how many nodes."""
+
+    def __init__(self, environment: Dict[str, str]) -> None:
+        self.rank, self.world = rank_and_world(environment)
+        self.nodes = max(1, number_of(environment.get("HS_NNODES", "")))
+
+    def find(self) -> bool:
+        """Whether the script has said so by now: the environment of one that it has spawned does not."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return False
+        self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return True
 
 
 def rank_and_world(environment: Dict[str, str]) -> Tuple[int, int]:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from hs_controller.accounts import name_of
 from hs_controller.calls import audit
-from hs_controller.journal import read_all, readable
+from hs_controller.loading import read_all, readable
 from hs_controller.rows import Event
 from hs_controller.sqlite import (
     BACKUP,

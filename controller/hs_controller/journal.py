@@ -9,34 +9,31 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 
+from hs_controller.loading import loaded, readable
+from hs_controller.outdated import Kept, Outdated
 from hs_controller.rows import (
     HOST,
     JOB,
     USER,
     Account,
-    Answered,
     Batch,
     Event,
     Loaded,
     Sample,
     Usage,
-    after_of,
 )
 from hs_controller.sqlite import (
     SCHEMA,
     StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
-    StoreUnreadableError,
     check_not_newer,
     check_ours,
     check_private,
@@ -54,23 +51,17 @@ from hs_controller.sqlite import (
     why_no_file,
 )
 from hs_controller.tables import (
-    COARSE,
     CREDENTIALS,
-    DROP_STALE_SAMPLES,
     EVENTS,
-    FINE,
     HOSTS,
     JOBS,
-    PUT_BACK,
     REQUESTS,
     SAMPLES,
     USAGE,
     USERS,
     account,
-    account_of,
     among,
     credential_key,
-    credential_of,
     credential_row,
     docs,
     event_of,
@@ -83,21 +74,13 @@ from hs_controller.tables import (
     put_meta,
     read_meta,
     sample_of,
-    tail,
     upsert,
-    usage_of,
 )
 from hs_core.facts import TRADES
 from hs_core.model import Job
 from hs_core.names import JobId
 
-EVENTS_AT_ONCE, JOBS_AT_ONCE = 20_000, 2_000  # that are dropped
 ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
-ANYBODYS = (EVENTS.c.kind == "node-renewed") | (
-    EVENTS.c.kind.in_(("token-created", "token-revoked"))
-    & sa.func.json_extract(EVENTS.c.data, "$.by").is_not_distinct_from(EVENTS.c.user)
-)
-"""Deeds for which nobody has to be an administrator: a server's renewals, and what users do to tokens of their own."""
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
 
@@ -114,7 +97,7 @@ class Journal:
         self._keeper = reader.connect()
         # Else, where nobody closes it, SQLite would take the log away with its last connection, and that would be missed.
         self._closes = weakref.finalize(self, _close, folder, self._writer, self._reader, self._keeper)
-        self._deeds_looked_through = 0  # up to which event, when old ones were dropped
+        self._outdated = Outdated()
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -233,48 +216,10 @@ class Journal:
                 db.execute(sa.delete(CREDENTIALS).filter_by(**credential_key(row)))
             upsert(db, CREDENTIALS, [credential_row(row) for row in batch.credentials])
 
-    def prune(
-        self,
-        *,
-        events: int,
-        deeds: int,
-        ended: int,
-        awaited: AbstractSet[JobId],
-        requests: int,
-        requests_before_s: float,
-        fine_before_s: float,
-        coarse_before_s: float,
-    ) -> bool:
-        """Drop what is older than anybody was promised, a bounded amount at a time: whether there is more. `awaited`: jobs that live ones wait for.
-
-        Of what is older than the newest `events` the newest `deeds` of administrators stay: jobs' chatter does not drive them out. Nor do deeds that anybody
-        can do, as often as it likes: of those as many stay for themselves.
-        """
+    def prune(self, kept: Kept) -> bool:
+        """Drop what is older than anybody was promised, a bounded amount at a time: whether there is more."""
         with self._write("pruning") as db:
-            newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
-            chatter = EVENTS.c.deed.is_(False)
-            oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq)).where(chatter)) or newest
-            past = _before(db, newest, events)
-            until = min(past, oldest + EVENTS_AT_ONCE)
-            more = until < past
-            db.execute(sa.delete(EVENTS).where(chatter, EVENTS.c.seq <= until))
-            old_deeds = sa.and_(EVENTS.c.deed, EVENTS.c.seq <= past)
-            come = sa.select(sa.func.count()).where(old_deeds, EVENTS.c.seq > self._deeds_looked_through)
-            if (db.scalar(come) or 0) > deeds // 100:  # they are looked at one by one
-                for some in (~ANYBODYS, ANYBODYS):
-                    done = sa.select(EVENTS.c.seq).where(old_deeds, some)
-                    first = done.order_by(EVENTS.c.seq.desc()).offset(deeds).limit(1).scalar_subquery()
-                    db.execute(sa.delete(EVENTS).where(old_deeds, EVENTS.c.seq <= first, some))
-                self._deeds_looked_through = past
-            over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
-            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(JOBS_AT_ONCE)
-            more |= db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare))).rowcount == JOBS_AT_ONCE
-            beyond = sa.select(REQUESTS.c.at_s).order_by(REQUESTS.c.at_s.desc()).offset(requests).limit(1)
-            old = (REQUESTS.c.at_s < requests_before_s) | (REQUESTS.c.at_s <= beyond.scalar_subquery())
-            db.execute(sa.delete(REQUESTS).where(old))
-            for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
-                db.execute(DROP_STALE_SAMPLES, {"tier": tier, "before_s": before_s})
-            return more
+            return self._outdated.drop(db, kept)
 
     # --- the write-ahead log ----------------------------------------------------------------------------------------
 
@@ -309,7 +254,7 @@ class Journal:
     def load(self) -> Loaded:
         """Raises StoreRefusedError where a row is none that this version knows."""
         with readable(self.folder / "journal.db", instead="put it back from a backup"), self._read() as db:
-            return _loaded(db)
+            return loaded(db)
 
     def job(self, job: JobId) -> Job | None:
         if job > MOST:
@@ -389,62 +334,6 @@ class Journal:
         return found
 
 
-@contextmanager
-def readable(file: Path, *, instead: str) -> Iterator[None]:
-    """What turns out to be no row that this version knows is the file's fault: StoreRefusedError."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, StoreUnreadableError) as error:
-        raise StoreRefusedError(
-            f"{file}: holds what cannot be read ({_unread(error)}): it is damaged, or was written by another"
-            f" version of the controller; {instead}"
-        ) from None
-
-
-def _loaded(db: sa.Connection) -> Loaded:
-    meta = read_meta(db)
-    live = tuple(JOB.validate_json(doc) for doc in db.scalars(docs(JOBS.c.ended.is_(False))))
-    waited_for = among(JOBS.c.id, after_of(live))
-    last_s = db.scalar(sa.select(sa.func.max(EVENTS.c.at_s)).where(EVENTS.c.seq > tail(1000)))
-    return Loaded(
-        term=int(meta.get("term", 0)),
-        jobs=live,
-        ended=tuple(JOB.validate_json(doc) for doc in db.scalars(docs(JOBS.c.ended, waited_for))),
-        users=tuple(
-            USER.validate_json(doc) for doc in db.scalars(sa.select(USERS.c.doc).order_by(USERS.c.name))
-        ),
-        hosts=tuple(
-            HOST.validate_json(doc) for doc in db.scalars(sa.select(HOSTS.c.doc).order_by(HOSTS.c.name))
-        ),
-        meta=meta,
-        last_seq=db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0,
-        last_s=last_s or 0.0,
-        usage={account_of(row): usage_of(row) for row in db.execute(sa.select(USAGE))},
-        samples=tuple(
-            sample_of(row)
-            for row in db.execute(sa.select(SAMPLES).where(SAMPLES.c.tier == FINE).order_by(SAMPLES.c.at_s))
-        ),
-        answered=tuple(
-            Answered(caller=r.caller, key=r.key, digest=r.digest, answer=r.answer, at_s=r.at_s)
-            for r in db.execute(sa.select(REQUESTS).order_by(REQUESTS.c.at_s))
-        ),
-        credentials=tuple(credential_of(row) for row in db.execute(sa.select(CREDENTIALS))),
-    )
-
-
-def read_all(db: sa.Connection) -> None:
-    """What a controller reads when it starts, and what it reads when somebody asks for it."""
-    try:
-        _loaded(db)
-        many = db.execution_options(yield_per=EVENTS_AT_ONCE)
-        for doc in many.scalars(docs(JOBS.c.ended)):
-            JOB.validate_json(doc)
-        for row in many.execute(sa.select(EVENTS)):
-            event_of(row)
-    except sa.exc.DBAPIError as error:
-        raise told(error.orig, "reading") from error
-
-
 def _close(folder: Path, writer: sa.Connection, *others: sa.Connection) -> None:
     for other in others:
         other.close()
@@ -453,26 +342,6 @@ def _close(folder: Path, writer: sa.Connection, *others: sa.Connection) -> None:
     if not wal(folder / "journal.db").exists():
         with contextlib.suppress(OSError):
             unclosed(folder).unlink(missing_ok=True)
-
-
-def _unread(error: Exception) -> str:
-    """Without the value: it may be a secret."""
-    if not isinstance(error, ValidationError):
-        return f"{type(error).__name__}: {error}"
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return ": ".join([error.title, *map(str, first["loc"]), first["msg"]])
-
-
-def _before(db: sa.Connection, newest: int, count: int) -> int:
-    """After which event the newest `count` come. Their numbers are counted, as there may be very many, less those that were left out where a backup was put back."""
-    seq = newest - count
-    put_back = sa.select(EVENTS.c.seq).where(EVENTS.c.kind == PUT_BACK).order_by(EVENTS.c.seq.desc())
-    for first in db.scalars(put_back).all():
-        if seq >= first:
-            break
-        last = db.scalar(sa.select(sa.func.max(EVENTS.c.seq)).where(EVENTS.c.seq < first)) or 0
-        seq -= first - last - 1
-    return seq
 
 
 def _concerning(

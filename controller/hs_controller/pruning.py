@@ -5,6 +5,7 @@ import contextlib
 from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.mind import KEYS_KEPT, KEYS_KEPT_S
+from hs_controller.outdated import Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine
@@ -27,19 +28,17 @@ class Pruning:
         if now_s - self.last_s < self._next_in_s:
             return
         self.last_s, self._next_in_s = now_s, EVERY_S
-        awaited = machine.awaited
+        kept = Kept(
+            events=config.event_limit,
+            deeds=config.deed_limit,
+            ended=config.ended_limit,
+            awaited=machine.awaited,
+            requests=KEYS_KEPT,
+            requests_before_s=now_s - KEYS_KEPT_S,
+            fine_before_s=now_s - FINE_S,
+            coarse_before_s=now_s - config.usage_days * DAY_S,
+        )
         with contextlib.suppress(StoreUnavailableError):  # the next commit says so
-            more = await self._store.write(
-                lambda journal: journal.prune(
-                    events=config.event_limit,
-                    deeds=config.deed_limit,
-                    ended=config.ended_limit,
-                    awaited=awaited,
-                    requests=KEYS_KEPT,
-                    requests_before_s=now_s - KEYS_KEPT_S,
-                    fine_before_s=now_s - FINE_S,
-                    coarse_before_s=now_s - config.usage_days * DAY_S,
-                )
-            )
+            more = await self._store.write(lambda journal: journal.prune(kept))
             if more:
                 self._next_in_s = min(EVERY_S, AGAIN * (self._clock.now_s() - now_s))

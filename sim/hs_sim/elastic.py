@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from hs_core.forms import Elastic, Shape
-from hs_core.mechanism.pollux import Elastic as Tunable
-from hs_core.mechanism.pollux import Speed, goodput, iteration_s
+from hs_core.mechanism.goodput import Elastic as Tunable
+from hs_core.mechanism.goodput import Speed, goodput, iteration_s
 from hs_sim.model import SimJob
 
 NOISE_EVERY = 10  # mini-batches from one measurement to the next, as `hs_job.noise` makes them

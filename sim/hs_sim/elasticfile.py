@@ -6,7 +6,7 @@ from typing import Any
 
 from hs_core.digits import whole
 from hs_core.forms import Elastic
-from hs_core.mechanism.pollux import Sample, Speed, fit
+from hs_core.mechanism.goodput import Sample, Speed, fit
 from hs_sim.reading import Where, expect, known, number
 
 MEASURED = "measured"

@@ -18,18 +18,9 @@ from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_core.host import HostConfig
 from hs_core.policy import Policy
-from hs_sim.cases import (
-    QUANTUM_S,
-    TROUBLE_S,
-    Case,
-    case_of,
-    with_cuts,
-    with_deeds,
-    with_limits,
-    with_losses,
-    with_tears,
-    with_untold,
-)
+from hs_sim.cases import case_of
+from hs_sim.cases.besides import with_cuts, with_deeds, with_limits, with_losses, with_tears, with_untold
+from hs_sim.cases.case import QUANTUM_S, TROUBLE_S, Case
 from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.names import UserName
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hs_core.forms import Elastic, Form, strategy_of
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import JobSpec, Migrate, Topology, nodes_as, spreads
 from hs_core.names import UserName
 from hs_core.policy import Profiling

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import Topology
 from hs_core.names import UserName
 from hs_sim.cluster import nodes_of

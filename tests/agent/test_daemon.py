@@ -211,7 +211,7 @@ def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
         monkeypatch.setattr(agent, "reports", tuple)
         agent.launcher.make_checkpoint_dir(job(7, "true"), accounts.account(job(7, "true").run_as, config))
         agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=()), 0.0)
-        agent._forget_checkpoints()
+        agent.forgetting.checkpoints()
         assert not (agent.launcher.checkpoints / "7").exists(), "a job of that number may come back meanwhile"
         assert list(agent.launcher.checkpoints.iterdir()) != []
         removed.set()
@@ -277,7 +277,7 @@ def test_what_goes_wrong_again_and_again_on_a_host_is_said_once_until_it_went_we
             while not looks.empty():
                 looks.get_nowait()
             for _ in range(3):
-                agent._save()
+                agent.saving.save()
                 await asyncio.to_thread(looks.get, timeout=60)
 
     async def starts() -> None:

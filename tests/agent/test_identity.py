@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from hs_agent import __main__ as program
-from hs_agent import identity
-from hs_agent.identity import CERTIFICATE, KEY, Identity, Keeper
+from hs_agent import identity, joining, renewal
+from hs_agent.identity import CERTIFICATE, KEY, Identity
+from hs_agent.renewal import Keeper
 from hs_core.errors import RefusedError
 from hs_core.names import HostName
 
@@ -50,7 +51,7 @@ def test_whatever_keeps_a_certificate_from_being_renewed_it_is_tried_again(
         assert done.is_set()
         keeping.cancel()
 
-    monkeypatch.setattr(identity, "RETRY_S", (0.0, 0.0))
+    monkeypatch.setattr(renewal, "RETRY_S", (0.0, 0.0))
     monkeypatch.setattr(keeper, "renew", renew)
     asyncio.run(story())
 
@@ -88,10 +89,10 @@ def test_a_certificate_that_a_full_disk_does_not_take_is_in_force_and_written_wh
         assert told == [new]
         assert len(asked) == 1, "the controller gave one, and was asked for no other"
 
-    monkeypatch.setattr(identity, "RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(renewal, "RETRY_S", (0.01, 0.01))
     monkeypatch.setattr(identity, "write_new", writes)
-    monkeypatch.setattr(identity, "load_identity", lambda _folder: old)
-    monkeypatch.setattr(identity, "_identity", lambda *_: new)
+    monkeypatch.setattr(renewal, "load_identity", lambda _folder: old)
+    monkeypatch.setattr(renewal, "parsed", lambda *_: new)
     monkeypatch.setattr(Keeper, "_certified", lambda _keeper, was: certified(was))
     asyncio.run(story())
 
@@ -115,10 +116,10 @@ def test_a_host_whose_clock_is_days_ahead_renews_its_certificate_no_more_often_t
         if len(told) == 3:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(identity, "boot_s", lambda: booted_s[0])
-    monkeypatch.setattr(identity, "_identity", lambda *_: replace(issued))
+    monkeypatch.setattr(renewal, "boot_s", lambda: booted_s[0])
+    monkeypatch.setattr(renewal, "parsed", lambda *_: replace(issued))
     monkeypatch.setattr(Keeper, "_certified", certified)
-    monkeypatch.setattr(identity.asyncio, "sleep", sleep)
+    monkeypatch.setattr(renewal.asyncio, "sleep", sleep)
     keeper = Keeper(due(tmp_path), "nobody:1", changed, now_s=lambda: time.time() + 5000.0)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(keeper.run())
@@ -138,7 +139,7 @@ def test_a_renewal_that_comes_after_its_host_joined_anew_spoils_nothing(tmp_path
     (tmp_path / KEY).write_bytes(b"another key")
     (tmp_path / CERTIFICATE).write_bytes(b"of that key")
     with pytest.raises(RefusedError, match="this host has joined anew meanwhile"):
-        identity._put_certificate(due(tmp_path))
+        identity.put_certificate(due(tmp_path))
     assert (tmp_path / CERTIFICATE).read_bytes() == b"of that key"
 
 
@@ -154,16 +155,16 @@ def test_an_identity_is_on_the_disk_by_name_before_its_host_relies_on_it(
     fresh.mkdir()
     (fresh / KEY).write_bytes(b"the key")
     (fresh / identity.ROOM).write_bytes(b"")
-    identity._fill(fresh, due(folder))
+    identity.fill(fresh, due(folder))
     assert synced == [(fresh, sorted([CERTIFICATE, identity.CA, KEY])), (tmp_path, ["node"])]
-    identity._put_certificate(due(folder))
+    identity.put_certificate(due(folder))
     assert synced[2:] == [(folder, sorted([CERTIFICATE, identity.CA, KEY]))]
 
 
 def test_a_configuration_that_is_not_there_is_no_reason_to_join_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "join", lambda **_: pytest.fail("the token would be used up"))
+    monkeypatch.setattr(joining, "join", lambda **_: pytest.fail("the token would be used up"))
     words = ["join", "--controller", "a:1", "--token", "t", "--ca-sha256", "00"]
     missing = tmp_path / "agent.toml"
     monkeypatch.setattr("sys.argv", ["hs-agent", *words, "--config", str(missing)])
@@ -196,7 +197,7 @@ def test_a_token_may_come_on_standard_input_where_nobody_else_sees_it(
         joined.append(said["token"])
         return SimpleNamespace(node=said["name"], folder=said["folder"], not_after_s=0.0)
 
-    monkeypatch.setattr(identity, "join", join)
+    monkeypatch.setattr(joining, "join", join)
     told: list[str] = []
     monkeypatch.setattr("hs_daemon.notify.complain", told.append)
     words = ["join", "--controller", "a:1", "--token", "-", "--ca-sha256", "00"]
@@ -227,7 +228,7 @@ def test_a_host_joins_by_the_name_and_into_the_folder_that_its_configuration_has
         joined.append(said)
         return SimpleNamespace(node=said["name"], folder=said["folder"], not_after_s=0.0)
 
-    monkeypatch.setattr(identity, "join", join)
+    monkeypatch.setattr(joining, "join", join)
     told: list[str] = []
     monkeypatch.setattr("hs_daemon.notify.complain", told.append)
     words = ["hs-agent", "join", "--controller", "a:1", "--token", "t", "--ca-sha256", "00"]
@@ -257,15 +258,15 @@ def test_a_join_that_is_refused_leaves_no_folder_behind_and_one_that_is_not_leav
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "var" / "agent" / "identity"
-    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+    with pytest.raises(RefusedError, match="no"), identity.fresh(folder, b"the key"):
         raise RefusedError("no")
     assert names_in(tmp_path) == []
     (tmp_path / "var").mkdir()
-    with pytest.raises(RefusedError, match="no"), identity._fresh(folder, b"the key"):
+    with pytest.raises(RefusedError, match="no"), identity.fresh(folder, b"the key"):
         raise RefusedError("no")
     assert names_in(tmp_path / "var") == [], "what was there stays"
-    with identity._fresh(folder, b"the key") as fresh:
-        identity._fill(fresh, due(folder))
+    with identity.fresh(folder, b"the key") as fresh:
+        identity.fill(fresh, due(folder))
     assert sorted(names_in(folder)) == sorted([CERTIFICATE, identity.CA, KEY])
 
 

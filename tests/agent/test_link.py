@@ -13,6 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from hs_agent import link, logs
+from hs_agent.streams import MAX_LOGS, Streams
+from hs_agent.tidings import Tidings
 from hs_core.names import JobId
 from hs_core.reports import MOST_AT_ONCE, Exit, JobReport, Phase
 from hs_core.wanted import Wanted
@@ -74,7 +76,7 @@ def test_what_was_not_read_for_a_while_is_passed_on_with_how_late_it_is(
     )
     monkeypatch.setattr(link, "boot_s", lambda: stream.now_s)
     heard = Heard()
-    connection = link._Connection(SimpleNamespace(report_interval_s=1.0), heard, stream)  # type: ignore[arg-type]
+    connection = link._Connection(SimpleNamespace(report_interval_s=1.0, name="host-a"), heard, stream)  # type: ignore[arg-type]
     asyncio.run(connection._listen())
     assert heard.late_s == pytest.approx([0.0, 0.0, 12.0, 11.0, 0.0])
     assert heard.wanted_late_s == pytest.approx([0.0, 11.0, 0.0])
@@ -97,7 +99,7 @@ class Slow:
 def test_who_wants_no_more_of_a_log_does_not_end_the_stream_to_the_controller() -> None:
     async def write() -> list[int]:
         stream = Slow()
-        connection = link._Connection(SimpleNamespace(report_interval_s=1.0), Heard(), stream)  # type: ignore[arg-type]
+        connection = link._Connection(SimpleNamespace(report_interval_s=1.0, name="host-a"), Heard(), stream)  # type: ignore[arg-type]
         log, other = (
             asyncio.create_task(
                 connection._write(agent_pb2.FromAgent(log=agent_pb2.LogData(request_id=number)))
@@ -137,8 +139,7 @@ def test_an_agent_that_stops_as_it_dials_a_controller_that_is_away_leaves_nothin
             await refused.wait()
             raise ConnectionRefusedError
 
-        connection = connection_of([])
-        connection.call = SimpleNamespace(write=write)  # type: ignore[assignment]
+        connection = link._Connection(*host_with([]), SimpleNamespace(write=write))  # type: ignore[arg-type]
         link_to_it = asyncio.create_task(connection.run(lambda _: None, None))
         await dials.wait()
         link_to_it.cancel()
@@ -161,28 +162,32 @@ def test_a_log_is_read_only_as_far_as_its_reader_has_room(tmp_path: Path, follow
 
     async def send() -> None:
         stream = Sent()
-        connection = link._Connection(SimpleNamespace(report_interval_s=1.0), side, stream)  # type: ignore[arg-type]
+        streams = Streams("host-a", side, stream.write)
         request = agent_pb2.LogRequest(
             request_id=1, job_id=1, tail_lines=-1, follow=follow, window_bytes=2 * logs.CHUNK
         )
-        await connection._log_wanted(request)
-        sending = connection._logs[1]
+        await streams.log(request)
+        (sending,) = streams.tasks
         for chunks in (2, 3, 6):
             for _ in range(1000):  # as long as it has something to do, and longer
                 await asyncio.sleep(0)
             assert len(stream.data) == chunks * logs.CHUNK
             more = {2: 1, 3: 3, 6: 9}[chunks] * logs.CHUNK
-            connection._taken(agent_pb2.Taken(request_id=1, bytes=more))
+            streams.taken(agent_pb2.Taken(request_id=1, bytes=more))
         await sending
         assert (stream.data, stream.ended) == (said, True)
         await asyncio.sleep(0)
-        connection._taken(agent_pb2.Taken(request_id=1, bytes=1))  # the end was on its way
+        streams.taken(agent_pb2.Taken(request_id=1, bytes=1))  # the end was on its way
 
     asyncio.run(asyncio.wait_for(send(), 30))
 
 
 def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() -> None:
-    side = SimpleNamespace(logs_of=lambda _job: (0, 2))
+    side = SimpleNamespace(
+        logs_of=lambda _job: (0, 2),
+        log_folder=lambda _job, _epoch: None,
+        is_running=lambda _job, _epoch: True,
+    )
 
     async def ask() -> list[agent_pb2.LogData]:
         said: list[agent_pb2.LogData] = []
@@ -190,15 +195,15 @@ def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() ->
         async def write(message: agent_pb2.FromAgent) -> None:
             said.append(message.log)
 
-        connection = link._Connection(
-            SimpleNamespace(report_interval_s=1.0), side, SimpleNamespace(write=write)
-        )  # type: ignore[arg-type]
-        sent = asyncio.create_task(asyncio.sleep(3600))
-        connection._logs = dict.fromkeys(range(link.MAX_LOG_STREAMS), sent)
+        streams = Streams("host-a", side, write)
+        for number in range(MAX_LOGS):
+            await streams.log(agent_pb2.LogRequest(request_id=number, job_id=1, follow=True))
         for number, which in ((100, True), (101, False)):
-            await connection._log_wanted(agent_pb2.LogRequest(request_id=number, job_id=1, which=which))
-        await connection._logs[100]
-        sent.cancel()
+            await streams.log(agent_pb2.LogRequest(request_id=number, job_id=1, which=which))
+        *logs_of_jobs, asked = streams.tasks
+        await asked
+        for task in logs_of_jobs:
+            task.cancel()
         return sorted(said, key=lambda each: each.request_id)
 
     which, log = asyncio.run(asyncio.wait_for(ask(), 30))
@@ -206,7 +211,8 @@ def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() ->
     assert log.error == "this agent sends 64 logs already"
 
 
-def connection_of(reports: list[JobReport], last_words: tuple[JobReport, ...] = ()) -> link._Connection:
+def host_with(reports: list[JobReport], last_words: tuple[JobReport, ...] = ()) -> tuple[Any, Any]:
+    """And its configuration."""
     side = SimpleNamespace(
         reports=lambda: reports,
         last_words=lambda: last_words,
@@ -217,7 +223,7 @@ def connection_of(reports: list[JobReport], last_words: tuple[JobReport, ...] = 
         peer_address="",
     )
     config = SimpleNamespace(report_interval_s=1.0, name="host-a", cgroup_root="")
-    return link._Connection(config, side, None)  # type: ignore[arg-type]
+    return config, side
 
 
 @pytest.mark.parametrize(("jobs", "log_tail"), [(0, ""), (10, "the end"), (1500, "α" * 4000), (20_000, "")])
@@ -230,7 +236,7 @@ def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_
         for number in range(jobs)
     ]
     last_words = tuple(replace(report, epoch=0) for report in reports[:32])
-    hello = connection_of(reports, last_words)._hello()
+    hello = Tidings(*host_with(reports, last_words)).hello()
     assert all(agent_pb2.FromAgent(hello=part).ByteSize() < 1 << 20 for part in hello)
     assert all(len(part.jobs) + len(part.last_words) <= MOST_AT_ONCE for part in hello)
     assert [part.more for part in hello] == [True] * (len(hello) - 1) + [False]
@@ -242,12 +248,12 @@ def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_
 
 def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -> None:
     reports = [JobReport(job=JobId(number), epoch=1, phase=Phase.RUNNING) for number in range(500)]
-    connection = connection_of(reports)
-    connection._hello()
+    tidings = Tidings(*host_with(reports))
+    tidings.hello()
     ended = Exit(code=1, log_tail="x" * 8000)
     reports[:] = [replace(report, phase=Phase.EXITED, exit=ended) for report in reports]
     told: list[int] = []
-    while (news := connection._news()) is not None:
+    while (news := tidings.news()) is not None:
         assert news.ByteSize() < 1 << 20
         told += [job.job_id for job in news.jobs]
     assert told == list(range(500))
@@ -328,8 +334,7 @@ def test_a_host_with_a_new_certificate_connects_anew_at_once_and_complains_of_no
     monkeypatch.setattr(link.dialling, "channel", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(link.dialling, "metadata", lambda _: ())
     monkeypatch.setattr(link.agent_pb2_grpc, "AgentLinkStub", stub)
-    connection = connection_of([])
-    side = connection.side
+    _, side = host_with([])
     side.term, side.described = lambda: 1, ""
     keeper = SimpleNamespace(look=lambda: None, why_not_good=lambda: "")
     config = SimpleNamespace(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hs_agent import accounts, carrier, trip
+from hs_agent.bare import generation
 from hs_agent.carried import Carrier, manifest_name
 from hs_agent.folder import Key
 from hs_agent.sending import SENT_AT_ONCE, Sender
@@ -70,6 +71,7 @@ SLOW = """
 import os, sys, time
 sys.path.append({package!r})
 from hs_agent import carrier
+from hs_agent.bare import generation
 pread, fsync = os.pread, os.fsync
 
 def slow_pread(*args):
@@ -81,7 +83,7 @@ def slow_fsync(fd):
     fsync(fd)
 
 os.pread, os.fsync = slow_pread, slow_fsync
-carrier.SIGN_EVERY_S = 0.1
+generation.SIGN_EVERY_S = 0.1
 carrier.main()
 """
 
@@ -126,7 +128,7 @@ def test_who_waits_until_others_have_been_sent_theirs_does_not_give_up(
 ) -> None:
     write(two.folders[0], {"rank0.pt": 10})
     monkeypatch.setattr(trip, "STALLED_S", 1.0)
-    monkeypatch.setattr(carrier, "SIGN_EVERY_S", 0.1)
+    monkeypatch.setattr(generation, "SIGN_EVERY_S", 0.1)
     two.lend()
 
     async def waits() -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity  # before gRPC, which it tells the list
+from hs_agent import credentials, identity  # before gRPC, which it tells the list
 
 import grpc  # isort: skip
 
@@ -23,7 +23,7 @@ LATEST, BEFORE = ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2
 
 class Door(agent_pb2_grpc.AgentPeerServicer):
     async def Fetch(self, _request, context) -> AsyncIterator[agent_pb2.FetchChunk]:  # noqa: N802
-        yield agent_pb2.FetchChunk(name=identity.peer_node(context.auth_context()))
+        yield agent_pb2.FetchChunk(name=credentials.peer_node(context.auth_context()))
 
 
 def issued(authority: Authority, folder: Path, node: str) -> identity.Identity:
@@ -31,20 +31,20 @@ def issued(authority: Authority, folder: Path, node: str) -> identity.Identity:
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    chain = authority.issue(node, identity._csr(node, key), time.time()).chain_pem
-    return identity._identity(folder / node, pem, chain, authority.pem)
+    chain = authority.issue(node, credentials.csr(node, key), time.time()).chain_pem
+    return identity.parsed(folder / node, pem, chain, authority.pem)
 
 
-async def ask(port: int, credentials: grpc.ChannelCredentials, node: str) -> list[str]:
-    options = [identity.expects_peer(node), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+async def ask(port: int, own: grpc.ChannelCredentials, node: str) -> list[str]:
+    options = [credentials.expects_peer(node), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", own, options) as channel:
         call = agent_pb2_grpc.AgentPeerStub(channel).Fetch(agent_pb2.FetchRequest(), timeout=5)
         return [chunk.name async for chunk in call]
 
 
-async def is_refused(port: int, credentials: grpc.ChannelCredentials, node: str) -> bool:
+async def is_refused(port: int, own: grpc.ChannelCredentials, node: str) -> bool:
     try:
-        await ask(port, credentials, node)
+        await ask(port, own, node)
     except grpc.aio.AioRpcError as error:
         return error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
     return False
@@ -76,14 +76,16 @@ async def meet(folder: Path) -> None:
     shown = [a]
     server = grpc.aio.server()
     agent_pb2_grpc.add_AgentPeerServicer_to_server(Door(), server)
-    port = server.add_secure_port("127.0.0.1:0", identity.server_credentials(a, lambda: shown[0]))
+    port = server.add_secure_port("127.0.0.1:0", credentials.server_credentials(a, lambda: shown[0]))
     await server.start()
-    own = identity.channel_credentials(b)
+    own = credentials.channel_credentials(b)
     assert await ask(port, own, "a") == ["b"]
     assert await is_refused(port, own, "c"), "it is a who is there"
     assert await is_refused(port, grpc.ssl_channel_credentials(authority.pem), "a"), "it shows no certificate"
     shown[0] = c
-    assert await ask(port, identity.channel_credentials(b), "c") == ["b"], "a renewed certificate is taken up"
+    assert await ask(port, credentials.channel_credentials(b), "c") == ["b"], (
+        "a renewed certificate is taken up"
+    )
     assert await asyncio.to_thread(agreed, port, LATEST, b) == "TLSv1.3"
     reason = await asyncio.to_thread(agreed, port, BEFORE, b)
     assert reason, "no reason is given"

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity
+from hs_agent import credentials, joining
 from hs_agent.identity import Identity
 from hs_controller.pki import Authority
 from hs_proto.v1 import controller_pb2 as pb
@@ -49,7 +49,7 @@ class Cluster(Daemon):
             )
 
     def join(self, token: str, node: str, **more: object) -> Identity:
-        return identity.join(
+        return joining.join(
             **{
                 "controller": self.address,
                 "token": token,
@@ -64,12 +64,12 @@ class Cluster(Daemon):
         return self.join(self.enroll(node).token, node)
 
     def channel(self, one: Identity) -> grpc.aio.Channel:
-        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.aio.secure_channel(self.address, identity.channel_credentials(one), options)
+        options = [credentials.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(self.address, credentials.channel_credentials(one), options)
 
     def anonymous(self) -> grpc.Channel:
         ca = (self.folder / "state" / "pki" / "ca.pem").read_bytes()
-        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
+        options = [credentials.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca), options)
 
 
@@ -96,10 +96,10 @@ class Host:
     def issued(self, mine: Identity, at_s: float) -> None:
         """Its certificate is one that it was given then."""
         authority = Authority.load(self.cluster.folder / "state")
-        key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+        key = joining.serialization.load_pem_private_key(mine.key_pem, None)
         assert authority is not None
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        one = authority.issue(self.node, identity._csr(self.node, key), at_s)
+        one = authority.issue(self.node, credentials.csr(self.node, key), at_s)
         (self.identity / "cert.pem").write_bytes(one.chain_pem)
 
     def doctor(self) -> subprocess.CompletedProcess[str]:

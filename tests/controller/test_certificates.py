@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import identity
-from hs_agent.identity import Keeper
+from hs_agent import credentials, joining
+from hs_agent.renewal import Keeper
 from hs_controller import pki
 from hs_controller.config import Config
 from hs_controller.pki import Authority, PkiError
@@ -105,7 +105,7 @@ def test_a_host_whose_clock_is_wrong_is_told_so_when_it_joins(
     now_s = time.time()
     for wrong_s in (now_s - 30 * 86_400.0, now_s + 30 * 86_400.0):
         with monkeypatch.context() as clock:
-            clock.setattr(identity.time, "time", lambda wrong_s=wrong_s: wrong_s)
+            clock.setattr(joining.time, "time", lambda wrong_s=wrong_s: wrong_s)
             with pytest.raises(RefusedError, match="but the clock of this host says") as refused:
                 cluster.join(token, "v21")
         assert refused.value.kind is Kind.UNAVAILABLE
@@ -195,9 +195,9 @@ def test_a_ca_that_has_ended_is_named_and_nothing_is_signed_with_it(
     assert authority.own_due_s(now_s) < now_s + 60.0, "nothing outlives it"
     with pytest.raises(PkiError, match=r"pki: the cluster's CA ended on .*docs/security\.md"):
         authority.renew_own(now_s + 120.0)
-    key = identity.ec.generate_private_key(identity.ec.SECP256R1())
+    key = joining.ec.generate_private_key(joining.ec.SECP256R1())
     with pytest.raises(RefusedError, match="the cluster's CA ended on") as refused:
-        authority.issue("v1", identity._csr("v1", key), now_s + 120.0)
+        authority.issue("v1", credentials.csr("v1", key), now_s + 120.0)
     assert refused.value.kind is Kind.CONFLICT
 
 

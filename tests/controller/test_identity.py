@@ -20,9 +20,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity
-from hs_agent.identity import Identity, Keeper
+from hs_agent import credentials, identity, joining
+from hs_agent.identity import Identity
 from hs_agent.link import Link
+from hs_agent.renewal import Keeper
 from hs_client import tls
 from hs_client.errors import UnavailableError
 from hs_controller import config, pki
@@ -302,14 +303,14 @@ def test_a_certificate_of_another_ca_is_worth_nothing(cluster: Cluster, tmp_path
     assert other is not None
     mine = cluster.joined("v14")
     key = ec.generate_private_key(ec.SECP256R1())
-    forged = other.issue("v14", identity._csr("v14", key), time.time())
+    forged = other.issue("v14", credentials.csr("v14", key), time.time())
     own_key = key.private_bytes(
-        identity.serialization.Encoding.PEM,
-        identity.serialization.PrivateFormat.PKCS8,
-        identity.serialization.NoEncryption(),
+        joining.serialization.Encoding.PEM,
+        joining.serialization.PrivateFormat.PKCS8,
+        joining.serialization.NoEncryption(),
     )
     # Leaf only: with its root attached it would say that it is of another CA; it must not matter.
-    leaf = x509.load_pem_x509_certificate(forged.chain_pem).public_bytes(identity.serialization.Encoding.PEM)
+    leaf = x509.load_pem_x509_certificate(forged.chain_pem).public_bytes(joining.serialization.Encoding.PEM)
 
     async def story() -> None:
         async with cluster.channel(replace(mine, key_pem=own_key, chain_pem=leaf)) as channel:
@@ -460,25 +461,53 @@ def test_whoever_takes_the_port_for_browsers_for_the_other_one_is_told_so(tmp_pa
         assert cluster.end() == 0
 
 
+def joined(authority: Authority, folder: Path) -> Identity:
+    """As `hs-agent join --replace` puts it there."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    key_pem = key.private_bytes(
+        joining.serialization.Encoding.PEM,
+        joining.serialization.PrivateFormat.PKCS8,
+        joining.serialization.NoEncryption(),
+    )
+    issued = authority.issue("v1", credentials.csr("v1", key), time.time())
+    made = identity.parsed(folder, key_pem, issued.chain_pem, authority.pem)
+    with identity.fresh(folder, key_pem) as fresh:
+        identity.fill(fresh, made)
+    return made
+
+
+def test_an_agent_that_found_its_identity_amid_a_crashed_join_keeps_it_and_takes_up_the_next(
+    tmp_path: Path,
+) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    folder = tmp_path / "id"
+    first = joined(authority, folder)
+    folder.rename(identity.replaced(folder))  # a crash before the new one was put in its place
+    found = identity.load_identity(folder)
+    assert found is not None
+    keeper = Keeper(found, "nobody:1")
+    identity.put_certificate(replace(found, chain_pem=found.chain_pem + b"\n"))
+    again = identity.load_identity(folder)
+    assert again is not None
+    assert again.chain_pem == first.chain_pem + b"\n", "a renewal is written where it lies"
+    second = joined(authority, folder)
+    keeper.look()
+    assert keeper.identity.key_pem == second.key_pem
+
+
 def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
     pki.init(tmp_path)
     authority = Authority.load(tmp_path)
     assert authority is not None
-    key = ec.generate_private_key(ec.SECP256R1())
-    key_pem = key.private_bytes(
-        identity.serialization.Encoding.PEM,
-        identity.serialization.PrivateFormat.PKCS8,
-        identity.serialization.NoEncryption(),
-    )
-    issued = authority.issue("v1", identity._csr("v1", key), time.time())
     folder = tmp_path / "id"
     assert identity.load_identity(folder) is None
-    with identity._fresh(folder, key_pem) as fresh:
-        identity._fill(fresh, identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
+    issued = joined(authority, folder)
     assert identity.load_identity(folder).node == HostName("v1")
-    folder.rename(identity._replaced(folder))
+    folder.rename(identity.replaced(folder))
     assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"
-    identity._replaced(folder).rename(folder)
+    identity.replaced(folder).rename(folder)
     (folder / "key.pem").chmod(0o644)
     with pytest.raises(RefusedError, match="can be read by others"):
         identity.load_identity(folder)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity
+from hs_agent import credentials
 from hs_controller.config import Config
 from hs_controller.gate import CALLER
 from hs_controller.permissions import Caller, Role
@@ -38,7 +38,7 @@ def serving(cluster: SimpleNamespace) -> IdentityService:
 
 
 def request_of(node: str) -> bytes:
-    return identity._csr(node, ec.generate_private_key(ec.SECP256R1()))
+    return credentials.csr(node, ec.generate_private_key(ec.SECP256R1()))
 
 
 async def told(cluster: SimpleNamespace, kind: str) -> list[tuple[str, str]]:

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from hs_controller import journal
+from hs_controller import outdated
 from hs_controller.config import Config, ConfigUser
 from hs_controller.intake import Key
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import FLUSH_S
+from hs_controller.outdated import Kept
 from hs_controller.rows import Batch
 from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told
 from hs_core.cluster import ClusterMachine, Outcome
@@ -208,7 +209,7 @@ def test_an_ended_job_that_a_live_one_waits_for_is_kept_beyond_the_limit(config)
 
 
 def test_what_is_too_old_goes_as_fast_as_it_comes(config, monkeypatch) -> None:
-    monkeypatch.setattr(journal, "JOBS_AT_ONCE", 5)
+    monkeypatch.setattr(outdated, "JOBS_AT_ONCE", 5)
     config, names = replace(config, ended_limit=10), [f"j{number}" for number in range(60)]
 
     async def scenario() -> None:
@@ -239,7 +240,7 @@ def test_what_a_new_job_waits_for_is_in_the_journal_though_it_was_dropped_while_
             cancel = JobsCancelled(now_s=loop.clock.now_s(), by=ANN, jobs=(first,))
             await loop.ask(lambda _now_s, _machine: [cancel], ids, None)
             row = await loop.store.read(lambda journal: journal.job(first))
-            await loop.store.write(lambda journal: journal.prune(**limits, **ages))
+            await loop.store.write(lambda journal: journal.prune(Kept(**limits, **ages)))
             submit = JobsSubmitted(now_s=loop.clock.now_s(), user=ANN, specs=(waiting,))
             await loop.ask(lambda _now_s, _machine: [submit], ids, None, [row])
         async with running(config) as loop:

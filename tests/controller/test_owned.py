@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hs_agent import identity
+from hs_agent import credentials, identity
 from hs_controller import backup
 from hs_controller.callers import secret
 from hs_controller.journal import Journal
@@ -33,7 +33,7 @@ def _join(state: Path) -> None:
     authority = Authority.load(state)
     assert authority is not None
     key = ec.generate_private_key(ec.SECP256R1())
-    issued = authority.issue("v1", identity._csr("v1", key), time.time())
+    issued = authority.issue("v1", credentials.csr("v1", key), time.time())
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from hs_controller.journal import Journal
+from hs_controller.outdated import Kept
 from hs_controller.rows import Answered, Batch, Event, Sample, Usage
 from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, PUT_BACK, nearest_samples
 from hs_core.facts import Fact
@@ -33,14 +34,16 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
         )
     )
     journal.prune(
-        events=10,
-        deeds=0,
-        ended=3,
-        awaited={JobId(2), JobId(9)},
-        requests=4,
-        requests_before_s=5.0,
-        fine_before_s=5.5,
-        coarse_before_s=0.0,
+        Kept(
+            events=10,
+            deeds=0,
+            ended=3,
+            awaited={JobId(2), JobId(9)},
+            requests=4,
+            requests_before_s=5.0,
+            fine_before_s=5.5,
+            coarse_before_s=0.0,
+        )
     )
     assert [e.seq for e in journal.events()] == list(range(91, 101))
     assert [row.id for row in journal.ended_jobs(limit=99)] == [10, 9, 8, 7, 2]
@@ -56,7 +59,9 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
 def test_what_jobs_do_does_not_drive_out_what_administrators_did(journal: Journal) -> None:
     def prune(events: int, deeds: int) -> bool:
         ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
-        return journal.prune(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
+        return journal.prune(
+            Kept(events=events, deeds=deeds, ended=9, awaited=frozenset(), requests=9, **ages)
+        )
 
     deeds = [1, 2, 3, 50, 95]
     journal.commit(Batch(events=tuple(event(seq, deed=seq in deeds) for seq in range(1, 101))))
@@ -97,7 +102,7 @@ def test_what_anybody_may_do_all_day_does_not_drive_out_what_administrators_did(
         )
     )
     ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
-    journal.prune(events=1, deeds=3, ended=9, awaited=frozenset(), requests=9, **ages)
+    journal.prune(Kept(events=1, deeds=3, ended=9, awaited=frozenset(), requests=9, **ages))
     assert [e.seq for e in journal.events()] == [1, 2, 97, 98, 99, 100]
 
 
@@ -105,7 +110,7 @@ def test_events_from_before_a_backup_was_put_back_are_kept_as_long_as_others(jou
     ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
 
     def kept(events: int) -> list[int]:
-        journal.prune(events=events, deeds=0, ended=9, awaited=frozenset(), requests=9, **ages)
+        journal.prune(Kept(events=events, deeds=0, ended=9, awaited=frozenset(), requests=9, **ages))
         return [e.seq for e in journal.events()]
 
     first = 1_000_000

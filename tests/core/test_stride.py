@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError
-from hs_core.mechanism.stride import COARSEST, StrideQueue, exact
+from hs_core.mechanism.exact import exact
+from hs_core.mechanism.stride import COARSEST, StrideQueue
 
 F = Fraction
 Jobs = list[tuple[str, int, F]]  # name (its first letter is the user), gang, tickets

@@ -19,8 +19,8 @@ from hs_core.reports import Tier
 
 LOADED = """
 import itertools, torch, hs_job
-from hs_job import runtime
-runtime._NOWHERE_S = 0.0
+from hs_job import agreement
+agreement.NOWHERE_S = 0.0
 torch.manual_seed(1)
 x = torch.randn(40, 2)
 loader = torch.utils.data.DataLoader(x, batch_size=8, shuffle=True)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from hs_job import runtime
+from hs_job.agreement import NOWHERE_S, NOWHERE_STEPS, Agreement, Phase
 from hs_job.keeper import Keeper
-from hs_job.runtime import Phase, Runtime
+from hs_job.places import Places
+from hs_job.runtime import Runtime
 from hs_job.stop import Stop
 
 
@@ -48,22 +50,22 @@ class Wire:
 def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_before_it_wakes() -> None:
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere", "RANK": "0", "WORLD_SIZE": "2"})
     wire = Wire()
-    rank._link = wire  # type: ignore[assignment]
-    rank._phase = Phase.RUNNING
+    rank.telling.link = wire  # type: ignore[assignment]
+    rank._agreement.phase = Phase.RUNNING
 
     def train() -> None:
         for _ in range(3):
-            rank.stepped()
+            rank.steps.take()
             rank.point()
 
     rank._heard({"type": "stop", "id": 1, "at_step": 1, "tier": "hold"})
     training = threading.Thread(target=train, daemon=True)
     training.start()
     never = threading.Event()
-    while rank._phase is not Phase.PARKED:
+    while rank._agreement.phase is not Phase.PARKED:
         assert not never.wait(0.01)
         assert training.is_alive()
-    assert rank.count == 1
+    assert rank.steps.count == 1
     with rank._lock:  # both are heard before the training thread gets a word in
         rank._heard({"type": "stop", "id": 1, "at_step": 3, "tier": "hold"})
         rank._heard({"type": "commit", "id": 1, "at_step": 3})
@@ -105,8 +107,8 @@ def until(look: Callable[[], bool], what: str) -> None:
 def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase: Phase) -> None:
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
     wire = Wire()
-    rank._link = wire  # type: ignore[assignment]
-    rank._phase = phase
+    rank.telling.link = wire  # type: ignore[assignment]
+    rank._agreement.phase = phase
     enough = threading.Event()
     steps = [0, 0]
     rank._lock = lock = Seen()
@@ -114,7 +116,7 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
     def train(which: int) -> None:
         while not enough.is_set():
             steps[which] += 1
-            rank.stepped()
+            rank.steps.take()
             rank.point()
 
     both = [threading.Thread(target=train, args=(which,), daemon=True) for which in range(2)]
@@ -137,8 +139,8 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
                 lambda before=before: all(now > then for now, then in zip(steps, before, strict=True)),
                 "both go on",
             )  # type: ignore[misc]
-            rank._heard({"type": "stop", "id": turn + 2, "at_step": rank.count, "tier": "hold"})
-            rank._heard({"type": "commit", "id": turn + 2, "at_step": rank.count})
+            rank._heard({"type": "stop", "id": turn + 2, "at_step": rank.steps.count, "tier": "hold"})
+            rank._heard({"type": "commit", "id": turn + 2, "at_step": rank.steps.count})
         until(both_stand, "both stand at last")
         assert wire.kinds().count("held") == (4 if phase is Phase.RUNNING else 3)
     finally:
@@ -151,19 +153,19 @@ def test_of_threads_that_train_side_by_side_none_goes_on_while_one_is_held(phase
 def test_a_step_longer_than_its_turn_is_told_with_its_rate_and_the_last_one_whenever_it_ends() -> None:
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
     wire = Wire()
-    rank._link = wire  # type: ignore[assignment]
+    rank.telling.link = wire  # type: ignore[assignment]
 
     def stop(number: int) -> None:
-        rank._heard({"type": "stop", "id": number, "at_step": rank.count, "tier": "hold"})
-        rank._heard({"type": "commit", "id": number, "at_step": rank.count})
+        rank._heard({"type": "stop", "id": number, "at_step": rank.steps.count, "tier": "hold"})
+        rank._heard({"type": "commit", "id": number, "at_step": rank.steps.count})
 
     def train() -> None:
         for turn in range(3):  # a step each, and at its end another job's turn has come
-            rank.stepped()
+            rank.steps.take()
             if turn:
                 stop(turn)
             rank.point()
-        rank.stepped()
+        rank.steps.take()
         rank._end()
 
     training = threading.Thread(target=train, daemon=True)
@@ -183,9 +185,9 @@ def test_a_step_longer_than_its_turn_is_told_with_its_rate_and_the_last_one_when
 def test_a_script_that_ends_after_its_first_step_has_said_so() -> None:
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere"})
     wire = Wire()
-    rank._link = wire  # type: ignore[assignment]
-    rank._phase = Phase.RUNNING
-    rank.stepped()
+    rank.telling.link = wire  # type: ignore[assignment]
+    rank._agreement.phase = Phase.RUNNING
+    rank.steps.take()
     rank._end()
     assert [message["step"] for message in wire.said] == [1]
     rank._end()
@@ -197,9 +199,9 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
 ) -> None:
     """torchrun would take its leaving for a failure, and no agent would know better."""
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere", "RANK": "0", "WORLD_SIZE": "2"})
-    rank._link = Wire()  # type: ignore[assignment]
-    rank._phase = Phase.PARKED
-    rank.keeper = Written()
+    rank.telling.link = Wire()  # type: ignore[assignment]
+    rank._agreement.phase = Phase.PARKED
+    rank.tiers.keeper = rank.keeper = Written()
     left = threading.Event()
 
     def vanish() -> None:
@@ -235,15 +237,15 @@ class OfTwoNodes:
         environment = {"HS_AGENT_SOCKET": "/nowhere", "RANK": "1", "WORLD_SIZE": "2", "HS_NNODES": "2"}
         self.rank = Runtime(environment)
         self.wire = Wire()
-        self.rank._link = self.wire  # type: ignore[assignment]
-        self.rank._phase = Phase.RUNNING
-        self.rank.keeper = self.kept = Written()
+        self.rank.telling.link = self.wire  # type: ignore[assignment]
+        self.rank._agreement.phase = Phase.RUNNING
+        self.rank.tiers.keeper = self.rank.keeper = self.kept = Written()
         self._never = threading.Event()
         self.training = threading.Thread(target=self._train, daemon=True)
 
     def _train(self) -> None:
         for _ in range(4):
-            self.rank.stepped()
+            self.rank.steps.take()
             self.rank.point(restorable=True)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -262,8 +264,8 @@ def test_what_a_rank_has_accepted_binds_it_though_the_link_to_the_other_node_is_
     of.rank._heard(LEAVE)
     of.rank._lost()
     of.training.start()
-    of.until(lambda: of.rank._phase is Phase.PARKED)
-    assert (of.rank.count, of.bound()) == (2, {**BOUND, "committed": False})
+    of.until(lambda: of.rank._agreement.phase is Phase.PARKED)
+    assert (of.rank.steps.count, of.bound()) == (2, {**BOUND, "committed": False})
     of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
     of.until(lambda: "held" in of.wire.kinds())
     assert of.bound() == {**BOUND, "committed": True}
@@ -277,7 +279,7 @@ def test_a_rank_that_has_written_its_part_trains_on_where_another_node_could_not
     of.until(lambda: "held" in of.wire.kinds())
     of.rank._heard({"type": "drop", "id": 4})
     of.training.join(20)
-    assert (of.rank.count, of.kept.cleared, of.bound()) == (4, [3], None)
+    assert (of.rank.steps.count, of.kept.cleared, of.bound()) == (4, [3], None)
 
 
 def test_a_save_that_another_node_could_not_make_is_taken_away() -> None:
@@ -291,3 +293,48 @@ def test_a_save_that_another_node_could_not_make_is_taken_away() -> None:
     assert of.kept.cleared == []
     of.rank._heard({"type": "drop", "id": 4})
     assert of.kept.cleared == [3]
+
+
+def asked(*, committed: bool) -> tuple[Agreement, float]:
+    """A rank that trains and was asked to leave with a checkpoint at step 10; when that was."""
+    agreement = Agreement(1, armed=True)
+    agreement.go_on(0)
+    stop = Stop("stop", {"id": 1, "at_step": 10, "tier": "checkpoint"})
+    assert agreement.hear_stop(stop, 5, world=2)
+    if committed:
+        agreement.hear_commit(1, 10)
+    return agreement, stop.heard_s
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_stop_is_given_up_where_training_goes_on_and_on_and_comes_to_no_place_for_it(
+    *, committed: bool
+) -> None:
+    agreement, heard_s = asked(committed=committed)
+    late_s, far = heard_s + NOWHERE_S, 10 + NOWHERE_STEPS
+    soon, near = agreement.give_up_astray((far, late_s), Places(), late_s - 1), (far - 1, late_s)
+    assert (soon, agreement.give_up_astray(near, Places(), late_s)) == (None, None)
+    came = Places()
+    came.came(5)
+    assert agreement.give_up_astray((far, late_s), came, late_s) is None, "nobody knows how far the next is"
+    given_up = agreement.give_up_astray((far, late_s), Places(), late_s)
+    assert (given_up is not None, agreement.stop is None, agreement.armed) == (
+        committed,
+        committed,
+        not committed,
+    )
+
+
+def test_a_stop_is_given_up_where_a_rank_is_past_it_and_waits_in_a_call_for_those_that_stand_there() -> None:
+    agreement, heard_s = asked(committed=True)
+    last_s = heard_s + 5
+    agreement.passed = 9
+    assert agreement.give_up_waited_for((10, last_s), Places(), last_s + NOWHERE_S) is None, (
+        "it comes there yet"
+    )
+    agreement.passed = 10
+    assert agreement.give_up_waited_for((11, last_s), Places(), heard_s + NOWHERE_S) is None, (
+        "it has just trained"
+    )
+    assert agreement.give_up_waited_for((11, last_s), Places(), last_s + NOWHERE_S) is not None
+    assert agreement.stop is None

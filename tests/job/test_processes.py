@@ -206,8 +206,8 @@ def test_a_gang_one_of_whose_ranks_has_run_out_of_data_goes_on_after_a_stop(agen
 
 ONE_ASTRAY = """
 import itertools, os, sys, torch, hs_job
-from hs_job import runtime
-runtime._NOWHERE_S = 1.0
+from hs_job import agreement
+agreement.NOWHERE_S = 1.0
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()

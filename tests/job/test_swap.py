@@ -148,14 +148,15 @@ def test_what_has_captured_a_cuda_graph_is_not_swapped_any_more() -> None:
 
     model, optimizer, _ = trained()
     told: list[str] = []
-    rt: Any = SimpleNamespace(swapper=Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",)))
-    rt.tell_can = lambda: told.append(rt.swapper.fixed_why)
+    swapper = Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",))
+    rt: Any = SimpleNamespace(tiers=SimpleNamespace(swapper=swapper))
+    rt.tell_can = lambda: told.append(swapper.fixed_why)
     Hooks(torch, rt)._hook_graphs(Graph)
     assert Graph().capture_begin("pool", capture_error_mode="relaxed") == ("pool", "relaxed")
     Graph().capture_begin("pool")
     assert told == ["it has captured CUDA graphs, which keep addresses of device memory"]
     with pytest.raises(RuntimeError, match="CUDA graphs"):
-        rt.swapper.out()
+        swapper.out()
     assert all(p.untyped_storage().nbytes() for p in model.parameters())
 
 

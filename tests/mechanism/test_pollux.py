@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 
 from hs_core.dice import roll
 from hs_core.errors import BrokenError
-from hs_core.mechanism.pollux import (
-    Candidate,
-    Elastic,
-    Sample,
-    Search,
-    Speed,
-    efficiency,
-    fit,
-    fitness,
-    iteration_s,
-    optimize,
-    tune,
-)
+from hs_core.mechanism.goodput import Elastic, Sample, Speed, efficiency, fit, iteration_s, tune
+from hs_core.mechanism.pollux import Candidate, Search, fitness, optimize
 
 SEEDS = st.integers(0, 2**32 - 1)
 QUICK = Search(population=16, generations=12)

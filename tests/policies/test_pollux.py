@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hs_core.forms import Elastic, Shape
-from hs_core.mechanism.pollux import Speed, iteration_s
+from hs_core.mechanism.goodput import Speed, iteration_s
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName
 from hs_core.plan import check

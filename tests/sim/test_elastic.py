@@ -9,12 +9,13 @@ from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
 from hs_core.events.cluster import PolicySet
 from hs_core.forms import Elastic, Shape
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import SuspendMode, Topology
 from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
 from hs_job import noise as hs_job_noise
 from hs_sim import cases, faults
+from hs_sim.cases.case import Case
 from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.files import load
@@ -273,7 +274,7 @@ jobs: [{user: A, arrival_s: 0, steps: 100, job_class: net, elastic: 1-8 64-1024 
             load(path)
 
 
-def stretched(case: cases.Case) -> cases.Case:
+def stretched(case: Case) -> Case:
     """Three in four of its jobs are elastic, on any number of servers."""
     made = case.experiment
     jobs = tuple(

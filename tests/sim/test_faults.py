@@ -8,8 +8,9 @@ from hs_core.facts import Fact
 from hs_core.model import JobState
 from hs_core.names import JobId
 from hs_core.reports import TIME_LIMIT
-from hs_sim import cases, faults
-from hs_sim.cases import Case, case_of
+from hs_sim import faults
+from hs_sim.cases import case_of, kinds
+from hs_sim.cases.case import Case
 from hs_sim.cli import main
 from hs_sim.faults import Failure, explore, run_seed
 from hs_sim.machines.agent import Agent
@@ -221,7 +222,7 @@ def test_a_home_that_is_left_keeps_what_it_has_fetched_of_a_server_that_is_lost(
 @pytest.fixture
 def untraded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds stand for what they stood for when this was found: nobody traded."""
-    monkeypatch.setattr(cases, "_trading", lambda case: case)
+    monkeypatch.setattr(kinds, "trading", lambda case: case)
 
 
 @pytest.mark.usefixtures("untraded")

@@ -12,6 +12,7 @@ from hs_core.model import Job
 from hs_core.names import JobId, UserName
 from hs_core.reports import Phase
 from hs_sim import cases, faults
+from hs_sim.cases.case import QUANTUM_S
 from hs_sim.machines import run_machines
 from hs_sim.machines.restless import restless
 from hs_sim.machines.world import World
@@ -105,7 +106,7 @@ def test_a_gang_does_not_stand_for_long_beside_gpus_that_others_have_left(seed: 
     world.horizon_s = faults.UNTIL_S
     world.watch = standing = Standing()
     world.run()
-    assert standing.longest_s <= 1.5 * cases.QUANTUM_S
+    assert standing.longest_s <= 1.5 * QUANTUM_S
 
 
 @pytest.mark.parametrize("depth", [run_quanta, run_machines])

@@ -201,7 +201,7 @@ def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(
         world.fetches.start(agent, Fetch(wanted=replace(wanted, node_rank=rank, source=source)))
     world.clock.run(10.0, lambda: False)
     for agent in agents:
-        both = world.within_reach(JobId(1), 2, [agent.name]) == 12
+        both = world.checkpoints.within_reach(JobId(1), 2, [agent.name]) == 12
         assert both == lent, "nothing is sent that is not lent"
 
 
@@ -210,7 +210,7 @@ def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():
     agent = next(iter(world.agents.values()))
     agent.disk.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
     agent.disk.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
-    assert world.within_reach(JobId(1), 2, [agent.name]) == -1
+    assert world.checkpoints.within_reach(JobId(1), 2, [agent.name]) == -1
 
 
 def test_what_copies_fetched_to_begin_with_goes_when_their_incarnation_is_forgotten():
@@ -222,7 +222,7 @@ def test_what_copies_fetched_to_begin_with_goes_when_their_incarnation_is_forgot
     agent.disk.store(JobId(1), 3, Saved(epoch=2, step=20, rank=0, copy=0))
     agent._lent = frozenset({(JobId(1), 1, 2)})
     agent._perform(Forget(job=JobId(1), epoch=2))
-    assert world.within_reach(JobId(1), 1, [agent.name]) == 12
+    assert world.checkpoints.within_reach(JobId(1), 1, [agent.name]) == 12
 
 
 def test_an_agent_whose_first_word_finds_no_controller_dials_again():
@@ -231,10 +231,10 @@ def test_an_agent_whose_first_word_finds_no_controller_dials_again():
     world.controller.start()
     agent.start()
     world.controller.crash()  # the word is on its way
-    world.clock.run(5.0, lambda: agent.line is None)
+    world.clock.run(5.0, lambda: agent.link.line is None)
     world.controller.start()
-    world.clock.run(30.0, lambda: agent.connected)
-    assert agent.connected
+    world.clock.run(30.0, lambda: agent.link.connected)
+    assert agent.link.connected
 
 
 def test_what_reached_an_agent_while_it_slept_is_of_the_moment_in_which_it_is_read():

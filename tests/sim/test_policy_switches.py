@@ -8,7 +8,9 @@ from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.model import Topology
 from hs_core.policies import POLICIES
-from hs_sim.cases import GROWING, NET, TROUBLE_S, Case, case_of
+from hs_sim.cases import case_of
+from hs_sim.cases.case import TROUBLE_S, Case
+from hs_sim.cases.kinds import GROWING, NET
 from hs_sim.elastic import declared_rates
 from hs_sim.faults import TIMING, UNTIL_S
 from hs_sim.machines.laws import Laws

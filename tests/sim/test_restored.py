@@ -8,7 +8,8 @@ import pytest
 
 from hs_core.names import JobId
 from hs_sim import faults
-from hs_sim.cases import case_of, with_losses
+from hs_sim.cases import case_of
+from hs_sim.cases.besides import with_losses
 from hs_sim.faults import run_seed
 from hs_sim.machines.journal import Journal
 from hs_sim.machines.laws import Laws

@@ -44,7 +44,7 @@ class Contents:
         self._seq = 0
         self._connected: set[HostName] = set()
         self._looks_on = False  # nothing can be taken in: as `look_on`
-        self._absent = Absent()
+        self._absent = Absent(settings.lease_s, settings.fence_after_s)
         self._sent: dict[HostName, Wanted] = {}
         self._newest_heard: dict[
             HostName, tuple[int, int]

@@ -77,7 +77,7 @@ class Decisions(Requests):
         return max(settings.settle_s, min(max(by_size, by_load), settings.quantum_s / 4))
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
-        times = [*self._fence_deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
+        times = [*self._absent.deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
         if self._edges.at_s is not None:
             times.append(self._edges.at_s)
         if self._backup.awaits:

@@ -1,24 +1,17 @@
-"""Hosts come, report, leave, and are given up; what they have against what they should have."""
+"""Hosts come, report and leave; what they have against what they should have."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hs_core.cluster import checkpoints, reports, states
-from hs_core.cluster.given_up import Unheard, accounted, done, heard, heard_of_all
-from hs_core.cluster.moves import Moves
-from hs_core.cluster.restored import later, servers, with_later
-from hs_core.cluster.states import Happening
+from hs_core.cluster import reports
+from hs_core.cluster.fences import Fences
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
-from hs_core.forms import Spread
-from hs_core.model import Gpu, Host, Job, OnPartition, Stored
+from hs_core.model import Gpu, Host, Job
 from hs_core.names import GpuId, HostName
-from hs_core.reports import Exit, JobReport, Phase, report_with
-
-LATE_S = 1.0  # that a controller which is not held up may be with what it decides about servers that are away
+from hs_core.reports import JobReport, Phase, report_with
 
 
-class Hosts(Moves):
+class Hosts(Fences):
     def _host_joined(self, event: HostJoined) -> None:
         host, now_s = event.host, event.now_s
         models = sorted({gpu.model for gpu in host.gpus})
@@ -108,119 +101,6 @@ class Hosts(Moves):
         if part is None or part.phase in (Phase.WAITING, Phase.CHECKPOINTED):
             self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
-    def _written_since(self, host: HostName, report: JobReport, now_s: float, said_s: float | None) -> None:
-        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or has ended as that did."""
-        row = self._book.live.get(report.job)
-        if row is None:
-            return
-        row, said = self._said_since(row, host, report)
-        if said is None:
-            return
-        if said.was is not None:
-            for model, gpu_s in said.now.now_gpu_s_by_model.items():
-                account = self._account(now_s)
-                account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
-        at_s = reports.happened_s(report, said_s, now_s, least_s=row.known_until_s)
-        if said.ended_well is not None:
-            self._ended_unheard(row, host, said, said.ended_well, now_s, at_s=at_s)
-            return
-        ended = said.ended_badly
-        if ended is not None and not self._may_try_again(row, ended):
-            self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
-            return
-        counted_s, row = row.past_lost_gpu_s, accounted(row, said, goes_on=True)
-        if ended is not None:
-            row = self._retried(row, ended, now_s, row.past_lost_gpu_s - counted_s)
-        if said.newer is not None:
-            # What may be laid over any number of servers stays on as many as have its checkpoint.
-            shape = said.now.shape if isinstance(said.now.shape, Spread) else row.shape
-            row = replace(row, stored=said.newer, shape=shape)
-        self._put(row, now_s)
-        if said.newer is not None:
-            self._asking.stale = True
-            but = (
-                "with its copy, and nothing newer can be had"
-                if said.now.portions
-                else "and wrote on meanwhile"
-            )
-            text = f"{host} is back, {but}: it goes on from step {said.newer.step}"
-            data: dict[str, str | int | float] = {"step": said.newer.step}
-            self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
-
-    def _said_since(self, row: Job, host: HostName, report: JobReport) -> tuple[Job, Unheard | None]:
-        """And the row, with an incarnation of which a backup that was put back does not know."""
-        beyond = self._backup.is_beyond(row, report)
-        if servers(row, report) > 1:
-            self._backup.says(row, host, report)
-            if beyond:
-                self._restless.add(host)  # it is to keep what it wrote
-            of_all = self._heard_of_all(row, report, beyond=beyond)
-            if of_all is not None:
-                return of_all
-            if beyond and not any(was.epoch == report.epoch for was in row.given_up):
-                return row, None
-        elif beyond:
-            row = with_later(row, {host: self._book.hosts[host].model}, report.epoch)
-        return row, self._heard(row, host, report, beyond=beyond)
-
-    def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
-        lacks = row.stored is None or self._sight.out_of_reach(row)
-        gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
-        said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
-        if not beyond or said is None:
-            return said
-        if self.policy.needs.copies and len(said.now.hosts) == 1:
-            return replace(said, newer=None)  # a copy's, perhaps: that is a part of what the job had
-        return _as_laid(row, said)
-
-    def _heard_of_all(
-        self, row: Job, report: JobReport, *, beyond: bool
-    ) -> tuple[Job, Unheard | None] | None:
-        """Of a job over several servers, after a backup was put back: that it ended well everywhere, or what all parts of it have written. None: not all have said so."""
-        was, parts = self._backup.whole(row, report.epoch)
-        ended = all(part.exit is not None and part.exit.ok for part in parts.values())
-        if not parts or row.cancelled_by or any(map(reports.has_process, row.reports.values())):
-            return None
-        if was is not None:
-            return (row, heard_of_all(row, was, parts)) if ended else None
-        if not (ended or beyond) or not parts.keys() <= self._book.hosts.keys():
-            return None
-        models = {name: self._book.hosts[name].model for name in parts}
-        if ended:
-            return row, heard_of_all(row, later(row, models, report.epoch), parts)
-        row = with_later(row, models, report.epoch)
-        return row, _as_laid(row, heard_of_all(row, row.given_up[-1], parts))
-
-    def _ended_unheard(
-        self, row: Job, host: HostName, said: Unheard, ended: Exit, now_s: float, *, at_s: float
-    ) -> None:
-        how = "ended well" if ended.ok else "failed"
-        self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
-        self._asking.stale = True
-        if row.reports:  # where it was to begin: of another incarnation than the one that ended
-            row = self._next_epoch(row)
-        happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
-        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s, at_s)
-
-    def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
-        row = self._book.live.get(report.job)
-        if row is None or report.exit is not None or (host in row.hosts and report.epoch == row.epoch):
-            return
-        self._put(replace(row, unconfirmed=tuple(sorted({*row.unconfirmed, host}))), now_s)
-
-    def _over_by_then(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """A later incarnation than the backup knows: what it knows of had ended, or was given up, wherever it was. Unless somebody says that it is there."""
-        row = self._book.live.get(report.job)
-        if row is None or not row.hosts or not self._backup.is_later(row, report):
-            return
-        if row.epoch >= self._backup.first_epoch:  # it has begun anew since
-            return
-        for name, part in row.reports.items():
-            if name in self._connected and part.exit is None and reports.has_process(part):
-                return
-        self._lost(row, f"{host} knows of a later incarnation than the backup does", now_s)
-
     def _host_reported(self, event: HostReported) -> None:
         host = self._book.hosts.get(event.host)
         if host is None:
@@ -265,14 +145,6 @@ class Hosts(Moves):
         ):
             return report
         return report_with(report, checkpoint_generation=-1, checkpoint_step=-1)
-
-    def _confirmed(self, host: HostName, now_s: float, rows: Iterable[Job] | None = None) -> None:
-        """What was taken from it before it had a process there will never have one there."""
-        jobs = sorted(self._book.unconfirmed.get(host, ()))
-        for row in [self._book.live[job] for job in jobs] if rows is None else rows:
-            left = tuple(name for name in row.unconfirmed if name != host)
-            if left != row.unconfirmed:
-                self._put(replace(row, unconfirmed=left), now_s)
 
     def _check_gpus(self, host: HostName, now_s: float) -> None:
         """A host that says it runs two jobs on one GPU, and not that they share it, is wrong or lies: its jobs are its own, so it is told and no more."""
@@ -341,21 +213,13 @@ class Hosts(Moves):
             return left
         return replace(left, stored=self._newest(row), origin=None)
 
-    def _source_gone(self, row: Job, why: str, now_s: float) -> None:
-        if row.cancelled_by or checkpoints.taken_up(row):
-            # A server that wrote one part of it and took up another has both.
-            apart = row.cancelled_by or row.portions or (row.stored is not None and row.stored.copies)
-            self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
-        else:
-            self._give_up_source(row, why, now_s)
-
     def _host_left(self, event: HostLeft) -> None:
         name = event.host
         if name not in self._connected:
             return
         self._connected.discard(name)
         self._book.touch(name)
-        self._absent.leaves(name, event.now_s, self.settings.lease_s)
+        self._absent.leaves(name, event.now_s)
         self._sent.pop(name, None)
         self._clashes = {clash for clash in self._clashes if clash[0] != name}
         self._asking.stale = True
@@ -369,140 +233,3 @@ class Hosts(Moves):
         who, what = ("agent on its machine", "a folder") if event.same_boot else ("machine", "a disk")
         text = f"a second {who}{there} says that it is {event.host}, and is refused: was {what} copied?"
         self._fact(event.now_s, "host-doubled", text, host=event.host)
-
-    # --- given up ---------------------------------------------------------------------------------------------------
-
-    def _watch_away(self, now_s: float) -> None:
-        if self._absent.since_s is None:
-            unheard = (name for name in self._book.hosts if name not in self._connected)
-            self._absent.begin(unheard, now_s, self.settings.lease_s)
-            self._backup.begins(now_s, self.settings.lease_s)
-        any_late, silent = self._absent.expect_no_more(now_s)
-        self._asking.stale = self._asking.stale or any_late
-        for name in sorted(silent):
-            self._away_all_along(name, now_s)
-
-    def _away_all_along(self, name: HostName, now_s: float) -> None:
-        """Nothing was heard of it since this term began: so what failed elsewhere of gangs that have a part there failed while it was away."""
-        for row in self._book.at(name):
-            said = {host: self._blamed(row, host, part) for host, part in row.reports.items()}
-            if said != row.reports:
-                self._put(replace(row, reports=said), now_s)
-
-    def _tend_backup(self, now_s: float) -> None:
-        if not self._backup.awaits:
-            return
-        if self._backup.heard(now_s, all_here=self._book.hosts.keys() <= self._connected):
-            self._event.meta = self._asking.stale = True
-
-    def _fence_deadlines(self) -> Iterator[float]:
-        if self.settings.fence_after_s > 0 and self._absent.since_s:
-            for name, since_s in self._absent.since_s.items():
-                if name not in self._absent.fenced:
-                    yield self._given_up_s(name, since_s)
-
-    def _given_up_s(self, name: HostName, since_s: float) -> float:
-        """When it is, if it is not back by then."""
-        due_s = since_s + self.settings.fence_after_s + self.settings.lease_s
-        return max(due_s, self._absent.spared_s.get(name, due_s))
-
-    def _tend_fences(self, now_s: float) -> None:
-        away_s, spared_s, fenced = self._absent.since_s, self._absent.spared_s, self._absent.fenced
-        if self.settings.fence_after_s <= 0 or not away_s:
-            return
-        for name, left_s in list(away_s.items()):
-            since_s = min(left_s, now_s)  # the clock was set back: counted anew, never too soon
-            away_s[name] = since_s
-            if name in spared_s:
-                spared_s[name] = min(spared_s[name], now_s + self.settings.lease_s)
-            due_s = self._given_up_s(name, since_s)
-            if name in fenced or now_s < due_s:
-                continue
-            if now_s > due_s + LATE_S and name not in spared_s:
-                # The controller stood still when it was due, or the clock was set on: who is back by now is heard first.
-                spared_s[name] = now_s + self.settings.lease_s
-            else:
-                fenced.add(name)
-                self._fence(name, now_s - since_s, now_s)
-
-    def _fence(self, name: HostName, away_s: float, now_s: float) -> None:
-        """By now the host itself has ended what said `fence`; the rest stays its own until it is back or removed."""
-        why = f"{name} has been away for {away_s:.0f} s, and it asked to be fenced"
-        lent = [
-            job for job in sorted(self._book.lent.get(name, ())) if name not in self._book.live[job].hosts
-        ]
-        for row in self._book.at(name):
-            if row.spec.on_partition is OnPartition.FENCE:
-                self._lost_at(row, name, why, now_s)
-        awaited = [self._book.live[job] for job in sorted(self._book.unconfirmed.get(name, ()))]
-        self._confirmed(name, now_s, [row for row in awaited if row.spec.on_partition is OnPartition.FENCE])
-        for row in map(self._book.live.__getitem__, lent):
-            if row.spec.on_partition is OnPartition.FENCE:
-                self._give_up_source(row, why, now_s)
-
-    def _give_up_source(self, row: Job, why: str, now_s: float) -> None:
-        """Of its checkpoint this cannot be had: what is left will do, or it begins afresh where it is, or wherever it is placed."""
-        stored = row.stored
-        assert stored is not None
-        if row.cancelled_by or checkpoints.taken_up(row):
-            return
-        rest = checkpoints.within(row, self._keepers(row))
-        if stored.copies or row.portions:
-            self._give_up_part(row, rest, why, now_s)
-            return
-        if rest is not None:
-            text = f"a part of its checkpoint of step {stored.step} is lost: {why}; what {', '.join(rest.servers)} has will do"
-            self._fact(now_s, "part-lost", text, job=row.id)
-            self._put(replace(row, stored=rest), now_s)
-            return
-        if not row.hosts and checkpoints.within(row, self._book.hosts) is not None:
-            self._fact(now_s, "source-away", f"{why}; {self._unless_back(row, stored)}", job=row.id)
-            self._book.reconsider(row.id)
-            self._asking.stale = True
-            return
-        ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
-        if ending and self._newest(row) is not None:
-            self._put(replace(row, stored=None), now_s)
-            return
-        if (sought := checkpoints.sought(row, stored)) is not None:
-            text = f"{why}; its checkpoint of step {stored.step} is looked for in {row.spec.checkpoint_dir}"
-            self._fact(now_s, "source-away", text, job=row.id)
-            self._put(replace(row, stored=sought), now_s)
-            return
-        lost_s = checkpoints.lost_work_gpu_s(row, 0)
-        text = f"its checkpoint of step {stored.step} is lost: {why}{'' if ending else '; it starts afresh'}"
-        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-        row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
-        if ending:
-            self._put(replace(row, stored=None), now_s)
-            return
-        again = self._next_epoch(row)
-        anew = row.hosts and not row.cancelled_by
-        state = states.after(row, Happening.REQUEUED, Happening.PLACED) if anew else row.state
-        self._put(replace(again, stored=None, state=state), now_s)
-
-    def _give_up_part(self, row: Job, rest: Stored | None, why: str, now_s: float) -> None:
-        """Of what copies begin with, or are to be averaged to, some cannot be had: the rest is all there is. Nobody has begun from it yet, so it is placed anew."""
-        assert row.stored is not None
-        step = rest.step if rest is not None else 0
-        lost_s = 0.0
-        if row.stored.step > 0:
-            lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) * (1.0 - step / row.stored.step)
-        gone = f"the average of step {row.stored.step} cannot be made any more"
-        if not row.stored.copies:
-            gone = f"its checkpoint of step {row.stored.step} is lost"
-        then = f"goes on from step {step}" if rest is not None else "starts afresh"
-        text = f"{gone}: {why}; it {then}"
-        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-        again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
-        hosts = row.hosts if row.cancelled_by else ()
-        state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
-        portions = row.portions if hosts else ()
-        self._put(replace(again, stored=rest, hosts=hosts, portions=portions, state=state), now_s)
-
-
-def _as_laid(row: Job, said: Unheard) -> Unheard:
-    """Without a checkpoint for which it would have to be over another number of servers than it is laid over already."""
-    if isinstance(said.now.shape, Spread) and row.hosts and len(row.hosts) != len(said.now.hosts):
-        return replace(said, newer=None)
-    return said

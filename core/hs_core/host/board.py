@@ -17,7 +17,8 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.last_words import LastWords
 from hs_core.host.mates import are_mates
 from hs_core.host.switching import Usual
-from hs_core.mechanism.stride import StrideQueue, exact
+from hs_core.mechanism.exact import exact
+from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import GpuId, JobId
 from hs_core.reports import MEMORY_HELD, Exit, Phase, Tier

@@ -7,18 +7,9 @@ import numpy as np
 
 from hs_core.dice import Random
 from hs_core.forms import Shape
+from hs_core.mechanism.goodput import Elastic, Sample, Speed, fit, goodput
 from hs_core.mechanism.placing import Home
-from hs_core.mechanism.pollux import (
-    Candidate,
-    Elastic,
-    Sample,
-    Search,
-    Speed,
-    fit,
-    goodput,
-    keeps,
-    optimize,
-)
+from hs_core.mechanism.pollux import Candidate, Search, keeps, optimize
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Snapshot
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from hs_core.forms import Form, Spread, in_strategy
-from hs_core.mechanism.behind_trials import BehindTrials
 from hs_core.mechanism.floor import floor
-from hs_core.mechanism.idle_elsewhere import IdleElsewhere
 from hs_core.mechanism.later import Later
+from hs_core.mechanism.obstacles import Nowhere, Obstacles
 from hs_core.mechanism.placing import (
     Home,
     best_fit,
@@ -21,7 +20,6 @@ from hs_core.mechanism.placing import (
     room_needed,
     runs_at,
     settled_homes,
-    why_nowhere,
 )
 from hs_core.mechanism.weights import weigh
 from hs_core.model import Migrate, MoveReason
@@ -29,7 +27,6 @@ from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
 from hs_core.wanted import Guest, Turn
-from hs_core.words import counted
 
 NEXT_ROUND = "it waits for the next round: in this one "
 
@@ -46,7 +43,7 @@ class Slots:
         self._free = {name: host.gpus for name, host in self._hosts.items()}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._full: set[tuple[object, ...]] = set()  # jobs like these find no room any more
-        self._nowhere: dict[tuple[object, ...], str] = {}
+        self.nowhere = Nowhere(snapshot.hosts)
         self._in_turn: set[JobId] = set()
         self._guests: dict[HostName, list[Guest]] = {}
         self._lent: dict[tuple[HostName, JobId], int] = {}
@@ -337,9 +334,10 @@ class Slots:
             return self._fit(job, job.gpu_types)
         if self.should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
-        return home if self._has_room(job, home) else ()
+        return home if self.has_room(job, home) else ()
 
-    def _has_room(self, job: JobFacts, home: Home) -> bool:
+    def has_room(self, job: JobFacts, home: Home) -> bool:
+        """For its turn there, of what nobody has yet."""
         if self.outrun(job, home):
             return False
         if len(home) == 1:
@@ -369,7 +367,7 @@ class Slots:
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
     def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
-        if not home or self.runs(job) or not self._has_room(job, home):
+        if not home or self.runs(job) or not self.has_room(job, home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
@@ -403,7 +401,7 @@ class Slots:
             asked = replace(asked, jobs=tuple(self._laid.get(job.id, job) for job in asked.jobs))
         weights = weigh(asked, self._homes)
         turns = {name: self._turn(name, gangs) for name, gangs in self._gangs.items()}
-        found = Later(lambda: self._whys(why, stays, mixed=mixed, spreads=spreads))
+        found = Later(lambda: self._obstacles(mixed=mixed, spreads=spreads).whys(why, stays))
         waits = Later(lambda: {job: text for job, (text, by_policy) in found.items() if by_policy})
         before = NEXT_ROUND if within_a_round else ""
         return Verdict(
@@ -426,69 +424,15 @@ class Slots:
             entitled=weights.entitled,
         )
 
+    def _obstacles(self, *, mixed: bool, spreads: bool) -> Obstacles:
+        return Obstacles(self, self._snapshot, self._free, mixed=mixed, spreads=spreads)
+
     def _turn(self, name: HostName, gangs: list[JobId]) -> Turn:
         named = tuple(sorted(gangs))
         if name not in self._guests:
             return whole_turn(named)
         guests = sorted(self._guests[name], key=lambda guest: guest.job)
         return Turn(gangs=named, local=False, guests=tuple(guests))
-
-    def _whys(
-        self, why: Mapping[JobId, str], stays: str, *, mixed: bool, spreads: bool
-    ) -> dict[JobId, tuple[str, bool]]:
-        """And whether it is the policy who says so: nothing else keeps it from a turn."""
-        hosts = self._snapshot.hosts
-        elsewhere = IdleElsewhere(hosts, self._free, moves_left=self.moves_left, stays=stays)
-        trials = BehindTrials(self._snapshot, self._free)
-        waiting = [job for job in self._snapshot.jobs if not self.has_turn(job)]
-        found = {job.id: self._obstacle(job, mixed=mixed, spreads=spreads) for job in waiting}
-        return {
-            job.id: (found[job.id], False) if found[job.id] else self._waits(job, why, trials, elsewhere)
-            for job in waiting
-        }
-
-    def _waits(
-        self, job: JobFacts, why: Mapping[JobId, str], trials: BehindTrials, elsewhere: IdleElsewhere
-    ) -> tuple[str, bool]:
-        """It could have a turn where it lives, or has no home: what the policy says, and what it does not know."""
-        home = self._homes.get(job.id)
-        if home is None:
-            measured = trials.say(job, None)
-            return measured or why.get(job.id, "waiting for free GPUs"), not measured
-        if self.outrun(job, home):
-            return f"its process cannot leave its GPUs on {home[0]}, where another has its turn", True
-        said = why.get(job.id, f"waiting for its turn on {home[0]}")
-        if not self.reachable(job) or self._has_room(job, home):
-            return said, True
-        measured = trials.say(job, home)
-        said, idle = measured or said, elsewhere.say(job, home)
-        return f"{said}; {idle}" if idle else said, not measured
-
-    def _obstacle(self, job: JobFacts, *, mixed: bool, spreads: bool) -> str:
-        """What keeps it from any turn, whoever else has one; empty: nothing."""
-        home = self._homes.get(job.id)
-        if job.going is not None and self.goes(job):
-            return f"it is on its way to {', '.join(job.going.hosts)}"
-        if is_lost(job, self._hosts):
-            return f"its server {lost(job, self._hosts)} is not part of the cluster now"
-        if home is None:
-            return self.nowhere_for(job, mixed=mixed, over=job.spreads if spreads else ())
-        if away := [name for name in home if not self._hosts[name].connected]:
-            return f"its server {away[0]} is away"
-        if not runs_at(job, home, self._hosts):
-            short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
-            return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
-        return ""
-
-    def nowhere_for(self, job: JobFacts, *, mixed: bool = False, over: tuple[int, ...] = ()) -> str:
-        """Why no servers take it, as it asks or `over` any of these numbers of them; empty if they could."""
-        like = *room_needed(job, job.gpu_types), over
-        found = self._nowhere.get(like)
-        if found is None:
-            hosts = self._snapshot.hosts
-            laid = any(not why_nowhere(replace(job, nodes=nodes), hosts, mixed=mixed) for nodes in over)
-            found = self._nowhere[like] = "" if laid else why_nowhere(job, hosts, mixed=mixed)
-        return found
 
 
 def _bound_to(job: JobFacts, home: Home) -> Iterable[tuple[HostName, int]]:
@@ -502,8 +446,3 @@ def _bound_to(job: JobFacts, home: Home) -> Iterable[tuple[HostName, int]]:
 def whole_turn(gangs: tuple[JobId, ...]) -> Turn:
     """On GPUs of their own; on most servers the same from round to round."""
     return Turn(gangs=gangs, local=False)
-
-
-def lost(job: JobFacts, known: Mapping[HostName, object]) -> HostName:
-    """The first server of its home that is not in the snapshot."""
-    return next(name for name in job.hosts if name not in known)

@@ -37,47 +37,23 @@ to the nearest such step, once at each change, never at a whole quantum: a pass 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
-from math import floor, lcm
 from typing import Any, Generic, TypeVar
 
 from hs_core.errors import BrokenError
-from hs_core.mechanism.phases import apart, come, gaps
+from hs_core.mechanism.entries import Entry, kind_of, space_out, spread
+from hs_core.mechanism.exact import FINEST, ONE, ZERO, bounded, common, fraction, in_steps, plain, times
+from hs_core.mechanism.phases import come, gaps
 
 K = TypeVar("K", bound=Hashable)
 
-ONE = Fraction(1)
-ZERO = Fraction(0)
-FINEST = 64  # bits: a scale beyond this is rounded
 COARSEST = 40  # bits: a scale is never coarser than this
 SORT_UP_TO = (
     12  # jobs: above, putting the few that ran back in place beats sorting all (benchmarks/stride.py)
 )
 DEBT = 3  # strides that who fills gaps may be ahead of who was the last
-
-
-def exact(tickets: float) -> Fraction:
-    """Tickets that travelled as a float, as the simple fraction they were (0.6666666666666666 → 2/3)."""
-    simple = Fraction(tickets).limit_denominator(1_000_000)
-    return simple if simple and abs(float(simple) / tickets - 1.0) < 1e-12 else Fraction(tickets)
-
-
-class _Entry(Generic[K]):
-    """A job between two settlements; `lag` is pass - virtual time, None for one that came since."""
-
-    __slots__ = ("carry", "gang", "job", "kin", "lag", "order", "stride", "tickets")
-
-    def __init__(self, job: K, gang: int, tickets: Fraction, order: tuple[Any, ...], kin: Hashable) -> None:
-        self.job = job
-        self.gang = gang
-        self.tickets = tickets
-        self.stride = gang / tickets
-        self.order = order
-        self.kin = kin
-        self.carry: Fraction | None = None
-        self.lag: Fraction | None = None
 
 
 class StrideQueue(Generic[K]):
@@ -88,13 +64,13 @@ class StrideQueue(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._entries: dict[K, _Entry[K]] = {}
+        self._entries: dict[K, Entry[K]] = {}
         self._settled = True
         self._scale = 1 << COARSEST
         self._virtual = 0  # in steps of the scale, without …
         self._handed: Fraction | int = 0  # … the GPU-quanta handed out since, over all tickets
         self._total = ZERO  # tickets
-        self._ranked: list[_Entry[K]] = []
+        self._ranked: list[Entry[K]] = []
         self._rank: dict[K, int] = {}
         self._gangs: list[int] = []
         self._strides: list[int] = []  # in steps, shifted like keys
@@ -137,8 +113,8 @@ class StrideQueue(Generic[K]):
         if job in self._entries:
             raise BrokenError(f"job {job} is in the stride queue already")
         _check(job, gang, tickets)
-        entry = _Entry(job, gang, _fraction(tickets), tuple(order), kin)
-        entry.carry = None if carry is None else _bounded(Fraction(carry))
+        entry = Entry(job, gang, fraction(tickets), tuple(order), kin)
+        entry.carry = None if carry is None else bounded(Fraction(carry))
         self._unsettle()
         self._entries[job] = entry
         self._stirred.add((kin, gang))
@@ -157,7 +133,7 @@ class StrideQueue(Generic[K]):
         for job, now in tickets.items():
             was = self._entry(job).tickets
             if now is not was and now != was:
-                changed[job] = _fraction(now)
+                changed[job] = fraction(now)
         for job, now in changed.items():
             _check(job, self._entries[job].gang, now)
         if not changed:
@@ -166,7 +142,7 @@ class StrideQueue(Generic[K]):
         for job, now in changed.items():
             entry = self._entries[job]
             if entry.lag is not None:
-                entry.lag = _times(entry.lag, entry.tickets, now)
+                entry.lag = times(entry.lag, entry.tickets, now)
             entry.tickets = now
             entry.stride = entry.gang / now
 
@@ -183,7 +159,7 @@ class StrideQueue(Generic[K]):
         alike = [
             other
             for other in self._ranked
-            if other is not entry and other.job not in absent and _kind(other) == _kind(entry)
+            if other is not entry and other.job not in absent and kind_of(other) == kind_of(entry)
         ]
         phases = [(lags[other.job] + own) / other.stride % 1 for other in alike]
         self._unsettle()
@@ -211,20 +187,20 @@ class StrideQueue(Generic[K]):
         if not self._stirred:
             return
         self._settle()
-        kinds: dict[Hashable, list[_Entry[K]]] = {}
+        kinds: dict[Hashable, list[Entry[K]]] = {}
         later: set[tuple[Hashable, int]] = set()
         for entry in self._ranked:
             if (of := (entry.kin, entry.gang)) in self._stirred:
                 if entry.job in absent:
                     later.add(of)
                 else:
-                    kinds.setdefault(_kind(entry), []).append(entry)
+                    kinds.setdefault(kind_of(entry), []).append(entry)
         self._stirred = later
         several = [group for group in kinds.values() if len(group) > 1]
         if several:
             self._unsettle()
         for group in several:
-            _space_out(group)
+            space_out(group)
 
     def pick(self, free: int, forced: Sequence[K] = ()) -> list[K]:
         """The jobs of the next quantum, by counting: forced ones first, then the walk. Charges them."""
@@ -290,7 +266,7 @@ class StrideQueue(Generic[K]):
         steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
         before = self.virtual_time()
         if not pressed and not unable:
-            self._handed = _plain(self._handed + handed)
+            self._handed = plain(self._handed + handed)
         else:
             steps |= self._advance(handed, quanta, pressed, unable, away)
         advance = self.virtual_time() - before
@@ -385,9 +361,9 @@ class StrideQueue(Generic[K]):
         """(pass - virtual time) in strides, within [-1, 1]: what the job would take with it."""
         entry = self._entry(job)
         if not self._settled:
-            return (entry.carry or ZERO) if entry.lag is None else _bounded(entry.lag / entry.stride)
+            return (entry.carry or ZERO) if entry.lag is None else bounded(entry.lag / entry.stride)
         lag = Fraction(self._keys[self._rank[job]] >> self._bits, self._scale) - self.virtual_time()
-        return _bounded(lag / entry.stride)
+        return bounded(lag / entry.stride)
 
     def passes(self) -> dict[K, Fraction]:
         """Each job's pass less the virtual time, for display: the least runs first."""
@@ -421,11 +397,11 @@ class StrideQueue(Generic[K]):
         queue = cls()
         passes: dict[K, int] = {}
         for job, gang, tickets, order, kin, at in dumped["jobs"]:
-            queue._entries[job] = _Entry(job, gang, Fraction(tickets), tuple(order), kin)
+            queue._entries[job] = Entry(job, gang, Fraction(tickets), tuple(order), kin)
             passes[job] = at
         queue._lay_out(dumped["scale"], passes)
         queue._virtual = dumped["virtual"]
-        queue._handed = _plain(Fraction(dumped["handed"]))
+        queue._handed = plain(Fraction(dumped["handed"]))
         queue._stirred = {(kin, gang) for kin, gang in dumped["stirred"]}
         return queue
 
@@ -449,12 +425,12 @@ class StrideQueue(Generic[K]):
             return
         entries = self._entries.values()
         self._clamp()
-        _spread(entries)
+        spread(entries)
         lags = {e.job: e.lag for e in entries if e.lag is not None}
-        scale = _common(1, (e.stride for e in entries)) or 1 << FINEST
-        scale = _common(scale, lags.values()) or scale
+        scale = common(1, (e.stride for e in entries)) or 1 << FINEST
+        scale = common(scale, lags.values()) or scale
         scale <<= max(0, COARSEST + 1 - scale.bit_length())
-        self._lay_out(scale, {job: _steps(lag, scale) for job, lag in lags.items()})
+        self._lay_out(scale, {job: in_steps(lag, scale) for job, lag in lags.items()})
 
     def _clamp(self) -> None:
         """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
@@ -477,7 +453,7 @@ class StrideQueue(Generic[K]):
         self._gangs = [e.gang for e in self._ranked]
         self._smallest = min(self._gangs, default=1)
         self._largest = max(self._gangs, default=0)
-        self._strides = [max(1, _steps(e.stride, scale)) << bits for e in self._ranked]
+        self._strides = [max(1, in_steps(e.stride, scale)) << bits for e in self._ranked]
         self._keys = [passes[e.job] << bits | rank for rank, e in enumerate(self._ranked)]
         self._sorted = sorted(self._keys)
         self._total = sum((e.tickets for e in self._ranked), ZERO)
@@ -493,7 +469,7 @@ class StrideQueue(Generic[K]):
             self._handed = 0
         return self._virtual
 
-    def _entry(self, job: K) -> _Entry[K]:
+    def _entry(self, job: K) -> Entry[K]:
         try:
             return self._entries[job]
         except KeyError:
@@ -509,74 +485,3 @@ def _check(job: object, gang: int, tickets: Fraction) -> None:
         raise BrokenError(f"job {job} has a gang of {gang} GPUs; expected at least 1")
     if tickets <= 0:
         raise BrokenError(f"job {job} has {tickets} tickets; expected more than 0")
-
-
-def _fraction(value: Fraction | int) -> Fraction:
-    """The very same where it is one, also of who calls a whole number one: what did not change is soon seen."""
-    return value if isinstance(value, Fraction) else Fraction(value)
-
-
-def _plain(value: Fraction) -> Fraction | int:
-    """Whole numbers as integers: adding those is what a quantum costs."""
-    return value.numerator if value.denominator == 1 else value
-
-
-def _bounded(carry: Fraction) -> Fraction:
-    return max(-ONE, min(ONE, carry))
-
-
-def _times(value: Fraction, by: Fraction, over: Fraction) -> Fraction:
-    return Fraction(
-        value.numerator * by.numerator * over.denominator, value.denominator * by.denominator * over.numerator
-    )
-
-
-def _steps(value: Fraction, scale: int) -> int:
-    """The nearest whole number of steps; most values are whole."""
-    whole, rest = divmod(scale, value.denominator)
-    return round(value * scale) if rest else value.numerator * whole
-
-
-def _common(scale: int, values: Iterable[Fraction]) -> int:
-    """The least multiple of `scale` in which all values are whole; 0 if it would be finer than the finest."""
-    for value in values:
-        scale = lcm(scale, value.denominator)
-        if scale.bit_length() > FINEST:
-            return 0
-    return scale
-
-
-def _kind(entry: _Entry[Any]) -> Hashable:
-    return (entry.kin, entry.gang, entry.tickets)
-
-
-def _space_out(alike: Sequence[_Entry[Any]]) -> None:
-    """Of one kind, by order. What one of them owes the others stays so."""
-    phases = [entry.lag / entry.stride % 1 for entry in alike if entry.lag is not None]
-    for entry, by in zip(alike, apart(phases, ONE), strict=True):
-        assert entry.lag is not None
-        entry.lag += by * entry.stride
-
-
-def _spread(entries: Collection[_Entry[K]]) -> None:
-    """Give every newcomer its place: what it carries, else the widest gaps between those of its kind."""
-    newcomers: dict[Hashable, list[_Entry[K]]] = {}
-    for entry in entries:
-        if entry.lag is not None:
-            continue
-        if entry.carry is not None:
-            entry.lag = entry.carry * entry.stride
-        else:
-            newcomers.setdefault(_kind(entry), []).append(entry)
-    if not newcomers:
-        return
-    phases: dict[Hashable, list[Fraction]] = {kind: [] for kind in newcomers}
-    for entry in entries:
-        kind = _kind(entry)
-        if entry.lag is not None and kind in phases:
-            phase = entry.lag / entry.stride
-            phases[kind].append(phase - floor(phase))
-    for kind, group in newcomers.items():
-        places = gaps(phases[kind], len(group), ONE)
-        for entry, phase in zip(sorted(group, key=lambda e: e.order), places, strict=True):
-            entry.lag = phase * entry.stride

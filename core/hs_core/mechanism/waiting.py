@@ -5,8 +5,8 @@ from functools import cached_property
 from typing import Any
 
 from hs_core.mechanism.loads import Board
+from hs_core.mechanism.obstacles import lost
 from hs_core.mechanism.placing import Home, why_nowhere
-from hs_core.mechanism.slots import lost
 from hs_core.mechanism.world import World
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts

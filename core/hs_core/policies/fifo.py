@@ -31,7 +31,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             or slots.outrun(job, slots.home(job))
             or (
                 (slots.waits_for_repair(job) or not slots.has_home(job))
-                and (job.started or slots.nowhere_for(job))
+                and (job.started or slots.nowhere.why(job))
             )
         ):
             continue

@@ -1,7 +1,4 @@
-"""An agent's body: bodies for the orders of one HostMachine, and its line to the controller.
-
-As `hs_agent.loop`, `jobs` and `link` do it: remembered before it is done, told what changed, everything again on connect.
-"""
+"""An agent's body: bodies for the orders of one HostMachine, as `hs_agent.loop` and `jobs` have them: remembered before it is done."""
 
 import json
 from collections import deque
@@ -32,13 +29,14 @@ from hs_core.events.host import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine, HostOutcome
-from hs_core.model import Gpu, Host
+from hs_core.model import Gpu
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import LOST, Exit, JobReport, Tier, differs, parting
+from hs_core.reports import LOST, Exit, Tier
 from hs_core.wanted import Wanted, WantedJob
 from hs_sim.machines.disk import Disk
 from hs_sim.machines.leases import Leases
-from hs_sim.machines.network import DOWN, UP, Line
+from hs_sim.machines.link import Link
+from hs_sim.machines.network import Line
 from hs_sim.machines.part import Part, Way
 
 if TYPE_CHECKING:
@@ -74,9 +72,8 @@ class Agent:
         self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
-        self.disk = Disk(world.folders, world.experiment.cluster.dataset_cache_bytes)
-        self.line: Line | None = None
-        self.connected = False
+        self.disk = Disk(world.checkpoints.folders, world.experiment.cluster.dataset_cache_bytes)
+        self.link = Link(world, self)
         self._leases = Leases(self, self._clock)
         self._saved: str | None = None
         self._saved_in_boot = self.boots
@@ -85,11 +82,6 @@ class Agent:
         self._events: deque[HostEvent] = deque()
         self._handling = False
         self._wakes = 0
-        self._sent: dict[JobId, JobReport] = {}
-        self._sent_gpus: tuple[Gpu, ...] = ()
-        self._sent_heard = (-1, -1)
-        self._ticking = False
-        self._dirty = False
         self._wanted: frozenset[JobId] = frozenset()
         self._lent: frozenset[tuple[JobId, int, int]] = frozenset()  # job, epoch, generation
         self._newest = (-1, -1)  # of what was wanted
@@ -107,7 +99,7 @@ class Agent:
         """Take up what the last agent left, then go."""
         saved = json.loads(self._saved) if self._saved else None
         self.up = True
-        self._ticking = False
+        self.link.begin()
         rebooted = self._saved_in_boot != self.boots
         self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s(), saved=saved, rebooted=rebooted)
         self._world.made(self)
@@ -119,7 +111,7 @@ class Agent:
         for part in list(self.parts.values()):
             if part.way is not Way.GONE:
                 part.gang.say_again(part)
-        self._dial(self.life)
+        self.link.dial(self.life)
 
     def _adopt(self) -> None:
         assert self.machine is not None
@@ -158,7 +150,7 @@ class Agent:
         self._handling = False
         self.machine = None
         self._leases.agent_died()
-        self._hang_up()
+        self.link.hang_up()
 
     def remember(self) -> None:
         """From now on every save is kept as it was."""
@@ -190,6 +182,10 @@ class Agent:
         self._saved, self._saved_launching = None, ()
         self._newest = (-1, -1)
 
+    @property
+    def paused(self) -> bool:
+        return self._clock.now_s < self.paused_until_s
+
     def pause(self, seconds: float) -> None:
         self.paused_until_s = self._clock.now_s + seconds
 
@@ -216,7 +212,7 @@ class Agent:
     def _drain(self, life: int) -> None:
         if life != self.life or self._handling or not self._events:
             return
-        if self._clock.now_s < self.paused_until_s:
+        if self.paused:
             self._clock.at(self.paused_until_s, self._drain, life)
             return
         self._handling = True
@@ -232,14 +228,12 @@ class Agent:
         machine = self.machine
         assert machine is not None
         self.handled += 1
-        self._dirty = True
         outcome = machine.handle(event)
         if outcome.commands:
             self._obey(outcome)
         elif self.remembers and outcome.checkpointed:
             self._save()
-        if self.connected and not self._ticking:
-            self._tick_later()
+        self.link.tell_soon()
 
     def _obey(self, outcome: HostOutcome) -> None:
         commands = outcome.commands
@@ -276,15 +270,15 @@ class Agent:
                 if part is not None and command.tier is Tier.FREEZE:
                     part.gang.suspend(part, command.tier)
                 elif part is not None:
-                    self._world.order(part, command.order, part.gang.suspend, command.tier)
+                    self._world.orders.give(part, command.order, part.gang.suspend, command.tier)
             case Resume():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
-                    self._world.order(part, command.order, part.gang.resume)
+                    self._world.orders.give(part, command.order, part.gang.resume)
             case Checkpoint():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
-                    self._world.order(part, None, part.gang.checkpoint)
+                    self._world.orders.give(part, None, part.gang.checkpoint)
             case Kill():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
@@ -403,67 +397,17 @@ class Agent:
             replace(g, healthy=healthy, why_unhealthy="" if healthy else "XID 79") if g.id == gpu else g
             for g in self.gpus
         )
-        self._dirty = True
+        self.link.outdated()
         if self.up:
             self.post(GpusSeen(now_s=self.now_s(), gpus=self.gpus))
 
-    # --- the line to the controller ---------------------------------------------------------------------------------
-
-    def _dial(self, life: int) -> None:
-        if life != self.life or not self.up or self.line is not None:
-            return
-        world = self._world
-        cut = world.network.is_cut(self.name, UP) or world.network.is_cut(self.name, DOWN)
-        if cut or not world.controller.alive or self._clock.now_s < self.paused_until_s:
-            self._redial()
-            return
-        machine = self.machine
-        assert machine is not None
-        self.line = world.network.line(self.name)
-        reports = machine.reports()
-        self._sent = {report.job: report for report in reports}
-        self._sent_gpus, self._sent_heard = self.gpus, (-1, -1)
-        host = Host(
-            name=self.name,
-            boot_id=f"boot-{self.boots}",
-            setup=self.setup,
-            gpus=self.gpus,
-            peer=f"{self.name}:7444",
-            memory_bytes=self.memory_bytes,
-        )
-        hello, words = world.controller.hello, machine.last_words()
-        world.network.send(self.line, UP, hello, host, reports, words, self.now_s())
-
-    def _redial(self) -> None:
-        # The dice of one host and life: how often others dialled changes nothing here.
-        self._clock.after(
-            (0.1 + self._world.dice.random() * 0.9) * self._world.timing.redial_s, self._dial, self.life
-        )
-
-    def welcomed(self, line: Line) -> None:
-        if line is self.line:
-            self.connected = True
-            if self._dirty and not self._ticking:
-                self._tick_later()
-
-    def hung_up(self, line: Line) -> None:
-        if line is self.line:
-            self._hang_up()
-            if self.up:
-                self._redial()
-
-    def _hang_up(self) -> None:
-        line, self.line = self.line, None
-        self.connected = False
-        if line is not None:
-            line.closed[DOWN] = True
-            self._world.network.send(line, UP, self._world.controller.lost)
+    # --- what the controller says -----------------------------------------------------------------------------------
 
     def wanted(self, line: Line, wanted: Wanted, sent_s: float) -> None:
-        if self._clock.now_s < self.paused_until_s:
+        if self.paused:
             self._clock.at(self.paused_until_s, self.wanted, line, wanted, sent_s)  # it lies in the socket
             return
-        if line is not self.line or not self.up:
+        if line is not self.link.line or not self.up:
             return
         late_s = self._late_s(sent_s)
         self._leases.heard(late_s)
@@ -482,9 +426,9 @@ class Agent:
             self._forget_checkpoints()
 
     def keepalive(self, line: Line, sent_s: float) -> None:
-        if self._clock.now_s < self.paused_until_s:
+        if self.paused:
             self._clock.at(self.paused_until_s, self.keepalive, line, sent_s)
-        elif line is self.line and self.up:
+        elif line is self.link.line and self.up:
             late_s = self._late_s(sent_s)
             self._leases.heard(late_s)
             self.post(ControllerHeard(now_s=self.now_s(), late_s=late_s))
@@ -492,40 +436,6 @@ class Agent:
     def _late_s(self, sent_s: float) -> float:
         """How much later than usual what was sent then is read."""
         return max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
-
-    def _tick_later(self) -> None:
-        self._ticking = True
-        self._clock.after(self._world.timing.report_s, self._tick, self.life)
-
-    def _tick(self, life: int) -> None:
-        """What differs from what this connection was told."""
-        if life != self.life:
-            return
-        self._ticking = False
-        if not self.connected or self.line is None:
-            return
-        if self._clock.now_s < self.paused_until_s:
-            self._ticking = True
-            self._clock.at(self.paused_until_s, self._tick, life)
-            return
-        if self.line.full:
-            self._tick_later()
-            return
-        machine = self.machine
-        assert machine is not None
-        self._dirty = False
-        now = {report.job: report for report in machine.reports()}
-        sent = self._sent
-        changed = tuple([r for job, r in now.items() if differs(sent.get(job), r)])
-        changed = (*parting(sent, now, machine.last_words), *changed)
-        gpus = () if self.gpus == self._sent_gpus else self.gpus
-        heard = machine.heard
-        news = changed or gpus or heard != self._sent_heard
-        self._sent, self._sent_gpus, self._sent_heard = now, self.gpus, heard
-        if news:
-            self.line.full = True
-            report = self._world.controller.report
-            self._world.network.send(self.line, UP, report, changed, gpus, heard, self.now_s())
 
 
 def _gone(key: Key, now_s: float, exit_: Exit) -> HostEvent:

@@ -78,7 +78,7 @@ class Fetches:
 
     def _looked(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """In its folder, which servers see whether those that wrote there are up or not where its user named it. Those before it write there no more. Copies have others."""
-        self._world.claim(wanted.job, wanted.epoch)
+        self._world.checkpoints.claim(wanted.job, wanted.epoch)
         shelf = {
             at: saved
             for at, saved in agent.disk.shelf(wanted.job).items()

@@ -100,7 +100,7 @@ class Gang:
         self.judged = False
         world, (job, epoch) = self.world, self.key
         world.truth.restored(
-            self.job, epoch, steps[0], world.within_reach(job, self.nodes, world.controller.sides)
+            self.job, epoch, steps[0], world.checkpoints.within_reach(job, self.nodes, world.controller.sides)
         )
 
     def _whole(self, parts: Sequence[Part], asked: int) -> int:
@@ -148,7 +148,7 @@ class Gang:
         part.way = Way.UP
         if self.whole and all(p.way is Way.UP for p in self.parts.values()):
             self._read()
-            self.world.claim(*self.key)
+            self.world.checkpoints.claim(*self.key)
             for other in self._in_order():
                 other.way, other.up_s = Way.STANDING, self.world.clock.now_s
                 if self.generation >= 0 or self.torn:
@@ -443,7 +443,9 @@ class Gang:
     def _cannot_write(self) -> str:
         if any(part.agent.disk_full for part in self.parts.values()):
             return "no space left on device"
-        return "" if self.world.may_write(*self.key) else "the job has begun anew on another server"
+        return (
+            "" if self.world.checkpoints.may_write(*self.key) else "the job has begun anew on another server"
+        )
 
     def _save_failed(self, was_moving: bool, why: str) -> None:
         for part in self._in_order():
@@ -477,7 +479,7 @@ class Gang:
         self._move()
 
     def _write(self) -> None:
-        self.generation = 1 + max(self.generation, self.world.newest_in_folder(self.key[0]))
+        self.generation = 1 + max(self.generation, self.world.checkpoints.newest_in_folder(self.key[0]))
         self._progress.goes_on_from(self.step)
         for part in self._in_order():
             part.agent.disk.store(

@@ -84,7 +84,7 @@ class Laws:
     def _work_conserving_over_servers(self) -> None:
         """Nobody waits for its turn, or for a home, while servers to which it could go have idle GPUs for all of it."""
         unable = self._world.controller.machine.unable
-        agents = [agent for agent in self._world.agents.values() if agent.up and agent.connected]
+        agents = [agent for agent in self._world.agents.values() if agent.up and agent.link.connected]
         there: dict[int, list[Part]] = {}
         for agent in self._world.agents.values():
             for part in agent.parts.values():
@@ -268,7 +268,7 @@ def _idle_gpus(agent: Agent) -> list[GpuId]:
 def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
     """Those that stand beside idle GPUs that they would fit, and could have: they can be moved there, or those on their own GPUs can."""
     healthy = {gpu.id for gpu in agent.gpus if gpu.healthy}
-    if not agent.up or not agent.connected or idle == 0:
+    if not agent.up or not agent.link.connected or idle == 0:
         return
     for part in agent.parts.values():
         stands = part.way is Way.STANDING and part.gang.nodes == 1 and not part.gang.portion_done

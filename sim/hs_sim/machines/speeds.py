@@ -6,7 +6,7 @@ from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError
 from hs_core.forms import Form, Shape
 from hs_core.job_class import job_class
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s

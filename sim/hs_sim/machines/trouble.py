@@ -223,7 +223,7 @@ class Trouble:
                     self._over()
             case Kind.AGENT_PAUSED:
                 agent.pause(fault.for_s)
-                self._clock.after(world.controller.settings.lease_s, self._silent, host, agent.line)
+                self._clock.after(world.controller.settings.lease_s, self._silent, host, agent.link.line)
                 self._clock.after(fault.for_s, self._over)
             case Kind.JOB_KILLED:
                 alive = [part for part in agent.parts.values() if part.way is not Way.GONE]
@@ -231,21 +231,21 @@ class Trouble:
                     self._kill_job(alive[world.dice.randrange(len(alive))])
                 self._over()
             case Kind.LINE_BROKEN:
-                if agent.line is not None:
-                    line = agent.line
-                    agent.hung_up(line)
+                if agent.link.line is not None:
+                    line = agent.link.line
+                    agent.link.hung_up(line)
                 self._over()
             case Kind.PARTITION | Kind.PARTITION_UP | Kind.PARTITION_DOWN:
                 ways = {Kind.PARTITION_UP: (UP,), Kind.PARTITION_DOWN: (DOWN,)}.get(fault.kind, (UP, DOWN))
                 world.network.cut(host, ways)
-                line_ = agent.line
+                line_ = agent.link.line
                 self._clock.after(world.timing.keepalive_s, self._dead_line, host, line_, ways)
                 self._clock.after(fault.for_s, self._heal, host, ways)
             case Kind.REBOOT | Kind.SET_UP_ANEW:
                 if fault.kind is Kind.REBOOT:
                     agent.reboot()
                 else:
-                    world.lose_disk(agent)
+                    world.checkpoints.lose(agent)
                 self._clock.after(world.timing.reboot_s, self._agent_back, host)
             case Kind.AGENT_FORGETS:
                 agent.forget()
@@ -261,7 +261,7 @@ class Trouble:
             case Kind.GPU_DRAINED:
                 self._deeds.drain_gpu(host, world.dice.randrange(len(agent.gpus)), fault.for_s, self._over)
             case Kind.TORN:
-                world.tear(agent)
+                world.checkpoints.tear(agent)
                 self._over()
             case Kind.DISK_FULL:
                 agent.disk_full = True
@@ -281,15 +281,15 @@ class Trouble:
         side = controller.sides.get(host)
         if side is not None and side.line is line:
             controller.lost(line)
-            self._clock.at(agent.paused_until_s, agent.hung_up, line)
+            self._clock.at(agent.paused_until_s, agent.link.hung_up, line)
 
     def _dead_line(self, host: HostName, line: object, ways: tuple[int, ...]) -> None:
         """Nothing came over it for so long that both ends give it up; each says so to nobody."""
         agent, world = self._world.agents[host], self._world
         if line is None or not any(world.network.is_cut(host, way) for way in ways):
             return
-        if agent.line is not None and agent.line is line:
-            agent.hung_up(agent.line)
+        if agent.link.line is not None and agent.link.line is line:
+            agent.link.hung_up(agent.link.line)
         side = world.controller.sides.get(host)
         if side is not None and side.line is line:
             world.controller.lost(side.line)

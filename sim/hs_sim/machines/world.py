@@ -1,10 +1,9 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from math import ceil
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hs_core.cluster import Outcome, Settings
 from hs_core.cluster.machine import as_it_is
@@ -14,15 +13,15 @@ from hs_core.events.cluster import JobsSubmitted, UserSet
 from hs_core.events.host import HostCommand, RendezvousReserved, Reserve, WakeHost
 from hs_core.facts import TRADE
 from hs_core.host import HostConfig
-from hs_core.model import Gpu, JobSpec, JobState, Slowdown, spans
-from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.model import JobSpec, JobState
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.reports import Exit
 from hs_core.wanted import WantedJob
-from hs_sim.cluster import slowed_servers
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
+from hs_sim.machines.checkpoints import Checkpoints
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
 from hs_sim.machines.device_memory import DeviceMemory
@@ -31,21 +30,20 @@ from hs_sim.machines.gang import Gang
 from hs_sim.machines.journal import Draft
 from hs_sim.machines.known import known_speeds
 from hs_sim.machines.network import DOWN, Line, Network
-from hs_sim.machines.part import Part, Way
+from hs_sim.machines.orders import Orders
+from hs_sim.machines.part import Part
 from hs_sim.machines.samples import Samples
+from hs_sim.machines.setting import config_of, hosts_of, settings_of
 from hs_sim.machines.speeds import Speeds
-from hs_sim.machines.timing import IDEAL, Timing, timing_for
+from hs_sim.machines.timing import Timing, timing_for
 from hs_sim.machines.trade_laws import TradeLaws
 from hs_sim.machines.trouble import TRADE_MOMENT, FaultPlan, Trouble
-from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
-from hs_sim.model import Costs, Experiment, JobOutcome, Pool, Result, SimJob
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Truth
+from hs_sim.model import Costs, Experiment, JobOutcome, Result, SimJob
 from hs_sim.trades import trade_row
 
 TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
-ORDER_RETRY_S = 1.0
-ENOUGH_BYTES = 1 << 50  # of a host's memory, for all that its GPUs could hold
-MANY = 1e9  # migrations an hour: as good as not limited
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
 )
@@ -75,8 +73,9 @@ class World:
         self.dice: Random = roll(experiment.seed, "world")
         self.network = Network(self.clock, self.timing, roll(experiment.seed, "network"))
         self.truth = Truth()
-        self.folders: dict[JobId, Shelf] = {}  # that users named for their checkpoints, and all servers see
-        self.claimed: dict[JobId, int] = {}  # there, by this incarnation: none before it writes any more
+        self.agents: dict[HostName, Agent] = {}
+        self.checkpoints = Checkpoints(self.truth, self.agents)
+        self.orders = Orders(self.clock, self.network)
         self.occupied: dict[Part, None] = {}  # in the order in which they came: sums of floats go by it
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
@@ -84,16 +83,15 @@ class World:
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
         self.trade_laws: TradeLaws | None = None
-        asked = _settings(settings or Settings(), experiment, self.timing)
+        asked = settings_of(settings or Settings(), experiment, self.timing)
         self.controller = Controller(
             self.clock, self.network, self.timing, office, asked, flush=watched, dress=dress
         )
         if experiment.known_rates:
             self.controller.journal.profile = known_speeds(experiment, office.needs)
         self._wire()
-        self.agents: dict[HostName, Agent] = {}
-        for host, pool, gpus in _hosts(experiment):
-            self.agents[host] = agent = Agent(self, host, gpus, host_config or _config(pool))
+        for host, pool, gpus in hosts_of(experiment):
+            self.agents[host] = agent = Agent(self, host, gpus, host_config or config_of(pool))
             agent.memory_bytes = pool.memory_bytes
         self.trouble = Trouble(self, faults or FaultPlan())
         self._gangs: dict[Owner, Gang] = {}
@@ -112,8 +110,8 @@ class World:
     def _wire(self) -> None:
         controller = self.controller
         controller.deliver = lambda line, wanted, sent_s: self.agents[line.host].wanted(line, wanted, sent_s)
-        controller.welcome = lambda line: self.agents[line.host].welcomed(line)
-        controller.hung_up = lambda line: self.agents[line.host].hung_up(line)
+        controller.welcome = lambda line: self.agents[line.host].link.welcomed(line)
+        controller.hung_up = lambda line: self.agents[line.host].link.hung_up(line)
         controller.refused = self._refused
         controller.committed = self._committed
         controller.happened = self._happened
@@ -201,7 +199,7 @@ class World:
                 job.id = ids[0]
                 self.truth.by_id[ids[0]] = job
                 if job.spec.checkpoint_dir:
-                    self.folders[ids[0]] = {}
+                    self.checkpoints.folders[ids[0]] = {}
 
         self.controller.tell(make, f"job-{job.sim.id}", answered)
         if self._watched:
@@ -264,61 +262,6 @@ class World:
             job.restarts += 1
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
-    def within_reach(self, job: JobId, nodes: int, connected: Iterable[HostName]) -> int:
-        """Newest step of which these servers have a whole checkpoint: each rank's part of one, which may be there several times; where ranks are alike, as many.
-
-        Of what came before the one that is known to be safe a server counts with one part: that it has another's as well, since parts changed places, nobody is told.
-        """
-        found = self.truth.by_id.get(job)
-        alike = found is not None and spans(found.spec)
-        parts: dict[tuple[int, int, int], set[int | HostName]] = {}  # by step, who wrote it, generation
-        servers: dict[tuple[int, int, int], set[HostName]] = {}
-        step = found.acknowledged if found is not None else -1
-        stores = [agent.disk.stores.get(job, {}) for agent in self.agents.values()]
-        # Who was stopped before its first step wrote the same step once more.
-        written = (
-            generation for store in stores for (generation, _), saved in store.items() if saved.step == step
-        )
-        safe = (step, max(written, default=-1))
-        for name in connected:
-            for (generation, _), saved in self.agents[name].disk.stores.get(job, {}).items():
-                if saved.torn:
-                    continue
-                whole = (saved.step, saved.epoch, generation)
-                parts.setdefault(whole, set()).add(name if alike else saved.rank)
-                servers.setdefault(whole, set()).add(name)
-        older = {
-            (step, epoch, generation)
-            for (step, epoch, generation), names in servers.items()
-            if (step, generation) < safe and len(names) < nodes
-        }
-        parts = {whole: held for whole, held in parts.items() if whole not in older}
-        for (generation, rank), saved in self.folders.get(job, {}).items():
-            parts.setdefault((saved.step, saved.epoch, generation), set()).add(rank)
-        return max((step for (step, _, _), held in parts.items() if len(held) >= nodes), default=-1)
-
-    def lose_disk(self, agent: Agent) -> None:
-        """Of jobs of which something lay there nothing is safe before they have written again: what others have left of them nobody need know."""
-        jobs = [self.truth.by_id[job] for job, shelf in agent.disk.stores.items() if shelf]
-        agent.wipe()
-        for job in jobs:
-            job.acknowledged = -1
-            job.gone_with.add(agent.name)
-
-    def tear(self, agent: Agent) -> None:
-        """The newest generation of every job that has written some there, or fetched them: from the one before it a job on one server can go on all the same."""
-        for job, shelf in agent.disk.stores.items():
-            own = {at: saved for at, saved in shelf.items() if saved.copy < 0 and not saved.torn}
-            newest = max((generation for generation, _ in own), default=-1)
-            torn = {at: saved for at, saved in own.items() if at[0] == newest}
-            if not torn:
-                continue
-            shelf.update({at: saved._replace(torn=True) for at, saved in torn.items()})
-            of, step = self.truth.by_id[job], max(saved.step for saved in torn.values())
-            left = max((saved.step for at, saved in own.items() if at not in torn), default=-1)
-            of.torn_step = max(of.torn_step, step)
-            of.acknowledged = min(of.acknowledged, left if of.spec.nodes == 1 and not spans(of.spec) else -1)
-
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
@@ -331,48 +274,11 @@ class World:
         self._left -= not job.over
         job.cancelled = True
 
-    def claim(self, job: JobId, epoch: int) -> None:
-        """Its folder, as `hs_job.checkpoint` and `hs_agent.carrier` do."""
-        if job in self.folders:
-            self.claimed[job] = max(epoch, self.claimed.get(job, 0))
-
-    def newest_in_folder(self, job: JobId) -> int:
-        """Also of those whose servers are cut off: a number is given once."""
-        return max((generation for generation, _ in self.folders.get(job, ())), default=-1)
-
-    def may_write(self, job: JobId, epoch: int) -> bool:
-        return self.claimed.get(job, 0) <= epoch
-
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
 
     def can_swap(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_swap
-
-    def order(self, part: Part, number: int | None, act: Callable[..., None], *args: Any) -> None:
-        """To all of the gang, through node 0's agent, which agrees with all of them or with none. Until they are linked only the newest waits, as
-        `hs_agent.gangs` keeps it; what has no number does not."""
-        if number is not None:
-            part.newest = number
-        self._order(part, number, act, args)
-
-    def _order(self, part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if number is not None and number != part.newest:
-            return  # a newer one was given while it waited
-        if part.rank > 0 and part.gang.linked:
-            # Over one connection, so in the order in which they were given.
-            part.arrives_s = max(part.arrives_s, self.clock.now_s + self.network.delay_s())
-            self.clock.at(part.arrives_s, self._obey, part, number, act, args)
-        elif part.gang.linked:
-            self._obey(part, number, act, args)
-        elif part.way is not Way.GONE and number is not None:
-            self.clock.after(ORDER_RETRY_S, self._order, part, number, act, args)
-
-    @staticmethod
-    def _obey(part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if number is not None:
-            part.heard = number
-        act(part, *args)
 
     def reserve(self, agent: Agent, order: Reserve) -> None:
         port = 29_400 + order.job * 8 % 4096 + order.epoch % 8
@@ -407,7 +313,10 @@ class World:
             if row is None or known is None or row.epoch <= known.epoch:
                 continue
             if known.reach.get(row.epoch, (-1, 0))[0] != life:
-                known.reach[row.epoch] = (life, self.within_reach(job, row.nodes, machine.connected))
+                known.reach[row.epoch] = (
+                    life,
+                    self.checkpoints.within_reach(job, row.nodes, machine.connected),
+                )
 
     def _ruled(self, snapshot: Snapshot, memory: Memory, verdict: Verdict) -> None:
         now_s = self.clock.now_s
@@ -491,54 +400,6 @@ class World:
             restarts=job.restarts,
             lost_gpu_s=job.lost_gpu_s,
         )
-
-
-def _settings(base: Settings, experiment: Experiment, timing: Timing) -> Settings:
-    """A controller's of that experiment: it takes in as many jobs as there are."""
-    jobs = len(experiment.workload.jobs)
-    return replace(
-        base,
-        profiling=experiment.profiling,
-        quantum_s=experiment.quantum_s,
-        seed=experiment.seed,
-        decides_apart=timing.decision_s > 0,
-        migrations_per_hour=min(experiment.migrations_per_hour, MANY),
-        settle_s=0.0 if timing == IDEAL else min(base.settle_s, experiment.quantum_s),
-        settle_s_per_job=0.0 if timing == IDEAL else base.settle_s_per_job,
-        max_jobs=max(base.max_jobs, jobs),
-        dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
-        max_jobs_per_user=max(base.max_jobs_per_user, jobs),
-    )
-
-
-def _config(pool: Pool) -> HostConfig:
-    """As an agent has it that was told nothing: half of its host's memory is for what is parked there."""
-    return HostConfig(host_memory_budget_bytes=pool.memory_bytes // 2 or ENOUGH_BYTES)
-
-
-def _hosts(experiment: Experiment) -> list[tuple[HostName, Pool, tuple[Gpu, ...]]]:
-    # Where nothing is known of what any job holds there is room for all, as if agents could not tell how much GPUs have.
-    limited = any(job.gpu_memory_bytes for job in experiment.workload.jobs)
-    return [
-        (
-            name,
-            pool,
-            tuple(
-                Gpu(
-                    id=GpuId(f"GPU-{name}-{index}"),
-                    index=index,
-                    model=pool.model,
-                    memory_bytes=pool.gpu_memory_bytes if limited else 0,
-                    slowdowns=tuple(
-                        Slowdown(job_class=job_class, times=times[index])
-                        for job_class, times in slowdowns.items()
-                    ),
-                )
-                for index in range(pool.gpus_per_server)
-            ),
-        )
-        for name, pool, slowdowns in slowed_servers(experiment.cluster)
-    ]
 
 
 def _said(command: HostCommand) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.goodput import Speed
 from hs_sim.elastic import noise_samples, steps_per_s
 from hs_sim.model import Workload
 
