@@ -25,6 +25,7 @@ from hs_sim.cases import (
     case_of,
     with_cuts,
     with_deeds,
+    with_lacks,
     with_limits,
     with_losses,
     with_tears,
@@ -59,6 +60,10 @@ BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
     "limits": (
         with_limits,
         "jobs end badly, are tried again only so often, and may run for only so long",
+    ),
+    "lacks": (
+        with_lacks,
+        "what jobs need that are moved is missing on some server for a while, and they fail there as they are started",
     ),
     "tears": (with_tears, "bits flip in checkpoints on servers' disks"),
     "losses": (

@@ -438,7 +438,8 @@ def test_whose_folder_is_not_seen_where_it_was_sent_is_looked_for_elsewhere_befo
     assert row.stored.is_unknown, "neither has seen it"
 
 
-def test_who_came_up_where_it_was_sent_and_fails_in_its_first_step_goes_on_elsewhere() -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_came_up_where_it_was_sent_and_fails_in_its_first_step_goes_on_elsewhere(restarts: bool) -> None:
     """GPUs there have less memory, say, or no compiler is installed."""
     here = world(ON_TWO)
     here.do("report n1 1:0=running step=5 can_checkpoint=yes")
@@ -448,6 +449,8 @@ def test_who_came_up_where_it_was_sent_and_fails_in_its_first_step_goes_on_elsew
     for phase in ("starting", "held", "running"):
         here.do(f"report n2 1:1={phase} {at_five}")
     assert here.machine.job(JobId(1)).stored is None, "n2 has it now"
+    if restarts:
+        here.play(f"restart\nhost n2 V100:2 1:1=running {at_five}\nhost n1 V100:2\nhost n3 V100:2\ndrain n1")
     here.do(f"report n2 1:1=exited {at_five} code=1")
     row = here.machine.job(JobId(1))
     assert (row.hosts, row.epoch, row.step) == (("n3",), 2, 5)

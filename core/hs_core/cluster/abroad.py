@@ -40,6 +40,13 @@ class Abroad:
         for of in (self._arrived, self._failed, self._times):
             of.pop(job, None)
 
+    def may_go_to(self, host: HostName) -> set[JobId]:
+        """Again, as what was missing there is there now, most likely: those of which nothing else kept them away."""
+        there = {job for job, servers in self._failed.items() if host in servers}
+        for job in there:
+            del self._failed[job][host]
+        return there
+
     def failed(self, job: JobId) -> dict[HostName, str]:
         return self._failed.get(job, {})
 
@@ -61,15 +68,18 @@ class Abroad:
         stored = row.stored
         if row.id in self._arrived:
             return True
-        if stored is None or stored.copies or (stored.is_at(row.hosts) and row.id not in self._times):
+        if stored is None:
+            return row.origin is not None and not row.origin.copies and not row.origin.is_at(row.hosts)
+        if stored.copies or (stored.is_at(row.hosts) and row.id not in self._times):
             return False
-        return stored.step > 0 or (stored.is_unknown and row.first_run_s is not None)
+        return not stored.is_unknown or row.first_run_s is not None  # else it never stood anywhere
 
     def _began_at(self, row: Job, began_step: int, checkpoint_step: int) -> int:
         """Of what is looked for the one that is found may be newer than what is known."""
         stored = row.stored
         if began_step >= 0 or stored is None:
-            return max(began_step, self._arrived.get(row.id, 0))
+            came_with = row.origin.step if row.origin is not None else 0
+            return max(began_step, self._arrived.get(row.id, came_with))
         looked = stored.in_folder or stored.surpassed
         return max(stored.step, checkpoint_step) if looked else stored.step
 
