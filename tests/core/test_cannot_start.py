@@ -414,6 +414,22 @@ def test_who_goes_on_from_its_folder_and_fails_at_its_start_goes_on_from_there_e
     assert (again.epoch, again.stored.step) == (row.epoch + 1, 5 if known else 0)
 
 
+def test_of_whom_no_checkpoint_was_heard_and_of_whom_nothing_can_be_started_is_looked_for_elsewhere_once() -> (
+    None
+):
+    here = world(FENCED.format(""))
+    row = here.machine.job(JobId(1))
+    (there,) = row.hosts
+    here.do(f"report {there} 1:{row.epoch}=exited why={NO_FOLDER}")
+    again = here.machine.job(JobId(1))
+    assert again.hosts
+    assert again.hosts != (there,)
+    assert again.stored is not None
+    assert again.stored.is_unknown
+    here.do(f"report {again.hosts[0]} 1:{again.epoch}=exited why={NO_FOLDER}")
+    assert here.machine.job(JobId(1)).state is JobState.FAILED
+
+
 def test_who_did_a_step_beyond_what_was_found_in_its_folder_has_failed() -> None:
     here = world(FENCED.format("checkpoint_step=5 checkpoint_generation=0"))
     row = here.machine.job(JobId(1))
