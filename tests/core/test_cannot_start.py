@@ -474,6 +474,16 @@ def test_who_came_up_where_it_was_sent_and_fails_in_its_first_step_goes_on_elsew
     assert row.stored.hosts == ("n2",)
 
 
+@pytest.mark.parametrize("said", ["checkpoint_step=5 checkpoint_generation=1", "run_s=4000"])
+def test_who_counts_no_steps_and_has_written_or_run_for_long_where_it_was_sent_has_failed(said: str) -> None:
+    here = world(ON_TWO)
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    fails(here, 1, phase="checkpointed", more=SAVED)
+    here.do("report n2 1:1=running step=5 began_step=5 checkpoint_step=5 checkpoint_generation=0")
+    here.do(f"report n2 1:1=exited step=5 began_step=5 {said} code=1")
+    assert here.machine.job(JobId(1)).state is JobState.FAILED
+
+
 def test_who_failed_at_its_start_somewhere_is_not_sent_there_again_as_long_as_others_could_have_it() -> None:
     here = world(ON_TWO)
     here.do("report n1 1:0=running step=5 can_checkpoint=yes")

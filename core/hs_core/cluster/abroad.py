@@ -5,9 +5,10 @@ In memory only: a controller that takes office lets each of them try as often on
 
 from hs_core.model import Job, Stored
 from hs_core.names import HostName, JobId
-from hs_core.reports import FOLLOWED
+from hs_core.reports import FOLLOWED, JobReport
 
 MOST_STARTS = 2  # that fail so; then its script is to blame
+LONGEST_START_S = 3600.0  # in its turns, until its first step
 
 
 class Abroad:
@@ -58,10 +59,7 @@ class Abroad:
         """At its start, where it is, and go on from what it has all the same."""
         if row.portions or not self.may_try(row.id):
             return False
-        return self._is_there(row) and not any(
-            part.step > self._began_at(row, part.began_step, part.checkpoint_step)
-            for part in row.reports.values()
-        )
+        return self._is_there(row) and not any(self._trained(row, part) for part in row.reports.values())
 
     def _is_there(self, row: Job) -> bool:
         """It was sent: its user did not do that."""
@@ -74,14 +72,20 @@ class Abroad:
             return False
         return not stored.is_unknown or row.first_run_s is not None  # else it never stood anywhere
 
+    def _trained(self, row: Job, part: JobReport) -> bool:
+        """It did a step there; of one whose steps nobody counts, it has written a checkpoint, or run for long."""
+        known = row.stored or row.origin
+        wrote = known is not None and not _is_sought(known) and part.checkpoint_generation > known.generation
+        stepped = part.step > self._began_at(row, part.began_step, part.checkpoint_step)
+        return stepped or wrote or part.run_s > LONGEST_START_S
+
     def _began_at(self, row: Job, began_step: int, checkpoint_step: int) -> int:
         """Of what is looked for the one that is found may be newer than what is known."""
         stored = row.stored
         if began_step >= 0 or stored is None:
             came_with = row.origin.step if row.origin is not None else 0
             return max(began_step, self._arrived.get(row.id, came_with))
-        looked = stored.in_folder or stored.surpassed
-        return max(stored.step, checkpoint_step) if looked else stored.step
+        return max(stored.step, checkpoint_step) if _is_sought(stored) else stored.step
 
     def suspects(self, row: Job) -> tuple[HostName, ...]:
         """Servers that may lack something: of a gang that on which it ended first, if it was not there before, else all that are new to it."""
@@ -89,6 +93,11 @@ class Abroad:
         new = [name for name in row.hosts if stored is None or name not in stored.hosts]
         first = [name for name in new if _ended_by_itself(row, name)]
         return tuple(first or new)
+
+
+def _is_sought(stored: Stored) -> bool:
+    """What is found may be newer."""
+    return stored.in_folder or stored.surpassed
 
 
 def _ended_by_itself(row: Job, name: HostName) -> bool:
