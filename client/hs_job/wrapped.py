@@ -1,10 +1,16 @@
-"""Loaders of accelerate, which transformers' Trainer trains with: around one of torch's, and a batch ahead of it, to see where the epoch ends."""
+"""Loaders of accelerate, which transformers' Trainer trains with: around one of torch's, and a batch ahead of it, to see where the epoch ends. And its optimizers, around one of the script's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _LOOK_AHEAD = {"DataLoaderShard", "DataLoaderDispatcher"}
+
+
+def optimizer(thing: Any) -> Any:
+    """The script's own, of one that accelerate has prepared. By name, as below."""
+    kinds = {kind.__name__ for kind in type(thing).__mro__}
+    return thing.optimizer if "AcceleratedOptimizer" in kinds else thing
 
 
 def inner(loader: Any) -> Any:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict
 
+from hs_job import wrapped
 from hs_job.pack import PackError
 
 
 def is_spread(optimizer: Any) -> bool:
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
-    return module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer)
+    return module is not None and isinstance(wrapped.optimizer(optimizer), module.ZeroRedundancyOptimizer)
 
 
 def state_of(optimizer: Any, name: str, *, whole: bool) -> Dict[str, Any]:
@@ -24,6 +25,7 @@ def state_of(optimizer: Any, name: str, *, whole: bool) -> Dict[str, Any]:
         raise PackError(
             f"{name} has its state spread over the ranks (ZeroRedundancyOptimizer): a job that may go on with other ranks, or in another strategy, has to hand over whole state dicts"
         )
+    optimizer = wrapped.optimizer(optimizer)
     inside = getattr(optimizer, "optim", None)
     if not isinstance(inside, sys.modules["torch"].optim.Optimizer):
         raise PackError(
@@ -40,6 +42,7 @@ def state_of(optimizer: Any, name: str, *, whole: bool) -> Dict[str, Any]:
 
 def load(optimizer: Any, state: Dict[str, Any]) -> None:
     """Raises ValueError where it was another rank's, or of another number of ranks."""
+    optimizer = wrapped.optimizer(optimizer)
     was, here = (state["rank"], state["ranks"]), (optimizer.rank, optimizer.world_size)
     if was != here:
         raise ValueError(

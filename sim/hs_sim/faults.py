@@ -19,7 +19,15 @@ from hs_core.errors import RefusedError
 from hs_core.host import HostConfig
 from hs_core.policy import Policy
 from hs_sim.cases import case_of
-from hs_sim.cases.besides import with_cuts, with_deeds, with_limits, with_losses, with_tears, with_untold
+from hs_sim.cases.besides import (
+    with_cuts,
+    with_deeds,
+    with_lacks,
+    with_limits,
+    with_losses,
+    with_tears,
+    with_untold,
+)
 from hs_sim.cases.case import QUANTUM_S, TROUBLE_S, Case
 from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
@@ -50,6 +58,10 @@ BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
     "limits": (
         with_limits,
         "jobs end badly, are tried again only so often, and may run for only so long",
+    ),
+    "lacks": (
+        with_lacks,
+        "what jobs need that are moved is missing on some server for a while, and they fail there as they are started",
     ),
     "tears": (with_tears, "bits flip in checkpoints on servers' disks"),
     "losses": (

@@ -299,3 +299,40 @@ def test_what_ranks_wrote_to_files_before_they_left_is_in_them(
         assert lines == [str(step) for step in range(left.checkpoint_step)]
     cluster.hsctl("cancel", str(job))
     cluster.until_state(job, "cancelled")
+
+
+LACKING = """
+import os, runpy, sys
+from pathlib import Path
+lacks = f"agent-{Path(sys.argv[1]).read_text()}"
+sys.argv = sys.argv[2:]
+if lacks in Path(os.environ["HS_CHECKPOINT_DIR"]).parts:
+    import a_library_that_is_not_there
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_gang_that_fails_at_its_start_where_a_library_is_missing_goes_on_from_its_checkpoint_elsewhere(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster(*TWO_SERVERS, "--host", "c=V100:1")
+    total = 300
+    (tmp_path / "lacks").write_text("none")
+    (tmp_path / "lacking.py").write_text(LACKING)
+    _, python, *words = learn(scripts, tmp_path / "gang", total, 0.05)
+    gang = cluster.submit(
+        *GANG, "--", python, str(tmp_path / "lacking.py"), str(tmp_path / "lacks"), *words, user="ann"
+    )
+    until(lambda: len(learned(tmp_path / "gang", 1)) > 5, "it trains", 180)
+    here = cluster.view(gang).hosts
+    (away,) = {"a", "b", "c"} - set(here)
+    (tmp_path / "lacks").write_text(away)
+    cluster.hsctl("node", "drain", here[1])
+    until(lambda: f"it failed on {away}" in cluster.hsctl("events").stdout, "it failed there", 180)
+    assert f"at its start it failed on {away} (exit code 1)" in cluster.hsctl("why", str(gang)).stdout
+    cluster.hsctl("node", "undrain", here[1])
+    ended = cluster.until_state(gang, "succeeded", "failed", within_s=180)
+    assert (ended.state, sorted(ended.hosts)) == ("succeeded", sorted(here)), ended.exit
+    same = uninterrupted(scripts, total, ranks=2)
+    for rank in range(2):
+        assert losses(learned(tmp_path / "gang", rank)) == losses(same[rank])

@@ -59,6 +59,22 @@ def test_what_is_inside_and_what_a_schedule_has_set_outside_go_back() -> None:
     assert not its.state, "nothing of it lies here twice"
 
 
+def test_one_that_accelerate_has_prepared_is_saved_and_put_back_as_it_is_without() -> None:
+    from accelerate import Accelerator
+
+    kind = Accelerator(cpu=True, device_placement=False)
+    (model, optimizer), (other, its) = made(1), made(2)
+    optimizer, its = kind.prepare(optimizer, its)
+    step(model, optimizer)
+    assert zero.is_spread(optimizer)
+    state = unpack(pack(zero.state_of(optimizer, "optimizer", whole=False), "optimizer"))
+    other.load_state_dict(model.state_dict())
+    zero.load(its, copy.deepcopy(state))
+    for each in (model, optimizer), (other, its):
+        step(*each)
+    assert torch.equal(model.weight, other.weight)
+
+
 def test_the_part_of_another_rank_is_not_taken_up() -> None:
     _, optimizer = made(1)
     state = zero.state_of(optimizer, "optimizer", whole=False)

@@ -24,6 +24,7 @@ LOSSES = range(60)
 UNTOLD = range(60)
 TEARS = range(40)
 LIMITS = range(40)
+LACKS = range(40)
 AT_ONCE = (
     20  # seeds of a test: ten seconds' computing, so that no core has much left when others have nothing
 )
@@ -43,7 +44,7 @@ def in_parts(seeds: range) -> pytest.MarkDecorator:
 
 
 def test_five_hundred_seeds_are_tried():
-    assert sum(map(len, (QUIET, DEEDS, CUTS, LOSSES, UNTOLD, TEARS, LIMITS))) >= 500
+    assert sum(map(len, (QUIET, DEEDS, CUTS, LOSSES, UNTOLD, TEARS, LIMITS, LACKS))) >= 500
 
 
 @pytest.mark.slow
@@ -137,6 +138,33 @@ def test_nothing_is_broken_where_bits_flip_in_checkpoints(seeds: range):
 def test_nothing_is_broken_where_jobs_are_tried_again_only_so_often_and_run_for_only_so_long(seeds: range):
     failures = explore(seeds, limits=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@in_parts(LACKS)
+def test_nothing_is_broken_where_what_moved_jobs_need_is_missing_on_some_server(seeds: range):
+    failures = explore(seeds, lacks=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.parametrize(
+    ("seed", "beside"),
+    [
+        pytest.param(5071, {"deeds": True}, id="a-controller-that-takes-office-knows-who-was-sent"),
+        pytest.param(2054, {"cuts": True}, id="who-was-sent-before-it-had-trained-has-not-failed-either"),
+    ],
+)
+def test_what_once_broke_where_something_is_missing_holds(seed: int, beside: dict[str, bool]):
+    assert run_seed(seed, lacks=True, thinks=True, **beside) is None
+
+
+def test_with_lacks_a_gang_fails_at_its_start_where_it_was_sent_and_goes_on():
+    worlds: list[World] = []
+    assert run_seed(1, worlds.append, lacks=True, thinks=True) is None
+    machine = worlds[0].controller.machine
+    stories = {job: [fact.kind for fact in machine.story(job)] for job in worlds[0].truth.by_id}
+    sent = {job for job, kinds in stories.items() if "sent-elsewhere" in kinds}
+    assert any((row := machine.find(job)) is not None and row.spec.nodes > 1 for job in sent)
 
 
 def test_with_limits_jobs_fail_for_either_reason():

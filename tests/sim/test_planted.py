@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hs_core.cluster import State
+from hs_core.cluster.abroad import Abroad
 from hs_core.cluster.ends import Ends
 from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
@@ -51,6 +52,11 @@ def test_a_job_that_fails_where_it_may_be_tried_again_is_found(monkeypatch):
         lambda self, row, ended: tries(self, replace(row, retries=row.retries + 1), ended),
     )
     assert re.search(r"has failed .*, having ended badly 1 times; 1 are allowed", found(limits=True).what)
+
+
+def test_a_job_that_is_blamed_for_what_the_server_lacks_to_which_it_was_sent_is_found(monkeypatch):
+    monkeypatch.setattr(Abroad, "may_fail", lambda _self, _row: False)
+    assert re.search(r"was taken to have failed \d+ times, and did 0 times", found(lacks=True).what)
 
 
 def test_a_job_whose_time_counts_twice_once_it_begins_anew_is_found(monkeypatch):

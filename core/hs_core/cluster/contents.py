@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 
 from hs_core.cluster import reports
+from hs_core.cluster.abroad import Abroad
 from hs_core.cluster.absent import Absent
 from hs_core.cluster.asking import Asking
 from hs_core.cluster.book import Book, row_with
@@ -67,6 +68,7 @@ class Contents:
         self._grounded = Grounded()
         self._unable = Unable()
         self._unforked = Unforked()
+        self._abroad = Abroad()
         self._sight = Sight(
             self._book,
             self._connected,
@@ -74,6 +76,7 @@ class Contents:
             grounded=self._grounded,
             unable=self._unable,
             unforked=self._unforked,
+            abroad=self._abroad,
         )
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)

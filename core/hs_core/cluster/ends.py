@@ -1,5 +1,6 @@
 """A job's end, or the end of one incarnation and the beginning of another, from the newest checkpoint that is left to be had."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -21,8 +22,6 @@ from hs_core.reports import (
     TOLD_TO_END,
     Exit,
 )
-
-MOST_STARTS = 2  # that fail, of one that trained before and was sent elsewhere
 
 
 class Ends(Starts):
@@ -46,11 +45,7 @@ class Ends(Starts):
         elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
         elif (began := self._began_before(row, ended)) is not None:
-            self._cannot_start(row, row.hosts[0], f"{NOT_AS_BEFORE}: {exit_text(ended)}", now_s)
-            lost_s = checkpoints.lost_work_gpu_s(row, began.step)
-            text = f"it failed where it was sent before it did a step ({exit_text(ended)}): it goes on from step {began.step} elsewhere"
-            self._fact(now_s, "sent-elsewhere", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-            self._again(row, began, ended, now_s, lost_s)
+            self._send_on(row, began, ended, now_s)
         elif self._may_be_its_servers_fault(row, ended, now_s):
             self._start_elsewhere(row, ended, now_s)
         elif self._may_try_again(row, ended):
@@ -62,59 +57,104 @@ class Ends(Starts):
             self._end(row, Happening.FAILED, self._nowhere(row, ended), now_s, at_s)
 
     def _began_before(self, row: Job, ended: Exit) -> Stored | None:
-        """What one goes on from that trained before, and has failed at its start on a server that may lack what the others have: its user did not send it there.
+        """What one goes on from that trained before, and has failed at its start on servers that may lack what the others have."""
+        if ended.why or not self._abroad.may_fail(row):
+            return None
+        stored = row.stored
+        if stored is not None and self._connected.issuperset(stored.hosts):
+            return stored  # until a process has taken it up it is kept there
+        return self._newest(row) or self._perhaps(row)
 
-        So often, in incarnations that wrote nothing; then its script is to blame.
-        """
-        stored = row.stored  # until a process has taken it up
-        if ended.why or row.nodes > 1 or row.portions or stored is None or stored.copies or stored.in_folder:
-            return None
-        sent = stored.step > 0 and not stored.surpassed and not stored.is_at(row.hosts)
-        if not sent or row.step > stored.step or row.epoch - stored.epoch > MOST_STARTS:
-            return None
-        return stored if self._connected.issuperset(stored.hosts) else self._newest(row)
+    def _send_on(self, row: Job, began: Stored, ended: Exit, now_s: float) -> None:
+        servers, how = self._failed_abroad(row, ended, now_s), exit_text(ended)
+        lost_s = checkpoints.lost_work_gpu_s(row, began.step)
+        there = f" on {', '.join(servers)}" if len(row.hosts) > 1 and servers else ""
+        whence = f"step {began.step}" if not began.in_folder else f"its newest in {row.spec.checkpoint_dir}"
+        text = f"it failed{there} where it was sent before it did a step ({how}): it goes on from {whence} elsewhere"
+        self._fact(now_s, "sent-elsewhere", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        self._again(row, began, ended, now_s, lost_s, leaves=True)
+
+    def _failed_abroad(self, row: Job, ended: Exit, now_s: float) -> tuple[HostName, ...]:
+        servers, how = self._abroad.suspects(row), exit_text(ended)
+        self._abroad.fails(row.id, servers, how)
+        for name in servers:
+            self._cannot_start(row, name, f"{NOT_AS_BEFORE}: {how}", now_s)
+        return servers
 
     def _may_be_its_servers_fault(self, row: Job, ended: Exit, now_s: float) -> bool:
-        """Nothing of it was ever started, and there is another server to see whether that is so everywhere: one on which a file system is not mounted, and whose GPUs are
+        """Nothing of it was ever started, and there are others to see whether that is so everywhere: a server on which a file system is not mounted, and whose GPUs are
         therefore always free, would have all jobs that name a folder of it fail, one after the other.
         """
         if not ended.why.startswith(LAUNCH_FAILED) or row.id in self._unable.sent_on:
             return False
-        if row.nodes > 1 or row.portions or row.stored is not None or row.step:
+        known = row.stored is not None and not row.stored.is_unknown
+        if row.portions or known or row.step:
             return False
-        out = {*row.hosts, *self._unable.barring(row.user), *self._doomed(now_s)}
+        return self._could_start_without(row, _without(row, LAUNCH_FAILED), now_s)
+
+    def _could_start_without(self, row: Job, servers: Collection[HostName], now_s: float) -> bool:
+        """Others than these are there for all of it."""
+        out = {*servers, *self._unable.barring(row.user), *self._doomed(now_s)}
         types = row.spec.gpu_types
-        return any(
-            name not in out and (not types or host.model in types) and self._takes(row, host)
+        able = Counter(
+            "any model" if self.policy.needs.mixed else host.model
             for name, host in self._book.hosts.items()
+            if name not in out
+            and (not types or host.model in types)
+            and self._takes(row, host)
+            and (row.nodes == 1 or host.peer)
         )
+        return max(able.values(), default=0) >= row.nodes
 
     def _start_elsewhere(self, row: Job, ended: Exit, now_s: float) -> None:
-        here = row.hosts[0]
-        self._cannot_start(row, here, ended.why, now_s)
-        self._unable.sent_on[row.id] = here
-        text = f"{exit_text(ended)} on {here}: it is tried on another server, once"
+        servers = _without(row, LAUNCH_FAILED)
+        for name in servers:
+            self._cannot_start(row, name, ended.why, now_s)
+        self._unable.sent_on[row.id] = servers
+        other = "another server" if row.nodes == 1 else "other servers"
+        text = f"{exit_text(ended)} on {', '.join(servers)}: it is tried on {other}, once"
         self._fact(now_s, "sent-elsewhere", text, job=row.id)
-        self._again(row, None, ended, now_s, 0.0)
+        self._again(row, row.stored, ended, now_s, 0.0, leaves=True)
 
     def _nowhere(self, row: Job, ended: Exit) -> Exit:
-        """Where it is so on two servers neither is to blame."""
+        """Where it is so on several servers none is to blame."""
         first = self._unable.sent_on.get(row.id)
-        if first is None or not ended.why.startswith(LAUNCH_FAILED):
+        if first is not None and ended.why.startswith(LAUNCH_FAILED):
+            for name in first:
+                self._bar_no_more(row.user, name)
+            return replace(ended, why=f"{ended.why}; so it was on {', '.join(first)}")
+        before = self._abroad.failed(row.id)
+        if not before or ended.why:
             return ended
-        self._bar_no_more(row.user, first)
-        return replace(ended, why=f"{ended.why}; so it was on {first}")
+        text = f"at its start, as on {', '.join(before)}, where it was sent before ({exit_text(ended)})"
+        return replace(ended, why=text)
 
     def _not_fetched(self, row: Job, ended: Exit, now_s: float) -> None:
         """No fault of its own, nor anything that its owner could mend."""
         if self._backup.has(row.stored):
             self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
+        elif row.stored is not None and row.stored.in_folder and self._may_be_unseen(row, now_s):
+            self._look_elsewhere(row, row.stored, ended, now_s)
         elif row.stored is not None and row.stored.in_folder:
             self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
         elif self._could_begin_at_source(row, now_s):
             self._send_back(row, ended, now_s)
         else:
             self._cannot_be_had(row, ended.why, now_s)
+
+    def _may_be_unseen(self, row: Job, now_s: float) -> bool:
+        """In the folder that its user named: that a server which does not see it, and which lacks a file system, finds nothing in it means nothing."""
+        servers = _without(row, CANNOT_FETCH)
+        again = not row.portions and self._abroad.may_try(row.id)
+        return again and self._could_start_without(row, {*servers, *self._abroad.failed(row.id)}, now_s)
+
+    def _look_elsewhere(self, row: Job, stored: Stored, ended: Exit, now_s: float) -> None:
+        servers = _without(row, CANNOT_FETCH)
+        self._abroad.fails(row.id, servers, exit_text(ended))
+        there = f"in {row.spec.checkpoint_dir} on {', '.join(servers)} ({exit_text(ended)})"
+        text = f"its checkpoint of step {stored.step} is not {there}: it is looked for elsewhere"
+        self._fact(now_s, "sent-elsewhere", text, job=row.id)
+        self._again(row, stored, ended, now_s, 0.0, leaves=True)
 
     def _could_begin_at_source(self, row: Job, now_s: float) -> bool:
         """Where its checkpoint lies, which is torn or gone: an older one is left there, most likely, and its processes find what is whole. Also where that is to be
@@ -244,9 +284,10 @@ class Ends(Starts):
         lost_s: float,
         *,
         home: tuple[HostName, ...] = (),
+        leaves: bool = False,
     ) -> None:
-        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work since that; `home`: another
-        one that it is given at once.
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home, unless it `leaves`. `lost_s`: GPU-seconds of work since that;
+        `home`: another one that it is given at once.
         """
         row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + lost_s), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
@@ -257,6 +298,7 @@ class Ends(Starts):
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
+            and not leaves
             and not self._backup.awaits  # it may be elsewhere
             and not row.portions
             and stored.hosts == row.hosts
@@ -285,6 +327,7 @@ class Ends(Starts):
         report = row.report
         self._asking.stale = True
         self._told.over(row, row.hosts)
+        self._abroad.begins_anew(row.id)
         return replace(
             row,
             epoch=self._backup.epoch_after(row),
@@ -349,6 +392,7 @@ class Ends(Starts):
         self._grounded.forget(row.id)
         self._unable.for_memory.forget(row.id)
         self._unable.sent_on.pop(row.id, None)
+        self._abroad.forget(row.id)
         self._unforked.forget_job(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)
@@ -404,3 +448,9 @@ _ENDED_WORDS = {
 def _is_one(stored: Stored | None) -> bool:
     """And not the average of several."""
     return stored is not None and not stored.copies
+
+
+def _without(row: Job, why: str) -> tuple[HostName, ...]:
+    """Servers on which a part of it ended for this."""
+    parts = ((name, row.reports.get(name)) for name in row.hosts)
+    return tuple(name for name, part in parts if part and part.exit and part.exit.why.startswith(why))

@@ -113,6 +113,7 @@ class Lives(Ends):
         self, row: Job, step: int, host: HostName, before: JobReport | None, part: JobReport
     ) -> None:
         """It is at `step` by now: a profiling run may be over by that, and data have been read."""
+        self._abroad.stands_at(row.id, part.step)
         trial = self._said.trials.get(row.id)
         if trial is not None and row.step < trial.until_step <= step:
             self._asking.stale = True
@@ -220,6 +221,7 @@ class Lives(Ends):
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
+        self._abroad.arrives(row, stored, self._from_step(row, stored))
         fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
@@ -247,11 +249,14 @@ class Lives(Ends):
             stored = replace(had, generation=part.checkpoint_generation, step=step)
         return replace(new, stored=stored, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
+    def _from_step(self, row: Job, stored: Stored) -> int:
+        looked = row.report is not None and (stored.in_folder or stored.surpassed)
+        return max(stored.step, row.report.began_step) if row.report and looked else stored.step
+
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
-        step, from_step, generation = row.step, stored.step, stored.generation
+        step, from_step, generation = row.step, self._from_step(row, stored), stored.generation
         report = row.report
-        if report is not None and (stored.in_folder or stored.surpassed):  # what was found may be newer
-            from_step = max(from_step, report.began_step)
+        if report is not None and (stored.in_folder or stored.surpassed):
             generation = max(generation, report.checkpoint_generation)
         flight = self._flights.pop(row.id, None)
         since_s = row.settled_s if flight is None else flight[1]

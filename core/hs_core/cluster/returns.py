@@ -31,6 +31,9 @@ class Returns(Sources):
             self._ended_unheard(row, host, said, said.ended_well, now_s, at_s=at_s)
             return
         ended = said.ended_badly
+        if ended is not None and self._began_before(said.now, ended) is not None:
+            self._failed_abroad(said.now, ended, now_s)
+            ended = None
         if ended is not None and not self._may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
             return

@@ -46,6 +46,7 @@ class Scenes(Views):
             closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
             policy=self.policy.name,
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
+            failed_at=self._abroad.failed(job),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),

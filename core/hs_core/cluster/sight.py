@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import inf
 
 from hs_core.cluster import checkpoints, copies, reports
+from hs_core.cluster.abroad import Abroad
 from hs_core.cluster.absent import Absent
 from hs_core.cluster.book import Book
 from hs_core.cluster.fits import Fits, could_hold
@@ -49,11 +50,13 @@ class Sight:
         grounded: Grounded,
         unable: Unable,
         unforked: Unforked,
+        abroad: Abroad,
     ) -> None:
         self._book = book
         self._grounded = grounded
         self._unable = unable
         self._unforked = unforked
+        self._abroad = abroad
         self._narrow = Narrow()
         self._connected = connected
         self._absent = absent
@@ -378,7 +381,15 @@ class Sight:
         # Where its copies fail none is made, as long as it has a place to be one.
         if self._copies and (failed := self._unforked.barring(row.id)) and self._has_place(hosts):
             barred |= failed
+        if (ended := self._abroad.failed(row.id)) and self._could_go_elsewhere(row, ended):
+            barred = barred.union(ended)
         return barred if barred.isdisjoint(hosts) else barred.difference(hosts)
+
+    def _could_go_elsewhere(self, row: Job, failed: Collection[HostName]) -> bool:
+        """Than where it failed at its start: to servers that are there, or will be at once, and empty as they may be."""
+        here = {*self._connected, *self._absent.expected}.difference(failed)
+        others = [h for name, h in self._book.hosts.items() if name in here and h.schedulable]
+        return could_hold(row.laid, others, mixed=self.fits.mixed)
 
     def _has_place(self, hosts: Collection[HostName]) -> bool:
         """That it need not leave."""

@@ -65,6 +65,8 @@ class Starts(Scenes):
 
     def _unbar(self, *, user: UserName | None = None, host: HostName | None = None) -> None:
         """What was the matter with accounts is over, most likely."""
+        if host is not None and user is None:
+            self._book.changed |= self._abroad.may_go_to(host) & self._book.live.keys()
         for key in self._unable.of_one.all_tried():
             if user in {None, key[0]} and host in {None, key[1]}:
                 self._unable.of_one.forget(key)

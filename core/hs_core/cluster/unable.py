@@ -19,7 +19,7 @@ class Unable:
         )  # jobs that found none where they were to be started, wherever that is
 
         self.sent_on: dict[
-            JobId, HostName
+            JobId, tuple[HostName, ...]
         ] = {}  # jobs that could not be started there, and were tried elsewhere
 
     def servers(self) -> set[HostName]:

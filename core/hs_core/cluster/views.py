@@ -87,6 +87,10 @@ class Views(Contents):
         """Servers that are given no new jobs of this user for a while, as they could not start one."""
         return frozenset(self._unable.of_all) | self._unable.barring(user)
 
+    def failed_at(self, job: JobId) -> frozenset[HostName]:
+        """Servers to which it was sent, and on which it failed at its start."""
+        return frozenset(self._abroad.failed(job))
+
     @property
     def connected(self) -> frozenset[HostName]:
         return frozenset(self._connected)

@@ -143,6 +143,23 @@ def with_tears(case: Case) -> Case:
     return replace(case, specs=specs, plan=FaultPlan(faults=(*case.plan.faults, *tears)))
 
 
+def with_lacks(case: Case) -> Case:
+    """The same trouble, while jobs are moved often, and what they need is missing on some server now and then."""
+    dice = roll(case.experiment.seed, "lacks")
+    hosts = [name for name, _ in servers(case.experiment.cluster)]
+    lacks = [
+        Fault(
+            kind=Kind.LACKS,
+            at_s=dice.uniform(1.0, TROUBLE_S),
+            for_s=dice.choice([15.0, 40.0, 80.0]),
+            host=dice.choice(hosts),
+        )
+        for _ in range(dice.randint(1, 4))
+    ]
+    moving = max(case.moving, dice.choice([0.1, 0.3, 0.5]) / (TRADERS_JOBS if case.trades else 1))
+    return replace(case, moving=moving, plan=FaultPlan(faults=(*case.plan.faults, *lacks)))
+
+
 def with_limits(case: Case) -> Case:
     """The same trouble where jobs end badly now and then, are tried again only so often, and may run for only so long."""
     dice = roll(case.experiment.seed, "limits")

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hs_core.events.host import (
@@ -21,6 +22,7 @@ from hs_core.events.host import (
     JobWentOn,
     Kill,
     Launch,
+    LaunchFailed,
     Reserve,
     Resume,
     Suspend,
@@ -51,6 +53,13 @@ HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
 Key = tuple[JobId, int]
 
 
+class Lacking(Enum):
+    """What a server does not have that others have."""
+
+    FOLDER = "folder"  # in which a job is to be started
+    LIBRARY = "library"  # that its script imports
+
+
 class Agent:
     def __init__(self, world: "World", name: HostName, gpus: tuple[Gpu, ...], config: HostConfig) -> None:
         self._world, self._clock = world, world.clock
@@ -61,6 +70,7 @@ class Agent:
         self.up = False
         self.paused_until_s = 0.0
         self.disk_full = False
+        self.without: Lacking | None = None  # what jobs that trained elsewhere need is not there
         self.ram_bytes = 0  # 0: nobody looks
         self.memory_bytes = 0  # that it says its host has; 0: it says nothing
         self.remembers = False  # keeps what it saves, event by event: it may be killed soon
@@ -298,13 +308,28 @@ class Agent:
         wanted = command.wanted
         key = (wanted.job, wanted.epoch)
         self._launching.pop(key, None)
+        sent = self.without is not None and self._is_sent(command)
+        if sent and self.without is Lacking.FOLDER:
+            why = "cannot enter the working folder"
+            self.post(LaunchFailed(now_s=self.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+            return
         gang = self._world.gang(wanted, self.model)
         part = Part(gang, self, wanted.node_rank, command.gpus)
+        part.lacks = sent
         self.parts[key] = part
         self._leases.write(key)
         costs = self._world.costs
         data_s = self.disk.missing_bytes(wanted.spec) / costs.network_bytes_per_s
         gang.launch(part, command.generation, costs.start_s + data_s)
+
+    def _is_sent(self, command: Launch) -> bool:
+        """It has trained elsewhere, and goes on here."""
+        wanted, source = command.wanted, command.wanted.source
+        if command.generation < 0 or source is None or source.parts or wanted.copy >= 0:
+            return False
+        held = self.disk.stored(wanted.job, command.generation, wanted.node_rank)
+        wrote_it = held is not None and held.epoch == wanted.epoch
+        return source.peer.host != self.name and not wrote_it
 
     def _forget(self, key: Key) -> None:
         part = self.parts.get(key)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+from hs_core.cluster.abroad import MOST_STARTS
 from hs_core.events.host import (
     CheckpointFailed,
     CheckpointWeighed,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 CHECKPOINTED = Exit(code=75)
 NO_MEMORY = Exit(code=1)
+NO_LIBRARY = Exit(code=2)
 HOOK_PART = 0.3  # of the start, until the runtime is loaded
+IMPORTED_PART = 0.6  # until the script has imported what it needs
 DIE_S = 0.2
 LEAVE_S = 0.02  # from being told to
 UNTOLD_S = 10.0
@@ -85,6 +88,8 @@ class Gang:
         read_s = self._bytes_s() * times if generation >= 0 else 0.0
         self.job.averaging_s += self._bytes_s() * (times - 1)
         clock.after(start_s * HOOK_PART, self._hook, part)
+        if part.lacks:
+            clock.after(start_s * IMPORTED_PART, self._fail_abroad, part)
         clock.after(start_s + read_s, self._up, part)
 
     def _agree(self) -> None:
@@ -183,6 +188,15 @@ class Gang:
         self.starved = True
         self.end(part, NO_MEMORY)
 
+    def _fail_abroad(self, part: Part) -> None:
+        """What it imports is not there."""
+        if part.way is Way.GONE:
+            return
+        self.job.failed_abroad += 1
+        if self.job.failed_abroad > MOST_STARTS:
+            self.job.kills += 1
+        self.end(part, NO_LIBRARY)
+
     @property
     def whole(self) -> bool:
         return len(self.parts) == self.nodes
@@ -227,6 +241,7 @@ class Gang:
             self.world.truth.goes_on(self.job, self.restored, clock.now_s)
             self.judged = True
         self.world.truth.trains(self.job, self.id[1:], clock.now_s)
+        self.job.failed_abroad = 0
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
         self._turn += 1

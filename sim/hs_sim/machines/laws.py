@@ -101,7 +101,7 @@ class Laws:
                 if idle[agent.name] >= row.gpus
                 and _suits(row, agent.model)
                 and self._is_worth_it(job, row, agent.model)
-                and agent.name not in unable(row.user)
+                and agent.name not in unable(row.user) | self._world.controller.machine.failed_at(row.id)
             )
             if max(room.values(), default=0) < row.nodes:
                 continue

@@ -39,6 +39,7 @@ class Part:
         "heard",
         "hooked",
         "in_touch",
+        "lacks",
         "launched_s",
         "newest",
         "occupied_s",
@@ -65,6 +66,7 @@ class Part:
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.share = float(len(gpus))  # and it is charged for so many of them
         self.launched_s = inf
+        self.lacks = False  # what it trained with is not there
         self.up_s = inf  # stands since then, or did once
         self.parked_bytes = 0  # of its GPUs' memory that it has moved: that much of its host's stays its own
         self.exit: Exit | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hs_core.names import HostName
 from hs_core.reports import Exit
+from hs_sim.machines.agent import Lacking
 from hs_sim.machines.deeds import Deeds
 from hs_sim.machines.network import DOWN, UP, Line
 from hs_sim.machines.part import Part, Way
@@ -33,6 +34,7 @@ class Kind(StrEnum):
         "agent-forgets"  # it is killed, and the next one finds what it kept damaged; its jobs are there still
     )
     TORN = "torn"  # a bit flips in the newest checkpoint of each job there
+    LACKS = "lacks"  # a file system is not mounted there: what jobs that trained elsewhere need is not there
     REPEATS = "repeats"  # messages come again, also after newer ones
     # What people ask for (`machines.deeds`).
     HOST_DRAINED = "host-drained"  # with a deadline, `deadline_s` from then, if there is one
@@ -57,7 +59,7 @@ DEEDS = (
     Kind.POLICY_SET,
 )
 LOSSES = (Kind.SET_UP_ANEW, Kind.AGENT_FORGETS)
-MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, *LOSSES, Kind.USER_LEFT, Kind.TORN})
+MISHAPS = tuple(kind for kind in Kind if kind not in {*DEEDS, *LOSSES, Kind.USER_LEFT, Kind.TORN, Kind.LACKS})
 
 
 ON_A_HOST = frozenset(Kind) - {
@@ -263,6 +265,9 @@ class Trouble:
             case Kind.TORN:
                 world.checkpoints.tear(agent)
                 self._over()
+            case Kind.LACKS:
+                agent.without = self._world.dice.choice(list(Lacking))
+                self._clock.after(fault.for_s, self._has_all, host)
             case Kind.DISK_FULL:
                 agent.disk_full = True
                 self._clock.after(fault.for_s, self._disk_free, host)
@@ -315,6 +320,10 @@ class Trouble:
 
     def _disk_free(self, host: HostName) -> None:
         self._world.agents[host].disk_full = False
+        self._over()
+
+    def _has_all(self, host: HostName) -> None:
+        self._world.agents[host].without = None
         self._over()
 
     def _no_repeats(self) -> None:

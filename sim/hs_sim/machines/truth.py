@@ -55,6 +55,7 @@ class JobTruth:
     """By epoch and copy, where and in which shape it was launched."""
     restarts: int = 0
     kills: int = 0  # times that it ended badly by itself
+    failed_abroad: int = 0  # and so often at its start where it was sent, since it trained last
     lost_gpu_s: float = 0.0
     steps: int = 0  # furthest that counts: at its end all
     launches: int = 0  # also those of which not all parts came to be started

@@ -24,6 +24,8 @@ def explain(scene: Scene) -> Why:
     if scene.job.state.ended:
         return explain_end(scene.job)
     why = _of_live(scene)
+    if scene.failed_at and why.reason is not Reason.RUNNING:
+        why = replace(why, text=f"{why.text}; {_failed_at(scene)}")
     if not scene.looks_on:
         return why
     if why.reason is Reason.WAITING_FOR_GPUS:
@@ -37,6 +39,11 @@ def explain(scene: Scene) -> Why:
         if why.reason is Reason.READ_ONLY
         else why.next_step,
     )
+
+
+def _failed_at(scene: Scene) -> str:
+    there = ", ".join(f"{name} ({how})" for name, how in scene.failed_at.items())
+    return f"at its start it failed on {there}, where it was sent, and others come first that could go on with it"
 
 
 def _of_live(scene: Scene) -> Why:

@@ -30,6 +30,9 @@ class Scene:
     unable: Mapping[
         HostName, str
     ]  # servers that cannot start jobs now, and why: of its home, or, without one, of all
+    failed_at: Mapping[
+        HostName, str
+    ]  # where it failed at its start since it trained last, and how: it was sent there
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     unsaved: str  # why it could not leave when it was last to move; empty: it could, or was not asked
     evicted: bool  # its server was to be empty by now …
