@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hs_client.api import Client
 from hs_client.errors import ConflictError
 from hs_client.replay import past
 from hs_client.verbs import whatif
@@ -357,3 +358,12 @@ def test_an_unknown_policy_is_refused_before_anything_is_asked(hsctl, fake) -> N
     ran = hsctl("simulate", "--policy", "fifos")
     assert (ran.code, "'fifo'?" in ran.err) == (2, True)
     assert "ListJobs" not in fake.requests
+
+
+def test_how_far_back_it_goes_is_reckoned_from_the_controllers_now(serving, fake) -> None:
+    fake.info.now = 1.7e9 + 90_000
+    fake.nodes = [node("a", "V100", 4)]
+    for at_s in (1.7e9, 1.7e9 + 86_400):
+        fake.add(submitted_at=at_s, run_s=10.0, step=100, gpu_model="V100", nodes=1)
+    with Client(f"unix:{serving.socket}") as client:
+        assert whatif._past(client, 7200.0).jobs == 1

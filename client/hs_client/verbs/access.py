@@ -190,9 +190,9 @@ def list_tokens(
     if as_json and jsonl:
         raise InvalidError("--json and --jsonl: expected one of them")
     with connected(ctx) as client:
-        views = client.tokens(user=client.whoami() if me else of_user or "")
-    rows = [forms.token(view) for view in views]
-    show_list(rows, lambda: tables.tokens(views), as_json=as_json, jsonl=jsonl, no_header=no_header)
+        reply = client.listed_tokens(user=client.whoami() if me else of_user or "")
+    rows = [forms.token(view) for view in reply.tokens]
+    show_list(rows, lambda: tables.tokens(reply), as_json=as_json, jsonl=jsonl, no_header=no_header)
 
 
 @token.command()

@@ -1,6 +1,5 @@
 """Verbs about the cluster: share, usage, gpus, nodes, trades, events, info, doctor."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,13 +104,15 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views, live = client.nodes(), client.jobs(limit=MOST_JOBS)
+            reply, live = client.listed_nodes(), client.jobs(limit=MOST_JOBS)
             own = client.jobs(user=user, limit=MOST_JOBS) if me else []
             if me:
                 mine = {host for job in own for host in forms.homes(job)}
-                views = [view for view in views if view.name in mine]
+                views = [view for view in reply.nodes if view.name in mine]
+                del reply.nodes[:]
+                reply.nodes.extend(views)
             epochs = {job.id: job.epoch for job in [*live, *own]}
-            return [forms.node(view, epochs) for view in views], lambda: tables.nodes(views)
+            return [forms.node(view, epochs) for view in reply.nodes], lambda: tables.nodes(reply)
 
         present(fetch, **how)
 
@@ -225,14 +226,14 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
 def _checks(client: Client) -> list[dict[str, str]]:
     reply = client.info()
     you = _check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}")
-    nodes = client.nodes()
+    listed = client.listed_nodes()
     none = _check("fail", "nodes", "none has joined", "start hs-agent on a GPU host")
     return [
         *_checks_of_controller(client, reply),
         *_checks_of_policy(client.policy()),
         you,
-        *([] if nodes else [none]),
-        *(check for node in nodes for check in _checks_of(node, reply.version)),
+        *([] if listed.nodes else [none]),
+        *(check for node in listed.nodes for check in _checks_of(node, reply.version, listed.wall_now)),
     ]
 
 
@@ -269,8 +270,8 @@ def _alike(one: str, other: str) -> bool:
     return one.split(".")[:2] == other.split(".")[:2]
 
 
-def _checks_of(node: wire.NodeView, version: str) -> list[dict[str, str]]:
-    """`version`: the controller's."""
+def _checks_of(node: wire.NodeView, version: str, wall_now_s: float) -> list[dict[str, str]]:
+    """`version` and `wall_now_s`: the controller's."""
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
     fix = ""
@@ -288,7 +289,7 @@ def _checks_of(node: wire.NodeView, version: str) -> list[dict[str, str]]:
     ]
     found += [_check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad]
     found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
-    left_s = node.certificate_until - time.time()
+    left_s = node.certificate_until - wall_now_s
     if node.certificate_until and left_s < CERTIFICATE_LOW_S:
         text = (
             f"its certificate ends in {quantities.span_text(left_s)}"

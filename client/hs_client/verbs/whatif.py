@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import click
@@ -103,7 +102,7 @@ def _check_keep(file: Path) -> None:
 
 
 def _past(client: Client, since_s: float) -> Past:
-    begin = time.time() - since_s
+    begin = client.now_s() - since_s
     views = [job for job in client.jobs(ended=True, limit=MOST_JOBS) if job.submitted_at >= begin]
     if len(views) >= MOST_JOBS:
         warn(f"the newest {MOST_JOBS} jobs, not all of that time, are replayed")
