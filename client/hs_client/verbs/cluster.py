@@ -11,12 +11,13 @@ from hs_client.errors import FAILED, InvalidError
 from hs_client.limits import MOST_JOBS, MOST_TRADES
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
+from hs_client.verbs.strays import Command
 from hs_client.version import VERSION
 from hs_proto import dialect
 from hs_proto.v1 import controller_pb2 as wire
 
 
-@click.command()
+@click.command(cls=Command, stray="it shows all users, or yours alone with --me")
 @click.option("--window", metavar="TIME", help="mean over this time, e.g. 10m  [60s]")
 @click.option("--me", is_flag=True, help="only mine")
 @list_options
@@ -39,7 +40,7 @@ def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) ->
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --of {} for that user alone")
 @click.option("--since", metavar="TIME", help="of the last 1h, 7d, …  [all]")
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
@@ -71,7 +72,7 @@ LISTED_TRADES = 1000  # where nobody says how many
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists those of all servers")
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
 @watch_options
@@ -93,7 +94,7 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists all servers")
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
 @watch_options
@@ -117,7 +118,7 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists those of all users, or yours alone with --me")
 @click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-n", "--limit", type=click.IntRange(1, MOST_TRADES), metavar="N", help="the newest N  [1000]")
@@ -139,7 +140,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --job {} for those about a job, --of {} for those about a user")
 @click.option("-f", "--follow", is_flag=True, help="go on with what happens from now")
 @click.option("-j", "--job", metavar="JOB", help="only about this job")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
@@ -188,7 +189,7 @@ def events(
             print(forms.text(forms.event(event)) if jsonl else columns.line(event), flush=follow)
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 @click.pass_context
 def info(ctx: click.Context, /, *, as_json: bool) -> None:
@@ -207,7 +208,7 @@ def info(ctx: click.Context, /, *, as_json: bool) -> None:
     out(f"you:        {reply.you}{' (admin)' if reply.admin else ''}")
 
 
-@click.command()
+@click.command(cls=Command, stray="it looks at all of them; `hs-agent doctor` on a server looks at that one")
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, /, *, as_json: bool) -> int:

@@ -7,9 +7,10 @@ import click
 
 from hs_client.screen import repaints
 from hs_client.verbs.common import Seconds, connected
+from hs_client.verbs.strays import Command
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--interval", type=Seconds(0.2, 3600), default=2.0, show_default=True, help="seconds")
 @click.option(
     "--once", is_flag=True, help="print it once and end (what happens without a terminal, or with TERM=dumb)"

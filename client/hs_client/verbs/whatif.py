@@ -15,12 +15,13 @@ from hs_client.errors import ConflictError, HeteroShareError, InvalidError
 from hs_client.limits import MOST_JOBS
 from hs_client.replay import Past, past
 from hs_client.verbs.common import connected, json_option, out, span, warn
+from hs_client.verbs.strays import Command
 
 _SIMULATOR_NEEDS = ("numpy", "scipy", "ortools")
 KEPT_AS = (".yaml", ".yml", ".json")
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --policy {}")
 @click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="repeat it for more")
 @click.option("--since", default="7d", metavar="TIME", help="jobs submitted since  [7d]")
 @click.option(
