@@ -158,10 +158,7 @@ def each_seed(
         yield from map(look, seeds)
         return
     with pool_of(processes) as pool:
-        try:
-            yield from pool.map(look, seeds, chunksize=8)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from pool.map(look, seeds, chunksize=8)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

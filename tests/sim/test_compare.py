@@ -380,6 +380,43 @@ def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_
     until(lambda: not any(worker.exists() for worker in workers))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare --policies gandiva-fair,las --jobs 5000 --jobs-per-hour 40 --workers 2 --json out.json",
+        "faults --seeds 1000 --processes 2",
+    ],
+)
+def test_who_is_told_to_end_ends_its_processes_and_says_nothing(words: str, tmp_path: Path) -> None:
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "hs_sim", *words.split()],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    workers: list[Path] = []
+
+    def both_are_there() -> bool:
+        workers[:] = [child for child in children_of(begun.pid) if b"spawn_main" in command_of(child)]
+        return len(workers) == 2
+
+    until(both_are_there)
+    begun.terminate()
+    out, err = begun.communicate(timeout=60.0)
+    assert (begun.returncode, out, err) == (143, "", "")
+    assert not any(b"spawn_main" in command_of(worker) for worker in workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def children_of(pid: int) -> list[Path]:
+    return [Path("/proc", child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # gone
+        return b""
+
+
 def test_a_process_that_is_killed_is_said_to_be_so() -> None:
     with pytest.raises(RefusedError, match="--workers: one of 2 processes was killed") as caught:
         spread(os._exit, [9, 9], workers=2)
