@@ -380,6 +380,38 @@ def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_
     until(lambda: not any(worker.exists() for worker in workers))
 
 
+@pytest.mark.parametrize("depth", ["quanta", "machines"])
+def test_a_start_takes_as_long_as_is_said(depth: str, tmp_path: Path) -> None:
+    words = (
+        "--policies",
+        "fifo",
+        "--depth",
+        depth,
+        "--jobs",
+        "1",
+        "--users",
+        "1",
+        "--cluster",
+        "v100:4,k80:8",
+    )
+    usual, slow = (compare(tmp_path, *words, *costs)[0]["makespan_s"] for costs in ((), ("--start-s", "310")))
+    assert slow == pytest.approx(usual + 300.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--start-s -1", "--start-s: -1.0; expected 0 to 86400 seconds"),
+        ("--suspend-s nan", "--suspend-s: nan; expected 0 to 86400 seconds"),
+        ("--resume-s 1e9", "--resume-s: 1000000000.0; expected 0 to 86400 seconds"),
+        ("--start-s 3 --preset gavel-compat", "--start-s: 3 with --preset gavel-compat"),
+    ],
+)
+def test_a_cost_that_cannot_be_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--policies", "fifo", *SMALL, *words.split()]) == 2
+    assert text in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
