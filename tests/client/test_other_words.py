@@ -51,6 +51,14 @@ def test_help_is_asked_for_in_words_too(call):
         ("user set ann 200", "unexpected '200': expected --tickets 200"),
         ("simulate fifo", "unexpected 'fifo': expected --policy fifo"),
         ("up V100:4", "unexpected 'V100:4': expected --emulate V100:4"),
+        (
+            "submit --user ann -- true",
+            "no such option '--user': it stands before the verb, as in hsctl --user … submit",
+        ),
+        (
+            "node drain v1 --ca x",
+            "no such option '--ca': it stands before the verb, as in hsctl --ca … node drain",
+        ),
         ("info x", "unexpected 'x': expected hsctl info [OPTIONS]"),
     ],
 )
