@@ -113,11 +113,11 @@ class Config:
 
     def described(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """The host's GPUs with what is said here of them: what they are called, and how fast each is. Raises RefusedError where it is said of more or fewer."""
-        for at, said in enumerate(self.slowdowns):
+        for said in self.slowdowns:
             highest = max((gpu.index for gpu in gpus), default=-1)
             if len(said.gpus) != highest + 1:
                 raise RefusedError(
-                    f"slowdown[{at}].gpus = {list(said.gpus)}: expected {highest + 1} numbers, one for each GPU of this host"
+                    f"[[slowdown]] of job_class {said.job_class!r}: gpus = {list(said.gpus)}: expected {highest + 1} numbers, one for each GPU of this host"
                 )
         return tuple(
             replace(

@@ -23,6 +23,7 @@ from hs_agent.rendezvous import bound_everywhere
 from hs_agent.strangers import describe, serves_jobs
 from hs_core import fencing
 from hs_core.errors import RefusedError
+from hs_core.model import Gpu
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 TRIALS = 5
@@ -48,18 +49,34 @@ def show_detected(config: Config) -> None:
         click.echo(f"name            {config.name}")
         click.echo(f"boot id         {procs.boot_id()}")
         click.echo(f"devices         {devices.description}")
-        for gpu, reading in zip(devices.gpus(), devices.readings(), strict=True):
+        gpus, wrong = _described(devices, config)
+        for gpu, reading in zip(gpus, devices.readings(), strict=True):
             health = "healthy" if gpu.healthy else f"UNHEALTHY: {gpu.why_unhealthy}"
             used, total = reading.memory_used_bytes / 2**30, gpu.memory_bytes / 2**30
             click.echo(
-                f"  GPU {gpu.index:<2}        {gpu.model:10} {gpu.id}  {used:.1f} of {total:.1f} GiB  {health}"
+                f"  GPU {gpu.index:<2}        {gpu.model:10} {gpu.id}  {used:.1f} of {total:.1f} GiB  {health}{_slowness(gpu)}"
             )
         click.echo(f"control groups  {groups.describe()}")
         for warning in (*devices.warnings, *groups.warnings):
             click.echo(f"warning         {warning}")
         _tidy(config, groups)
+        if wrong is not None:  # an agent would not start
+            raise wrong
     finally:
         devices.close()
+
+
+def _described(devices: Devices, config: Config) -> tuple[tuple[Gpu, ...], RefusedError | None]:
+    """As the configuration has them, or as they are, with why it is wrong."""
+    try:
+        return config.described(devices.gpus()), None
+    except RefusedError as error:
+        return devices.gpus(), error
+
+
+def _slowness(gpu: Gpu) -> str:
+    said = [f"{slowdown.times:g} ({slowdown.job_class})" for slowdown in gpu.slowdowns]
+    return f"  slowdown {', '.join(said)}" if said else ""
 
 
 def examine(config: Config) -> bool:
@@ -122,6 +139,8 @@ def _devices(config: Config) -> list[Finding]:
 def _look_at(devices: Devices, config: Config) -> list[Finding]:
     findings = [Finding(OK, "devices", devices.description)]
     findings += [Finding(WARN, "devices", warning) for warning in devices.warnings]
+    _, wrong = _described(devices, config)
+    findings += [Finding(FAIL, "slowdown", str(wrong))] if wrong is not None else []
     largest_bytes = max((gpu.memory_bytes for gpu in devices.gpus()), default=0)
     if config.devices is DeviceKind.NVML and 0 < config.host_memory_budget_bytes < largest_bytes:
         why = f"GPUs of {largest_bytes / 2**30:.0f} GiB: a job that fills one cannot be parked in the host's memory (host_memory_budget)"

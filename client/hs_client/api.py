@@ -9,6 +9,7 @@ Answers are the protocol's own messages (docs/hsctl.md lists their fields). A Cl
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -206,8 +207,18 @@ class Client:
     def usage(self, *, user: str = "", since_s: float = 0.0) -> list[wire.UsageRow]:
         return list(self._call(self._stub.Usage, wire.UsageRequest(user=user, since_s=since_s)).rows)
 
+    def now_s(self) -> float:
+        """By the controller's clock, by which go all times that it tells: this machine's may be another."""
+        return self.info().now or time.time()
+
     def nodes(self) -> list[wire.NodeView]:
-        return list(self._call(self._stub.ListNodes, wire.ListNodesRequest()).nodes)
+        return list(self.listed_nodes().nodes)
+
+    def listed_nodes(self) -> wire.ListNodesReply:
+        """The same, with `now` and `wall_now` by the controller's clocks."""
+        reply = self._call(self._stub.ListNodes, wire.ListNodesRequest())
+        reply.now, reply.wall_now = reply.now or time.time(), reply.wall_now or time.time()
+        return reply
 
     def events(
         self,
@@ -284,7 +295,13 @@ class Client:
         return self._call(self._stub.CreateToken, request)
 
     def tokens(self, *, user: str = "") -> list[wire.TokenView]:
-        return list(self._call(self._stub.ListTokens, wire.ListTokensRequest(user=user)).tokens)
+        return list(self.listed_tokens(user=user).tokens)
+
+    def listed_tokens(self, *, user: str = "") -> wire.ListTokensReply:
+        """The same, with `now` by the controller's clock."""
+        reply = self._call(self._stub.ListTokens, wire.ListTokensRequest(user=user))
+        reply.now = reply.now or time.time()
+        return reply
 
     def revoke_token(self, token_id: str) -> wire.TokenView:
         return self._call(self._stub.RevokeToken, wire.RevokeTokenRequest(key=new_key(), id=token_id))

@@ -171,6 +171,51 @@ def users(texts: Iterable[str]) -> tuple[tuple[str, float | None], ...]:
     return found
 
 
+# --- as they are written -----------------------------------------------------------------------------------------------
+
+
+def unlike(there: Options, asked: Options) -> list[str]:
+    """Flags of which another value runs than is asked for, each with both."""
+    running, wanted = _as_written(there), _as_written(asked)
+    return [
+        f"{flag} is {running[flag] or 'not said'} there, {wanted[flag] or 'not said'} here"
+        for flag in running
+        if running[flag] != wanted[flag]
+    ]
+
+
+def _as_written(options: Options) -> dict[str, str]:
+    """By flag, as people would write it; empty: not at all."""
+    return {
+        "--devices": options.devices,
+        "--emulate": ", ".join(map(_gpus_text, options.emulated)),
+        "--host": ", ".join(
+            f"{host.name}={','.join(map(_gpus_text, host.emulated))}" for host in options.hosts
+        ),
+        "--quantum": f"{options.quantum_s:.12g}",
+        "--policy": options.policy,
+        "--user": ", ".join(
+            name if tickets is None else f"{name}:{tickets:.12g}" for name, tickets in options.users
+        ),
+        "--pace": ", ".join(map(_pace_text, options.paces)),
+        "--slowdown": ", ".join(
+            f"{said.job_class}={','.join(f'{times:.12g}' for times in said.gpus)}"
+            for said in options.slowdowns
+        ),
+        "--preload": "" if options.preload is None else str(options.preload),
+        "--page": "" if options.page is None else str(options.page),
+    }
+
+
+def _gpus_text(gpus: Emulated) -> str:
+    return f"{gpus.model}:{gpus.count}:{gpus.memory_bytes / (1 << 30):.12g}G"
+
+
+def _pace_text(pace: Pace) -> str:
+    speedup = ",".join(f"{model}={times:.12g}" for model, times in pace.speedup.items())
+    return f"{pace.job_class}={pace.base_s:.12g}{':' * bool(speedup)}{speedup}"
+
+
 # --- folders and configuration ---------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from hs_client.cluster_files import (
     read_cluster,
     recorded,
     restored,
+    unlike,
     write,
     write_cluster,
 )
@@ -111,7 +112,10 @@ def up(
     before = read_cluster(state)
     running = before.running() if before else []
     if before and running and explicit and before.options != recorded(options):
-        raise ConflictError(f"a cluster with other options is up in {state}: expected `hsctl down` first")
+        others = "; ".join(unlike(restored(before.options), options))
+        raise ConflictError(
+            f"a cluster with other options is up in {state} ({others}): expected `hsctl down` first"
+        )
     if before and not explicit:
         options = restored(before.options)
     devices = "" if running else devices_of(options)

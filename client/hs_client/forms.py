@@ -102,10 +102,7 @@ def homes(view: wire.JobView) -> list[str]:
 
 
 def detail(found: wire.JobDetail) -> Row:
-    own = plain(found)
-    return job(found.view) | {
-        name: own[name] for name in ("spec", "job_class", "story", "rates", "dataset_hosts", "ages")
-    }
+    return job(found.view) | {name: told for name, told in plain(found).items() if name != "view"}
 
 
 def shares(reply: wire.SharesReply) -> list[Row]:

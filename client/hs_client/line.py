@@ -196,7 +196,12 @@ class Line:
             return f"{where}: there is no such socket; start a cluster on this machine with `hsctl up`, or name one with --controller or HS_CONTROLLER"
         if self._address.ca and "certificate" in text.lower():
             return f"{where}: {text}; if its CA was made anew, `hsctl login {self._address.target}` again"
-        return f"{where}: {text}"
+        return f"{where}: {_plainly(text)}"
+
+
+def _plainly(text: str) -> str:
+    """gRPC says the address again, and a code that is another's."""
+    return "connection refused: nothing listens there" if "Connection refused" in text else text
 
 
 def _channel(where: address.Address) -> grpc.Channel:

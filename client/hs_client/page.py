@@ -59,11 +59,11 @@ def look(client: Client) -> Seen:
     )
 
 
-def page(seen: Seen, *, at: float, height: int = 0) -> Group:
+def page(seen: Seen, *, height: int = 0) -> Group:
     """`height`: lines that there are (0: as many as it takes); the list of jobs is what gets shorter."""
     colours = _colours(seen)
     upper: list[Any] = [
-        _head(seen, at), _fairness(seen.shares),
+        _head(seen), _fairness(seen.shares),
         _pools(seen), Text(),
         _who(seen, colours), Text(),
         _servers(seen.nodes, colours), Text(),
@@ -81,11 +81,11 @@ def _colours(seen: Seen) -> dict[str, str]:
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
-def _head(seen: Seen, at: float) -> Text:
+def _head(seen: Seen) -> Text:
     info = seen.info
     lost = seen.totals.lost_gpu_s
     words = Text(
-        f"{clock(at)}  {printable(info.policy)}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
+        f"{clock(info.now)}  {printable(info.policy)}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
         no_wrap=True,
     )
     words.append(f"lost work {lost:.0f} GPU-seconds", style="bold red" if lost >= 1 else "green")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from hs_client import forms
@@ -26,6 +27,10 @@ class Past:
     mean_jct_s: float | None  # of those that have ended
     makespan_s: float | None
     ended: int
+    costs: Mapping[
+        str, float
+    ]  # seconds that a switch took, `start`, `suspend`, `resume`, as far as any was seen
+    starts: int  # that were seen
 
 
 def past(
@@ -67,6 +72,8 @@ def past(
         mean_jct_s=sum(view.ended_at - came[view.id] for view in ended) / len(ended) if ended else None,
         makespan_s=max(view.ended_at for view in ended) - start if ended else None,
         ended=len(ended),
+        costs=_costs(trained),
+        starts=sum(len(_starts_s(job)) for job in trained),
     )
 
 
@@ -135,6 +142,40 @@ def _of_limited_arrays(jobs: Sequence[wire.JobDetail]) -> dict[int, float]:
             if at >= limit and len(ends) > at - limit:
                 found[job.view.id] = ends[at - limit]
     return found
+
+
+# --- at what cost -------------------------------------------------------------------------------------------------------
+
+
+def _costs(jobs: Sequence[wire.JobDetail]) -> dict[str, float]:
+    """The median start, as some have waited for memory, or were held up by much else that came up; suspends and resumes in the mean, of which only sums are kept."""
+    starts_s = [seconds for job in jobs for seconds in _starts_s(job)]
+    views = [job.view for job in jobs]
+    suspends, resumes = sum(view.suspends for view in views), sum(view.resumes for view in views)
+    found = {"start": median(starts_s)} if starts_s else {}
+    if suspends:
+        found["suspend"] = sum(view.suspend_s for view in views) / suspends
+    if resumes:
+        found["resume"] = sum(view.resume_s for view in views) / resumes
+    return found
+
+
+def _starts_s(job: wire.JobDetail) -> list[float]:
+    """Of the processes that came up before their turn. When one that was started in its turn was up nobody has told."""
+    found, began = list[float](), 0.0
+    for event in job.story:
+        if event.kind == "starting":
+            began = event.at
+        elif event.kind in _BESIDE:
+            continue
+        elif began:
+            found += [max(0.0, event.at - began)] if event.kind in _UP else []
+            began = 0.0
+    return found
+
+
+_UP = frozenset({"ready", "suspended", "running"})
+_BESIDE = frozenset({"exec", "migrated", "reshaped", "restored"})  # what else is told of a job that comes up
 
 
 # --- what ---------------------------------------------------------------------------------------------------------------

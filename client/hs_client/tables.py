@@ -1,6 +1,5 @@
 """The tables that people see, made from the protocol's messages."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -151,18 +150,16 @@ def usage(rows: Sequence[wire.UsageRow]) -> Table:
     )
 
 
-def nodes(views: Sequence[wire.NodeView]) -> Table:
-    rows = []
+def nodes(reply: wire.ListNodesReply) -> Table:
+    rows, views = [], reply.nodes
     for view in views:
         models = sorted({gpu.model for gpu in view.gpus})
         ago = (
-            span_text(max(0.0, time.time() - view.last_report_at)) + " ago"
-            if view.last_report_at
-            else "never"
+            span_text(max(0.0, reply.now - view.last_report_at)) + " ago" if view.last_report_at else "never"
         )
         rows.append(
             (view.name, node_state(view), ",".join(models) or "-", f"{_in_use(view)}/{len(view.gpus)}", str(view.jobs), _memory(view),
-             view.version, ago, _certificate(view), str(len(view.warnings)))
+             view.version, ago, _certificate(view, reply.wall_now), str(len(view.warnings)))
         )  # fmt: skip
     footer = [f"{view.name}: {draining(view)}" for view in views if view.draining or view.drained_gpus]
     footer += [f"{view.name}: {printable(warning)}" for view in views for warning in view.warnings]
@@ -220,10 +217,10 @@ def numbers(jobs: Sequence[int]) -> str:
     return ", ".join(map(str, jobs[:NAMED])) + more
 
 
-def _certificate(view: wire.NodeView) -> str:
+def _certificate(view: wire.NodeView, wall_now_s: float) -> str:
     if not view.certificate_until:
         return "-"
-    left = view.certificate_until - time.time()
+    left = view.certificate_until - wall_now_s
     return f"{span_text(left)} left" if left > 0 else "expired"
 
 
@@ -306,18 +303,18 @@ def users(views: Sequence[wire.UserView]) -> Table:
     )
 
 
-def tokens(views: Sequence[wire.TokenView]) -> Table:
+def tokens(reply: wire.ListTokensReply) -> Table:
     rows = [
         (
             t.id,
             t.user,
             f"invitation of {t.node}" if t.node else t.label or "-",
-            token_state(t),
+            token_state(t, reply.now),
             clock(t.created_at),
             clock(t.not_after),
             clock(t.last_used_at),
         )
-        for t in views
+        for t in reply.tokens
     ]
     return Table(
         columns=("id", "user", "label", "state", "made", "until", "last used"),
@@ -328,10 +325,10 @@ def tokens(views: Sequence[wire.TokenView]) -> Table:
     )
 
 
-def token_state(view: wire.TokenView) -> str:
+def token_state(view: wire.TokenView, now_s: float) -> str:
     if view.revoked:
         return "revoked"
-    return "expired" if view.not_after and view.not_after < time.time() else "valid"
+    return "expired" if view.not_after and view.not_after < now_s else "valid"
 
 
 def event_lines(events: Sequence[wire.Event], *, about: bool = True) -> list[str]:

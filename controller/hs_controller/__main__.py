@@ -83,7 +83,7 @@ def init(before: Path | None, file: Path | None) -> None:
     print(f"CA SHA-256: {sha256}")
 
 
-@cli.command()
+@cli.command(stray="expected --from {}")
 @_config_option
 @click.option(
     "--from",

@@ -1,6 +1,7 @@
 """What users and admins can ask for (HeteroShare in controller.proto): messages in, events for the loop, views out."""
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,6 +216,7 @@ class Service(AdminCalls, TokenCalls):
             you=caller.name,
             admin=caller.admin,
             read_only=bool(self._loop.read_only),
+            now=self._loop.clock.now_s(),
         )
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:
@@ -388,7 +390,9 @@ class Service(AdminCalls, TokenCalls):
         return views.usage_rows(grown, request.user)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:
-        return await views.nodes(await self._settled_mind(), self._hub, Pieces(self._loop.settled))
+        reply = await views.nodes(await self._settled_mind(), self._hub, Pieces(self._loop.settled))
+        reply.now, reply.wall_now = self._loop.clock.now_s(), time.time()
+        return reply
 
     async def _settled_mind(self) -> Mind:
         await self._loop.settled()

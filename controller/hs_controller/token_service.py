@@ -115,7 +115,7 @@ class TokenCalls(Calls):
         registry = self._loop.mind.registry
         invited = [] if user else registry.open_invitations(self._loop.clock.now_s())
         views = [*map(_token_view, registry.tokens(user)), *map(_invitation_view, invited)]
-        return pb.ListTokensReply(tokens=views)
+        return pb.ListTokensReply(tokens=views, now=self._loop.clock.now_s())
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Context) -> pb.TokenView:
         caller = CALLER.get()

@@ -169,6 +169,7 @@ def job_detail(
         dataset_hosts=_dataset_hosts(machine, job.spec.dataset),
         way_rates=map(_way_rate, machine.way_rates(job)),
         ages=_ages(job, now_s),
+        now=now_s,
     )
 
 

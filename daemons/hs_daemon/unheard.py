@@ -7,10 +7,12 @@ from typing import Any, TextIO
 
 import click
 
+from hs_daemon import strays
+
 BROKEN_PIPE = 141
 
 
-class Group(click.Group):
+class Group(strays.Group):
     """click would make 1 of it, which most programs say for something else."""
 
     def make_context(self, *args: Any, **said: Any) -> click.Context:

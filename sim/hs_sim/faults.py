@@ -161,10 +161,7 @@ def each_seed(
         yield from map(look, seeds)
         return
     with pool_of(processes) as pool:
-        try:
-            yield from pool.map(look, seeds, chunksize=8)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        yield from pool.map(look, seeds, chunksize=8)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,7 +173,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
     for name, (_, help_) in BESIDES.items():
         parser.add_argument(f"--{name}", action="store_true", help=help_)
-    options = parser.parse_args(arguments)
+    options, strays = parser.parse_known_args(arguments)
+    if strays and strays[0].isdecimal():
+        parser.error(
+            f"unexpected {strays[0]!r}: expected --seeds {strays[0]}, or --from {strays[0]} --seeds 1"
+        )
+    if strays:
+        parser.error(f"unexpected {strays[0]!r}: expected options alone")
     limits = (("seeds", 1, 10**6), ("first", 0, 10**12), ("processes", 1, 1024))
     for name, least, most in limits:
         if not least <= (value := getattr(options, name)) <= most:

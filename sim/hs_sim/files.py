@@ -81,6 +81,14 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         if len(header) == 1 and mark in header[0]:
             refuse((path, lines[0]), "header", header[0], f"commas between the fields, not {name_of}")
     expect(all(header), (path, lines[0]), "header", ",".join(header), "a name for every column")
+    named = ", ".join(NEEDED)
+    expect(
+        any(field in COLUMNS for field in header),
+        (path, lines[0]),
+        "header",
+        ",".join(header),
+        f"names of columns before the first job: {named} …",
+    )
     for field in header:
         known((path, lines[0]), field, COLUMNS)
     for field in NEEDED:

@@ -64,32 +64,35 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
     if workers <= 1:
         yield from ((at, work(item)) for at, item in enumerate(items))
         return
-    others = set(active_children())
-    with pool_of(workers) as pool:
-        try:
+    try:
+        with pool_of(workers) as pool:
             place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
             for future in as_completed(place):
                 yield place[future], future.result()
-        except BaseException as error:  # interrupted, or one has failed: nobody waits for the rest
+    except BrokenProcessPool:
+        raise RefusedError(
+            f"--workers: one of {workers} processes was killed, perhaps for want of memory; expected room for so many runs at once: fewer may do",
+            Kind.UNAVAILABLE,
+        ) from None
+
+
+@contextmanager
+def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, however it ends, and at once where it is interrupted or one of them has failed: nobody waits for the rest."""
+    others = set(active_children())
+    # Not forked: threads of whoever calls would be lost with their locks held.
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:
             for child in set(active_children()) - others:
                 child.terminate()
             _hang_up(pool)
-            if isinstance(error, BrokenProcessPool):
-                raise RefusedError(
-                    f"--workers: one of {workers} processes was killed, perhaps for want of memory; expected room for so many runs at once: fewer may do",
-                    Kind.UNAVAILABLE,
-                ) from None
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def pool_of(processes: int) -> ProcessPoolExecutor:
-    """Processes that end with this one, however it ends."""
-    # Not forked: threads of whoever calls would be lost with their locks held.
-    return ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
-    )
 
 
 def _hang_up(pool: ProcessPoolExecutor) -> None:

@@ -256,7 +256,7 @@ def test_a_pool_of_a_longer_name_is_of_the_generation_that_is_in_it() -> None:
 
 def test_slowdowns_of_more_or_fewer_gpus_than_there_are_are_refused() -> None:
     made = config.parse(GOOD | {"slowdown": [{"gpus": [1, 2]}]}, "agent.toml")
-    with pytest.raises(RefusedError, match=r"slowdown\[0\].gpus = \[1.0, 2.0\]: expected 4 numbers"):
+    with pytest.raises(RefusedError, match=r"job_class '\*': gpus = \[1.0, 2.0\]: expected 4 numbers"):
         made.described(EmulatedDevices("h", made.emulated).gpus())
 
 

@@ -259,6 +259,25 @@ def test_detect_and_doctor_show_the_devices(nvml, place) -> None:
     assert "ok    MPS" in run("doctor").stdout
 
 
+def test_detect_and_doctor_go_by_what_the_configuration_says_of_gpus(place) -> None:
+    """Emulated ones, as an agent would have them; where it would not start they say so."""
+    config = place / "agent.toml"
+    usual = f'controller = "unix:{place}/c.sock"\nstate_dir = "{place}/state"\nrun_dir = "{place}/run"\n'
+    usual += 'devices = "emulated"\nemulated = ["V100:2"]\n'
+
+    def run(verb: str, gpus: str) -> subprocess.CompletedProcess[str]:
+        config.write_text(f'{usual}[[slowdown]]\njob_class = "*bert*"\ngpus = {gpus}\n')
+        command = [sys.executable, "-m", "hs_agent", verb, "--config", str(config)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    right = run("detect", "[1.0, 1.3]")
+    assert (right.returncode, "slowdown 1.3 (*bert*)" in right.stdout) == (0, True), right.stdout
+    wrong = run("detect", "[1.0, 1.3, 2.0]")
+    assert (wrong.returncode, "GPU 1" in wrong.stdout) == (2, True), wrong.stdout
+    assert "job_class '*bert*': gpus = [1.0, 1.3, 2.0]: expected 2 numbers" in wrong.stderr
+    assert "fail  slowdown        [[slowdown]] of job_class '*bert*'" in run("doctor", "[1.0]").stdout
+
+
 def test_somebody_elses_process_takes_its_gpu_out_of_use_and_a_jobs_own_does_not(
     nvml, controller, place, job, monkeypatch
 ) -> None:

@@ -80,6 +80,7 @@ class FakeController(HeteroShareServicer):
         self.shares = wire.SharesReply(window_s=60)
         self.usage: list[wire.UsageRow] = []
         self.nodes: list[wire.NodeView] = []
+        self.now = self.wall_now = 0.0  # by its clocks; 0: it does not say
         self.changed = threading.Condition()
 
     # --- what a test arranges
@@ -272,7 +273,7 @@ class FakeController(HeteroShareServicer):
 
     def ListNodes(self, request, context):
         self._came("ListNodes", request, context)
-        return wire.ListNodesReply(nodes=self.nodes)
+        return wire.ListNodesReply(nodes=self.nodes, now=self.now, wall_now=self.wall_now)
 
     def Events(self, request, context):
         self._came("Events", request, context)
@@ -343,7 +344,7 @@ class FakeController(HeteroShareServicer):
     def ListTokens(self, request, context):
         self._came("ListTokens", request, context)
         return wire.ListTokensReply(
-            tokens=[t for t in self.tokens if not request.user or t.user == request.user]
+            tokens=[t for t in self.tokens if not request.user or t.user == request.user], now=self.now
         )
 
     def RevokeToken(self, request, context):

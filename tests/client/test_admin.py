@@ -434,7 +434,7 @@ def test_the_page_fits_the_terminal_by_showing_fewer_jobs(fake, serving):
         seen = look(client)
     console = Console(width=120, file=io.StringIO())
     with console.capture() as drawn:
-        console.print(page(seen, at=0.0, height=40))
+        console.print(page(seen, height=40))
     lines = drawn.get().splitlines()
     assert len(lines) <= 40
     assert "more (hsctl queue)" in lines[-1]

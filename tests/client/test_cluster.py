@@ -242,6 +242,20 @@ def test_nodes_tells_warnings_on_stderr(hsctl):
     assert ran.out.splitlines()[1].split()[:4] == ["n1", "up", "V100", "1/3/4"]
 
 
+def test_ages_go_by_the_controllers_clocks_whatever_this_machines_shows(hsctl, busy):
+    busy.now, busy.wall_now = 1.7e9 + 4, 1.7e9 + 60
+    busy.nodes[0].certificate_until = busy.wall_now + 3 * 86400 + 1
+    assert "  4s ago" in hsctl("nodes").out
+    assert "3d 00h left" in hsctl("nodes").out
+    assert "certificate" not in hsctl("doctor").out
+    busy.wall_now += 2 * 86400
+    assert "its certificate ends in 1d 00h" in hsctl("doctor").out
+    busy.tokens = [wire.TokenView(id="t1", user="ann", not_after=1.7e9 + 5)]
+    assert " valid " in hsctl("token", "list").out
+    busy.now += 2
+    assert " expired " in hsctl("token", "list").out
+
+
 def test_of_a_server_that_is_away_nobody_says_what_is_busy(hsctl, busy):
     busy.nodes[0].state = "away"
     assert hsctl("nodes").out.splitlines()[1].split()[:4] == ["n1", "away", "V100", "-/-/4"]

@@ -148,3 +148,9 @@ def test_all_that_show_tells_of_a_job_is_named():
     told = {field.name for field in wire.JobDetail.DESCRIPTOR.fields} - {"view"}
     told |= {field.name for field in wire.Ages.DESCRIPTOR.fields}
     assert told <= set(re.findall(r"\w+", row))
+
+
+def test_show_tells_scripts_all_that_is_named(hsctl, fake):
+    fake.add()
+    told = json.loads(hsctl("show", "1", "--json").out)
+    assert {field.name for field in wire.JobDetail.DESCRIPTOR.fields} - {"view"} <= told.keys()

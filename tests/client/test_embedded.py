@@ -125,7 +125,44 @@ def test_up_with_other_options_is_refused_while_it_runs(call):
     ran = call("up", "--emulate", "K80:2")
     assert ran.code == 1
     assert "expected `hsctl down` first" in ran.err
+    others = "--emulate is V100:4:16G there, K80:2:16G here; --quantum is 2 there, 60 here; --user is ann, bob:50 there, not said here"
+    assert others in ran.err
     call("down")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Options(devices="nvml"),
+        Options(emulated=(Emulated(model="V100", count=4, memory_bytes=(16 << 30) + 4096),)),
+        Options(hosts=(cluster_files.host("v1=V100:4"), cluster_files.host("k1=K80:2:12G"))),
+        Options(paces=(cluster_files.pace("*digits*=0.05:V100=4"),)),
+        Options(slowdowns=(cluster_files.slowdown("1,1.5"),)),
+        Options(quantum_s=30.0),
+        Options(policy="fifo"),
+        Options(users=(("ann", 50.0),)),
+        Options(preload=2),
+        Options(page=7445),
+    ],
+)
+def test_whatever_differs_of_what_runs_is_named_with_both_values(asked):
+    there = Options(emulated=(cluster_files.emulated("V100:4"),)) if asked.emulated else Options()
+    (said,) = cluster_files.unlike(there, asked)
+    flag = {
+        "hosts": "host",
+        "emulated": "emulate",
+        "paces": "pace",
+        "slowdowns": "slowdown",
+        "users": "user",
+        "quantum_s": "quantum",
+    }
+    (name,) = [
+        name
+        for name in cluster_files.recorded(asked)
+        if cluster_files.recorded(asked)[name] != cluster_files.recorded(there)[name]
+    ]
+    assert said.startswith(f"--{flag.get(name, name)} is ")
+    assert cluster_files.unlike(asked, asked) == []
 
 
 @pytest.mark.usefixtures("stand_ins")

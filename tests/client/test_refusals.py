@@ -5,6 +5,7 @@ import os
 import pty
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -503,3 +504,15 @@ def test_what_a_terminal_of_another_encoding_cannot_show_is_a_question_mark(serv
     ran = subprocess.run(command, capture_output=True, env=latin, check=False, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert "größe ?".encode("iso-8859-1") in ran.stdout
+
+
+def test_that_nobody_listens_is_said_in_plain_words(call, short):
+    left = short / "left.sock"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(left))
+    ran = call("--controller", f"unix:{left}", "info")
+    assert ran.code == 6
+    assert (
+        ran.err
+        == f"hsctl: no controller answers at unix:{left} (--controller): connection refused: nothing listens there\n"
+    )

@@ -95,7 +95,7 @@ def test_top_shows_jobs_with_number_state_and_why_on_eighty_columns(crowd, servi
     crowd.jobs[12].reason_text = "it waits for its turn on n1: its share is 0.5 of 4 GPUs"
     with Client(f"unix:{serving.socket}") as client:
         seen = page.look(client)
-    lines = drawn(page.page(seen, at=0.0), 80)
+    lines = drawn(page.page(seen), 80)
     head = next(at for at, line in enumerate(lines) if line.startswith("job"))
     rows = {line.split()[0]: line for line in lines[head + 2 : head + 4]}
     assert rows.keys() == {"12", "13"}
@@ -109,7 +109,7 @@ def test_top_counts_all_jobs_and_what_they_lost_not_only_those_that_it_is_told_o
 
     def shown() -> str:
         with Client(f"unix:{serving.socket}") as client:
-            return "\n".join(drawn(page.page(page.look(client), at=0.0, height=1), 120))
+            return "\n".join(drawn(page.page(page.look(client), height=1), 120))
 
     text = shown()  # of a controller that does not count them
     assert "lost work 3 GPU-seconds" in text
@@ -125,7 +125,7 @@ def test_top_shows_nobody_as_entitled_to_nothing_while_the_journal_cannot_be_wri
         read_only=True, shares=[wire.ShareView(user="ann", gpu_model="V100", tickets=1)]
     )
     with Client(f"unix:{serving.socket}") as client:
-        lines = drawn(page.page(page.look(client), at=0.0), 120)
+        lines = drawn(page.page(page.look(client)), 120)
     [ann] = [line.split() for line in lines if line.startswith("ann")]
     assert ann[:6] == ["ann", "1", "V100", "-", "-", "0.00"]
 
@@ -137,7 +137,7 @@ def test_top_keeps_to_the_lines_that_there_are(crowd, serving, height) -> None:
     crowd.events = [wire.Event(seq=n, kind="placed", text="it lives on n1") for n in range(1, 9)]
     with Client(f"unix:{serving.socket}") as client:
         seen = page.look(client)
-    assert len(drawn(page.page(seen, at=0.0, height=height), 120)) <= height
+    assert len(drawn(page.page(seen, height=height), 120)) <= height
 
 
 def test_columns_of_a_pipe_stand_below_one_another_whatever_letters_names_are_of() -> None:

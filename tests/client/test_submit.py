@@ -523,3 +523,12 @@ def test_files_of_another_machine_are_not_looked_for(sent, monkeypatch):
         "/data/me/log",
         ["no-such-program"],
     )
+
+
+def test_what_a_job_file_does_not_say_is_missed_in_that_file(hsctl, tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\n")
+    ran = hsctl("submit", "-f", str(file))
+    assert (ran.code, ran.err.startswith(f"hsctl: {file}: run: missing: expected a command")) == (2, True), (
+        ran.err
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hs_client.api import Client
 from hs_client.errors import ConflictError
 from hs_client.replay import past
 from hs_client.verbs import whatif
@@ -357,3 +358,40 @@ def test_an_unknown_policy_is_refused_before_anything_is_asked(hsctl, fake) -> N
     ran = hsctl("simulate", "--policy", "fifos")
     assert (ran.code, "'fifo'?" in ran.err) == (2, True)
     assert "ListJobs" not in fake.requests
+
+
+def test_how_far_back_it_goes_is_reckoned_from_the_controllers_now(serving, fake) -> None:
+    fake.info.now = 1.7e9 + 90_000
+    fake.nodes = [node("a", "V100", 4)]
+    for at_s in (1.7e9, 1.7e9 + 86_400):
+        fake.add(submitted_at=at_s, run_s=10.0, step=100, gpu_model="V100", nodes=1)
+    with Client(f"unix:{serving.socket}") as client:
+        assert whatif._past(client, 7200.0).jobs == 1
+
+
+def test_switches_are_taken_to_cost_what_they_did() -> None:
+    story = ((10.0, "placed"), (11.0, "starting"), (14.0, "ready"), (20.0, "running"), (30.0, "paused"),
+             (31.0, "starting"), (32.0, "exec"), (39.0, "suspended"), (40.0, "starting"), (41.0, "paused"), (99.0, "running"))  # fmt: skip
+    jobs = [
+        job(1, story=story, suspends=4, suspend_s=1.0, resumes=1, resume_s=0.5),
+        job(2, story=((1.0, "starting"), (6.0, "running")), suspends=1, suspend_s=0.5),
+    ]
+    found = past(jobs, [node("a", "V100", 4)], {})
+    assert (found.costs, found.starts) == ({"start": 5.0, "suspend": 0.3, "resume": 0.5}, 3)
+    unseen = past([job(1)], [node("a", "V100", 4)], {})
+    assert (unseen.costs, unseen.starts) == ({}, 0)
+
+
+def test_the_simulation_goes_by_what_starts_took_and_says_so(hsctl, fake) -> None:
+    fake.nodes = [node("a", "V100", 2)]
+    fake.add(step=600, run_s=60.0, gpu_model="V100", nodes=1, submitted_at=2e9, ended_at=2e9 + 200, state="succeeded", resumes=4, resume_s=0.2)  # fmt: skip
+    ran = hsctl("simulate", "--policy", "fifo")
+    assert (
+        "taken to last: as measured, a resume 0.05s (in the mean); as hs-sim has it, a start and a suspend, which nobody saw"
+        in ran.out
+    )
+    fake.stories[1] = [wire.Event(at=100.0, kind="starting"), wire.Event(at=400.0, kind="ready")]
+    assert "as measured, a start 5m 00s (median of 1)" in hsctl("simulate", "--policy", "fifo").out
+    was, *_, fifo = json.loads(hsctl("simulate", "--policy", "fifo", "--json").out)
+    assert (was["start_s"], was["suspend_s"], was["resume_s"]) == (300.0, None, 0.05)
+    assert 300 <= fifo["makespan_s"] <= 420, "a start of five minutes, then 600 steps"

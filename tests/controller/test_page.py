@@ -103,7 +103,7 @@ def job_page(job: int, name: str, story: list[tuple[str, float]], **view: Any) -
     told = [pb.Event(seq=seq, at=at, kind=kind, job_id=job) for seq, (kind, at) in enumerate(story, 1)]
     shown = pb.JobView(id=job, name=name, user="ann", state="running", submitted_at=1.0, **view)
     return {
-        f"GetJob {job}": as_told(pb.JobDetail(view=shown, story=told)),
+        f"GetJob {job}": as_told(pb.JobDetail(view=shown, story=told, now=130.0)),
         f"Why {job}": as_told(pb.WhyReply(job_id=job)),
         f"Logs {job}": [],
     }
@@ -140,6 +140,12 @@ def test_a_timeline_is_told_to_who_does_not_see_it() -> None:
     ]
     [page] = looked({"answers": answers() | job_page(7, "j", story, ended_at=120.0), "hash": "#job/7"})
     assert "queued for 3.0 s, running for 12 s, suspended for 5.0 s" in page["spoken"]
+
+
+def test_the_timeline_of_a_job_that_goes_on_ends_now_by_the_controllers_clock() -> None:
+    told = job_page(7, "j", [("submitted", 100.0), ("running", 103.0)])
+    [page] = looked({"answers": answers() | told, "hash": "#job/7"})
+    assert "queued for 3.0 s, running for 27 s" in page["spoken"]
 
 
 @pytest.mark.parametrize("admin", [True, False])

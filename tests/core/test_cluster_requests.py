@@ -117,6 +117,10 @@ def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(
     [
         ({"gpus": 9}, "gpus: the job asks for 9 GPUs on one server; the largest has 4"),
         ({"gpu_types": ("H100",)}, "gpu_types: the job asks for H100; the servers have V100"),
+        (
+            {"gpu_types": ("v100",)},
+            "gpu_types: the job asks for v100; the servers have V100: did you mean V100?",
+        ),
         ({"gpu_memory_bytes": 80 << 30}, "asks for 80 GiB of memory per GPU; the largest GPU has 16 GiB"),
         (
             {"nodes": 2},

@@ -94,6 +94,7 @@ def test_a_bad_job_is_left_out_and_counted_where_that_is_asked_for(
     ("kind", "text", "said"),
     [
         ("csv", "user,steps\nann,9\n", r":1: header: 'user,steps'; expected a column arrival_s"),
+        ("csv", "ann,60,900,net\n", r":1: header: 'ann,60,900,net'; expected names of columns before the first job: user, arrival_s"),
         ("csv", "user,arrival_s,steps,job_class,colour\n", r":1: unknown field 'colour'; expected one of"),
         ("yaml", "jobs:\n- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", r":2: unknown field 'gpu'; expected one of .*did you mean gpus"),
         ("yaml", "Users: {ann: 1}\njobs: []\n", r":1: unknown field 'Users'; expected one of .*did you mean users"),

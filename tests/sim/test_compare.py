@@ -380,6 +380,75 @@ def test_runs_in_other_processes_end_when_the_one_that_began_them_is_killed(tmp_
     until(lambda: not any(worker.exists() for worker in workers))
 
 
+@pytest.mark.parametrize("depth", ["quanta", "machines"])
+def test_a_start_takes_as_long_as_is_said(depth: str, tmp_path: Path) -> None:
+    words = (
+        "--policies",
+        "fifo",
+        "--depth",
+        depth,
+        "--jobs",
+        "1",
+        "--users",
+        "1",
+        "--cluster",
+        "v100:4,k80:8",
+    )
+    usual, slow = (compare(tmp_path, *words, *costs)[0]["makespan_s"] for costs in ((), ("--start-s", "310")))
+    assert slow == pytest.approx(usual + 300.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--start-s -1", "--start-s: -1.0; expected 0 to 86400 seconds"),
+        ("--suspend-s nan", "--suspend-s: nan; expected 0 to 86400 seconds"),
+        ("--resume-s 1e9", "--resume-s: 1000000000.0; expected 0 to 86400 seconds"),
+        ("--start-s 3 --preset gavel-compat", "--start-s: 3 with --preset gavel-compat"),
+    ],
+)
+def test_a_cost_that_cannot_be_is_refused(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--policies", "fifo", *SMALL, *words.split()]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare --policies gandiva-fair,las --jobs 5000 --jobs-per-hour 40 --workers 2 --json out.json",
+        "faults --seeds 1000 --processes 2",
+    ],
+)
+def test_who_is_told_to_end_ends_its_processes_and_says_nothing(words: str, tmp_path: Path) -> None:
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "hs_sim", *words.split()],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    workers: list[Path] = []
+
+    def both_are_there() -> bool:
+        workers[:] = [child for child in children_of(begun.pid) if b"spawn_main" in command_of(child)]
+        return len(workers) == 2
+
+    until(both_are_there)
+    begun.terminate()
+    out, err = begun.communicate(timeout=60.0)
+    assert (begun.returncode, out, err) == (143, "", "")
+    assert not any(b"spawn_main" in command_of(worker) for worker in workers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def children_of(pid: int) -> list[Path]:
+    return [Path("/proc", child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # gone
+        return b""
+
+
 def test_a_process_that_is_killed_is_said_to_be_so() -> None:
     with pytest.raises(RefusedError, match="--workers: one of 2 processes was killed") as caught:
         spread(os._exit, [9, 9], workers=2)

@@ -11,9 +11,10 @@ from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
+from hs_client.verbs.strays import Command
 
 
-@click.command("login")
+@click.command("login", cls=Command)
 @click.argument("controller", metavar="HOST:PORT", required=False)
 @click.option(
     "--token-file",
@@ -93,7 +94,7 @@ def _keep(made: login.Login) -> None:
     out(f"logged in to {made.controller} as {info.you}{' (admin)' if info.admin else ''}; kept in {path}")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("controller", metavar="[HOST:PORT]", required=False)
 @json_option
 @click.pass_context
@@ -156,7 +157,7 @@ def token() -> None:
     """Make, list and revoke tokens: what people log in with from other machines."""
 
 
-@token.command()
+@token.command(stray="expected --for {} for that user's")
 @click.option("--for", "user", metavar="NAME", default="", help="somebody else's (admins)  [yours]")
 @click.option("--label", metavar="TEXT", default="", help="to tell them apart, e.g. laptop")
 @click.option("--valid", metavar="TIME", help="e.g. 30d  [90d]")
@@ -190,9 +191,9 @@ def list_tokens(
     if as_json and jsonl:
         raise InvalidError("--json and --jsonl: expected one of them")
     with connected(ctx) as client:
-        views = client.tokens(user=client.whoami() if me else of_user or "")
-    rows = [forms.token(view) for view in views]
-    show_list(rows, lambda: tables.tokens(views), as_json=as_json, jsonl=jsonl, no_header=no_header)
+        reply = client.listed_tokens(user=client.whoami() if me else of_user or "")
+    rows = [forms.token(view) for view in reply.tokens]
+    show_list(rows, lambda: tables.tokens(reply), as_json=as_json, jsonl=jsonl, no_header=no_header)
 
 
 @token.command()

@@ -16,6 +16,7 @@ from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
 from hs_client.limits import MOST_JOBS
 from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
+from hs_client.verbs.strays import Command
 from hs_proto.v1 import controller_pb2 as wire
 
 POLL_S = 0.5
@@ -38,7 +39,7 @@ def node() -> None:
     """Take servers in, empty them, take them out (admins)."""
 
 
-@node.command()
+@node.command(stray="one server at a time")
 @click.argument("name")
 @click.option("--valid", metavar="TIME", help="how long the token may be used  [1h]")
 @json_option
@@ -69,7 +70,7 @@ def _join(name: str, made: wire.EnrollNodeReply) -> list[str]:
     ]
 
 
-@node.command()
+@node.command(stray="one server at a time")
 @click.argument("name")
 @click.option("--reason", default="", metavar="TEXT", help="shown to everybody whose jobs are there")
 @click.option(
@@ -141,7 +142,7 @@ def _told(view: wire.NodeView, *, as_json: bool) -> None:
         out(f"{view.name}: {tables.draining(view) or 'takes jobs'}")
 
 
-@node.command()
+@node.command(stray="one server at a time")
 @click.argument("name")
 @json_option
 @click.pass_context
@@ -151,7 +152,7 @@ def undrain(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
         _told(client.undrain_node(name), as_json=as_json)
 
 
-@node.command()
+@node.command(stray="one server at a time")
 @click.argument("name")
 @click.option(
     "--force",
@@ -252,7 +253,7 @@ def remove_user(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
         )
 
 
-@user.command("set")
+@user.command("set", stray="expected --tickets {}")
 @click.argument("name")
 @click.option("--tickets", type=float, metavar="N", help="their share follows these")
 @click.option("--run-as", metavar="ACCOUNT", help="the account their jobs run as")
@@ -324,7 +325,7 @@ def check_policy(ctx: click.Context, /, *, name: str) -> None:
     out(f"{name}: {'in force' if name == view.name else 'available'}")
 
 
-@policy.command("set")
+@policy.command("set", stray="one of them is in office")
 @click.argument("name")
 @click.pass_context
 def set_policy(ctx: click.Context, /, *, name: str) -> None:
@@ -350,7 +351,7 @@ def set_policy(ctx: click.Context, /, *, name: str) -> None:
 # --- backup, restore -------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", metavar="FILE", shell_complete=files)
 @click.option("--force", is_flag=True, help="replace FILE")
 @click.pass_context
@@ -384,7 +385,7 @@ def _copy(client: Client, stream: BinaryIO) -> tuple[int, str]:
     return count, promised
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", metavar="FILE", shell_complete=files, required=False)
 def restore(file: str | None) -> None:
     """Say how a backup is put back: on the controller's machine, while it is stopped."""

@@ -1,6 +1,5 @@
 """Verbs about the cluster: share, usage, gpus, nodes, trades, events, info, doctor."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,12 +11,13 @@ from hs_client.errors import FAILED, InvalidError
 from hs_client.limits import MOST_JOBS, MOST_TRADES
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
+from hs_client.verbs.strays import Command
 from hs_client.version import VERSION
 from hs_proto import dialect
 from hs_proto.v1 import controller_pb2 as wire
 
 
-@click.command()
+@click.command(cls=Command, stray="it shows all users, or yours alone with --me")
 @click.option("--window", metavar="TIME", help="mean over this time, e.g. 10m  [60s]")
 @click.option("--me", is_flag=True, help="only mine")
 @list_options
@@ -40,7 +40,7 @@ def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) ->
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --of {} for that user alone")
 @click.option("--since", metavar="TIME", help="of the last 1h, 7d, …  [all]")
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
@@ -72,7 +72,7 @@ LISTED_TRADES = 1000  # where nobody says how many
 CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists those of all servers")
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
 @watch_options
@@ -94,7 +94,7 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists all servers")
 @click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
 @watch_options
@@ -105,18 +105,20 @@ def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
         user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views, live = client.nodes(), client.jobs(limit=MOST_JOBS)
+            reply, live = client.listed_nodes(), client.jobs(limit=MOST_JOBS)
             own = client.jobs(user=user, limit=MOST_JOBS) if me else []
             if me:
                 mine = {host for job in own for host in forms.homes(job)}
-                views = [view for view in views if view.name in mine]
+                views = [view for view in reply.nodes if view.name in mine]
+                del reply.nodes[:]
+                reply.nodes.extend(views)
             epochs = {job.id: job.epoch for job in [*live, *own]}
-            return [forms.node(view, epochs) for view in views], lambda: tables.nodes(views)
+            return [forms.node(view, epochs) for view in reply.nodes], lambda: tables.nodes(reply)
 
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="it lists those of all users, or yours alone with --me")
 @click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-n", "--limit", type=click.IntRange(1, MOST_TRADES), metavar="N", help="the newest N  [1000]")
@@ -138,7 +140,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
         present(fetch, **how)
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --job {} for those about a job, --of {} for those about a user")
 @click.option("-f", "--follow", is_flag=True, help="go on with what happens from now")
 @click.option("-j", "--job", metavar="JOB", help="only about this job")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
@@ -187,7 +189,7 @@ def events(
             print(forms.text(forms.event(event)) if jsonl else columns.line(event), flush=follow)
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 @click.pass_context
 def info(ctx: click.Context, /, *, as_json: bool) -> None:
@@ -206,7 +208,7 @@ def info(ctx: click.Context, /, *, as_json: bool) -> None:
     out(f"you:        {reply.you}{' (admin)' if reply.admin else ''}")
 
 
-@click.command()
+@click.command(cls=Command, stray="it looks at all of them; `hs-agent doctor` on a server looks at that one")
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
@@ -225,14 +227,14 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
 def _checks(client: Client) -> list[dict[str, str]]:
     reply = client.info()
     you = _check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}")
-    nodes = client.nodes()
+    listed = client.listed_nodes()
     none = _check("fail", "nodes", "none has joined", "start hs-agent on a GPU host")
     return [
         *_checks_of_controller(client, reply),
         *_checks_of_policy(client.policy()),
         you,
-        *([] if nodes else [none]),
-        *(check for node in nodes for check in _checks_of(node, reply.version)),
+        *([] if listed.nodes else [none]),
+        *(check for node in listed.nodes for check in _checks_of(node, reply.version, listed.wall_now)),
     ]
 
 
@@ -269,8 +271,8 @@ def _alike(one: str, other: str) -> bool:
     return one.split(".")[:2] == other.split(".")[:2]
 
 
-def _checks_of(node: wire.NodeView, version: str) -> list[dict[str, str]]:
-    """`version`: the controller's."""
+def _checks_of(node: wire.NodeView, version: str, wall_now_s: float) -> list[dict[str, str]]:
+    """`version` and `wall_now_s`: the controller's."""
     bad = [gpu for gpu in node.gpus if not gpu.healthy]
     result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
     fix = ""
@@ -288,7 +290,7 @@ def _checks_of(node: wire.NodeView, version: str) -> list[dict[str, str]]:
     ]
     found += [_check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad]
     found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
-    left_s = node.certificate_until - time.time()
+    left_s = node.certificate_until - wall_now_s
     if node.certificate_until and left_s < CERTIFICATE_LOW_S:
         text = (
             f"its certificate ends in {quantities.span_text(left_s)}"

@@ -16,6 +16,7 @@ from hs_client.errors import InvalidError
 from hs_client.follow import follow
 from hs_client.printing import printable, printed
 from hs_client.screen import Table, print_table
+from hs_client.verbs.strays import Command
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERVAL_S = 2.0
@@ -23,6 +24,8 @@ INTERVAL_S = 2.0
 
 class Verbs(click.Group):
     """Answers a verb that it has not with the one that was meant. `elsewhere`: what other systems call one, and what it is here."""
+
+    command_class = Command
 
     def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **said: Any) -> None:
         super().__init__(*args, **said)

@@ -12,6 +12,7 @@ from hs_client.address import default_state
 from hs_client.cluster_files import Folders, Options
 from hs_client.completing import folders
 from hs_client.verbs.common import Seconds, out, warn
+from hs_client.verbs.strays import Command
 
 _DESCRIBES = (
     "devices",
@@ -27,7 +28,7 @@ _DESCRIBES = (
 )
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --emulate {}, or --host NAME={}")
 @click.option(
     "--state",
     metavar="DIR",
@@ -144,7 +145,7 @@ def _stay(where: Folders) -> None:
         embedded.down(where.state, keep_jobs=False, deadline_s=60.0, report=warn)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--state", metavar="DIR", shell_complete=folders, help="[HS_STATE, ~/.local/state/heteroshare]")
 @click.option("--keep-jobs", is_flag=True, help="leave jobs running; the next `hsctl up` takes them up again")
 @click.option(

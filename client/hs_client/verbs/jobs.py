@@ -27,6 +27,7 @@ from hs_client.verbs.common import (
     warn,
     watch_options,
 )
+from hs_client.verbs.strays import Command
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -44,7 +45,9 @@ STATES = (
 )
 
 
-@click.command()
+@click.command(
+    cls=Command, stray="`hsctl show {}` is about one job; -u {} lists those of a user, -s {} those in a state"
+)
 @click.option("--me", is_flag=True, help="only mine")
 @click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
 @click.option(
@@ -113,7 +116,7 @@ def _states(words: Sequence[str]) -> list[str]:
     return states
 
 
-@click.command()
+@click.command(cls=Command, stray="one job at a time")
 @click.argument("job", metavar="JOB")
 @json_option
 @click.pass_context
@@ -133,7 +136,7 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
         out(f"next: {printing.printable(reply.next_step)}")
 
 
-@click.command()
+@click.command(cls=Command, stray="one job at a time")
 @click.argument("job", metavar="JOB")
 @click.option("-f", "--follow", "following", is_flag=True, help="until the job ends")
 @click.option(
@@ -237,7 +240,7 @@ def _exit_of(end: common.ExecEnd) -> int:
     return 128 + end.signal if end.signal else end.code
 
 
-@click.command()
+@click.command(cls=Command, stray="one job at a time")
 @click.argument("job", metavar="JOB")
 @click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
 @click.pass_context

@@ -4,9 +4,10 @@ import click
 
 from hs_client import forms, jobfile
 from hs_client.verbs.common import out
+from hs_client.verbs.strays import Command
 
 
-@click.command()
+@click.command(cls=Command)
 def schema() -> None:
     """Print the job file's JSON Schema.
 
@@ -15,7 +16,7 @@ def schema() -> None:
     out(forms.text(jobfile.schema(), indent=2))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

@@ -8,10 +8,11 @@ from hs_client import forms, job_words, printing, quantities, screen, tables
 from hs_client.ends import ENDED, exit_code
 from hs_client.follow import outcome
 from hs_client.verbs.common import connected, json_option, out
+from hs_client.verbs.strays import Command
 from hs_proto.v1 import controller_pb2 as wire
 
 
-@click.command()
+@click.command(cls=Command, stray="one job at a time")
 @click.argument("job", metavar="JOB")
 @json_option
 @click.option("--env", "with_env", is_flag=True, help="its environment too")

@@ -21,13 +21,14 @@ from hs_client.follow import wait_all
 from hs_client.layers import Layers
 from hs_client.verbs.common import connected, json_option, out, stay, warn
 from hs_client.verbs.flags import FLAGS, job_options
+from hs_client.verbs.strays import Command
 
 _WHAT_IS_RUN = {"file", "command"}
 _COMMAND = {"allow_interspersed_args": False}
 _ABOUT_HSCTL = ("--dry-run", "--wait", "--detach", "--parsable")
 
 
-class _Submitting(click.Command):
+class _Submitting(Command):
     """A command's words are its own; beside a job file there is none, so options may come after KEY=VALUE as well."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -163,9 +164,14 @@ def request(flags: dict[str, Any], client: Client) -> list[Any]:
         raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
     _lay_flags(layers, flags, lambda flag: flag)
     shown = {flag.field: flag.shown for flag in FLAGS if flag.field}
-    job = jobfile.parse(layers.data, layers.origins, flags=shown)
+    source = _named(flags["file"]) if flags["file"] else ""
+    job = jobfile.parse(layers.data, layers.origins, source=source, flags=shown)
     place = compose.Place.here(check=_files_are_here())
     return compose.specs(job, place, layers.origins, partial(job_words.job_ids, client))
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
 
 
 def _files_are_here() -> bool:
@@ -180,8 +186,8 @@ def _lay_file(layers: Layers, flags: dict[str, Any]) -> None:
     if flags["file"] == "-":
         raw = sys.stdin.buffer.read(jobfile.MAX_SPEC_BYTES + 1)
         if len(raw) > jobfile.MAX_SPEC_BYTES:
-            raise InvalidError(f"standard input: expected at most {jobfile.MAX_SPEC_BYTES // 1024} KiB")
-        layers.lay(*yamlfile.parse(raw, "standard input"))
+            raise InvalidError(f"{_named('-')}: expected at most {jobfile.MAX_SPEC_BYTES // 1024} KiB")
+        layers.lay(*yamlfile.parse(raw, _named("-")))
     else:
         layers.lay(*yamlfile.read(Path(flags["file"])))
     for word in flags["command"]:

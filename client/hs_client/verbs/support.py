@@ -8,12 +8,13 @@ import click
 from hs_client import quantities, support, whole_file
 from hs_client.completing import files
 from hs_client.verbs.common import connected, out, warn
+from hs_client.verbs.strays import Command
 from hs_client.version import VERSION
 
 EVENTS, MOST_EVENTS = 10_000, 100_000
 
 
-@click.command("support-bundle")
+@click.command("support-bundle", cls=Command)
 @click.argument("file", metavar="[FILE]", shell_complete=files, required=False)
 @click.option(
     "--events",

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,12 +16,13 @@ from hs_client.errors import ConflictError, HeteroShareError, InvalidError
 from hs_client.limits import MOST_JOBS
 from hs_client.replay import Past, past
 from hs_client.verbs.common import connected, json_option, out, span, warn
+from hs_client.verbs.strays import Command
 
 _SIMULATOR_NEEDS = ("numpy", "scipy", "ortools")
 KEPT_AS = (".yaml", ".yml", ".json")
 
 
-@click.command()
+@click.command(cls=Command, stray="expected --policy {}")
 @click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="repeat it for more")
 @click.option("--since", default="7d", metavar="TIME", help="jobs submitted since  [7d]")
 @click.option(
@@ -71,11 +72,12 @@ def simulate(
             raise InvalidError(f"--keep {str(file)!r}: cannot be written: {error.strerror}") from None
         names = list(dict.fromkeys((view.name, *policies)))
         rows = Path(folder) / "rows.json"
-        _run(file, found.cluster, names, view.quantum_s, rows, quiet=as_json)
+        _run(file, found, names, ("--round-s", f"{view.quantum_s:g}", "--json", str(rows)), quiet=as_json)
         if as_json:
             out(json.dumps([_as_it_was(found), *json.loads(rows.read_text(encoding="utf-8"))], indent=2))
             return
     out(_sentence(found))
+    out(_took(found))
 
 
 def _check_keep(file: Path) -> None:
@@ -103,7 +105,7 @@ def _check_keep(file: Path) -> None:
 
 
 def _past(client: Client, since_s: float) -> Past:
-    begin = time.time() - since_s
+    begin = client.now_s() - since_s
     views = [job for job in client.jobs(ended=True, limit=MOST_JOBS) if job.submitted_at >= begin]
     if len(views) >= MOST_JOBS:
         warn(f"the newest {MOST_JOBS} jobs, not all of that time, are replayed")
@@ -111,12 +113,13 @@ def _past(client: Client, since_s: float) -> Past:
     return past([client.job(job.id) for job in views], client.nodes(), tickets)
 
 
-def _run(file: Path, cluster: str, names: list[str], quantum_s: float, rows: Path, *, quiet: bool) -> None:
+def _run(file: Path, found: Past, names: list[str], words: Sequence[str], *, quiet: bool) -> None:
     """hs-sim's own table is the answer."""
+    costs = [word for name, seconds in found.costs.items() for word in (f"--{name}-s", f"{seconds:.6g}")]
     done = subprocess.run(
         [
             sys.executable, "-m", "hs_sim", "compare", "--policies", ",".join(names), "--trace", str(file),
-            "--cluster", cluster, "--round-s", f"{quantum_s:g}", "--known-rates", "--skip-bad", "--json", str(rows),
+            "--cluster", found.cluster, "--known-rates", "--skip-bad", *costs, *words,
         ],
         stdout=subprocess.DEVNULL if quiet else None,
         check=False,
@@ -132,7 +135,21 @@ def _as_it_was(found: Past) -> dict[str, object]:
         "finished": found.ended,
         "mean_jct_s": found.mean_jct_s,
         "makespan_s": found.makespan_s,
+        **{f"{name}_s": found.costs.get(name) for name in ("start", "suspend", "resume")},
     }
+
+
+def _took(found: Past) -> str:
+    """What switches are taken to cost, and why."""
+    of = {"start": f"median of {found.starts}", "suspend": "in the mean", "resume": "in the mean"}
+    measured = [
+        f"a {name} {quantities.span_text(round(seconds, 2))} ({of[name]})"
+        for name, seconds in found.costs.items()
+    ]
+    usual = [name for name in of if name not in found.costs]
+    words = [f"as measured, {', '.join(measured)}"] if measured else []
+    words += [f"as hs-sim has it, a {' and a '.join(usual)}, which nobody saw"] if usual else []
+    return f"taken to last: {'; '.join(words)}"
 
 
 def _sentence(found: Past) -> str:

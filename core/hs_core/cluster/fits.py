@@ -56,7 +56,10 @@ def misfit(
         fitting = [kind for kind in fitting if kind.model in spec.gpu_types]
         if not fitting:
             wanted = " or ".join(spec.gpu_types)
-            return Misfit(field="gpu_types", text=f"asks for {wanted}; the servers have {', '.join(models)}")
+            alike = [model for model in models if model.casefold() in map(str.casefold, spec.gpu_types)]
+            meant = f": did you mean {' or '.join(alike)}?" if alike else ""
+            text = f"asks for {wanted}; the servers have {', '.join(models)}{meant}"
+            return Misfit(field="gpu_types", text=text)
     if spec.memory_bytes:
         there = fitting
         fitting = [kind for kind in there if not is_narrow(kind.memory_bytes, spec.memory_bytes)]

@@ -18,6 +18,8 @@ Ints = NDArray[np.int64]
 
 ROOM = 1.5  # seats for a job to begin with; more are added where the certificate asks
 SLACK = 1e-9  # relative: costs closer than this are equal
+ROUNDING = 1e-13
+"""Of the largest price: a way that is shorter by less is no shorter. Else ways round and round through places that cost the same would become shorter for ever."""
 LONGEST_S = 1e9
 """Seconds on its fastest type that a job counts as taking, and that a device is waited for, at most: beside larger costs (`--steps` without end) those of all
 others are the same to a solver that counts in whole numbers."""
@@ -112,11 +114,18 @@ def _prices(costs: Floats, seat: Ints, seats: Ints) -> tuple[Floats, Floats]:
     # The price of a place is what it costs to free a seat there, by moves that end at an empty one. Where none is in reach any large price does.
     far = 2.0 * places * float(own.max(initial=1.0))
     price = np.where(taken < seats, 0.0, far)
+    used = np.flatnonzero(taken > 0)  # nobody moves away from the others
+    to = np.ascontiguousarray(step[used].T)
+    changed = np.arange(
+        places
+    )  # those that became cheaper: ways over the others are no shorter than they were
     for _ in range(places):  # each round lengthens the ways by a move
-        shorter = np.minimum(price, (step + price[None, :]).min(axis=1))
-        if (shorter >= price).all():
+        before = price[used]
+        shorter = np.minimum(before, (to[changed] + price[changed, None]).min(axis=0))
+        price[used] = shorter
+        changed = used[shorter < before - ROUNDING * far]
+        if not len(changed):
             break
-        price = shorter
     price = np.maximum(0.0, price)
     worth: Floats = (costs + price[None, :]).min(axis=1)
     return price, worth

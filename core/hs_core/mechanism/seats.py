@@ -168,6 +168,8 @@ class Seats:
         slots = self._slots
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
+        if not self._may_find_some(job):
+            return False
         home = slots.home(job)
         if slots.model_of(job) in self.choices(job) and slots.take(job, home, ""):
             return True
@@ -176,7 +178,11 @@ class Seats:
 
     def press_in(self, job: JobFacts, claims: Mapping[HostName, int]) -> bool:
         """On its fastest pool with room: GPUs that nobody has taken yet, of the fewest of those who are to follow (`claims`: theirs, by server)."""
-        return self._seating.seat(self._slots, job, self.choices(job), claims)
+        return self._may_find_some(job) and self._seating.seat(self._slots, job, self.choices(job), claims)
+
+    def _may_find_some(self, job: JobFacts) -> bool:
+        """As far as the server with most GPUs left tells: of a thousand jobs that wait most need no other look."""
+        return (1 if job.spreads else job.per_node) <= self._slots.most_left
 
     # --- the line of a round --------------------------------------------------------------------------------------
 

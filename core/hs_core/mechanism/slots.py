@@ -41,6 +41,7 @@ class Slots:
         self._hosts = self._floor.hosts
         self._homes = settled_homes(snapshot)
         self._free = {name: host.gpus for name, host in self._hosts.items()}
+        self._most_left: int | None = None  # None: to be looked for again
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._full: set[tuple[object, ...]] = set()  # jobs like these find no room any more
         self.nowhere = Nowhere(snapshot.hosts)
@@ -115,6 +116,13 @@ class Slots:
     @property
     def gpus_left(self) -> int:
         return sum(self._free.values())
+
+    @property
+    def most_left(self) -> int:
+        """GPUs that are nobody's yet in this quantum, of the server that has most of them."""
+        if self._most_left is None:
+            self._most_left = max(self._free.values(), default=0)
+        return self._most_left
 
     def reachable(self, job: JobFacts) -> bool:
         """Not so if a server of its home is away, or it is held up there: it is neither offered GPUs nor in anybody's way."""
@@ -276,6 +284,7 @@ class Slots:
             self._move(job, old, home, None if why is None else (MoveReason.ROUND, why))
         self._homes[job.id] = home
         self._in_turn.add(job.id)
+        self._most_left = None
         for name, gpus in beside.items():
             self._free[name] -= own[name]
             self._gangs[name].append(job.id)
@@ -322,6 +331,7 @@ class Slots:
         if job.id in self._awaited:
             return
         self._awaited.add(job.id)
+        self._most_left = None
         for name in home:
             if name in self._free:
                 self._free[name] = max(0, self._free[name] - (job.per_node if gpus is None else gpus))
@@ -374,6 +384,7 @@ class Slots:
             self._move(job, old, home, reason)
         self._homes[job.id] = home
         per_node = job.per_node
+        self._most_left = None
         for name in home:
             self._free[name] -= per_node
             self._gangs[name].append(job.id)

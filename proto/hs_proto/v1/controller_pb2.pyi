@@ -558,16 +558,20 @@ class ListTokensReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKENS_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    now: _builtins.float
+    """as in InfoReply"""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenView]: ...
     def __init__(
         self,
         *,
         tokens: _abc.Iterable[Global___TokenView] | None = ...,
+        now: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["now", b"now", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -745,6 +749,7 @@ class InfoReply(_message.Message):
     ADMIN_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
     DIALECT_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     term: _builtins.int
     policy: _builtins.str
@@ -757,6 +762,8 @@ class InfoReply(_message.Message):
     """the store cannot be written just now"""
     dialect: _builtins.str
     """the form of messages that it knows (hs_proto.dialect)"""
+    now: _builtins.float
+    """by its clock, by which go all times that it tells, but those of certificates"""
     def __init__(
         self,
         *,
@@ -769,10 +776,11 @@ class InfoReply(_message.Message):
         admin: _builtins.bool = ...,
         read_only: _builtins.bool = ...,
         dialect: _builtins.str = ...,
+        now: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "dialect", b"dialect", "policy", b"policy", "quantum_s", b"quantum_s", "read_only", b"read_only", "term", b"term", "uptime_s", b"uptime_s", "version", b"version", "you", b"you"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "dialect", b"dialect", "now", b"now", "policy", b"policy", "quantum_s", b"quantum_s", "read_only", b"read_only", "term", b"term", "uptime_s", b"uptime_s", "version", b"version", "you", b"you"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1289,7 +1297,10 @@ class JobDetail(_message.Message):
     DATASET_HOSTS_FIELD_NUMBER: _builtins.int
     WAY_RATES_FIELD_NUMBER: _builtins.int
     AGES_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
     job_class: _builtins.str
+    now: _builtins.float
+    """as in InfoReply"""
     @_builtins.property
     def view(self) -> Global___JobView: ...
     @_builtins.property
@@ -1319,10 +1330,11 @@ class JobDetail(_message.Message):
         dataset_hosts: _abc.Iterable[_builtins.str] | None = ...,
         way_rates: _abc.Iterable[Global___WayRate] | None = ...,
         ages: Global___Ages | None = ...,
+        now: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "spec", b"spec", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view", "way_rates", b"way_rates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages", b"ages", "dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "now", b"now", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view", "way_rates", b"way_rates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1865,16 +1877,24 @@ class ListNodesReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODES_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    WALL_NOW_FIELD_NUMBER: _builtins.int
+    now: _builtins.float
+    """as in InfoReply"""
+    wall_now: _builtins.float
+    """by the wall clock of its machine, by which certificates go"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeView]: ...
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___NodeView] | None = ...,
+        now: _builtins.float = ...,
+        wall_now: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "now", b"now", "wall_now", b"wall_now"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,7 +51,16 @@ class _Lazy(unheard.Group):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+ELSEWHERE = {
+    "generate": "workload generate", "check": "workload check", "show": "workload show", "simulate": "run", "sweep": "compare",
+}  # fmt: skip
+
+
+@click.group(
+    cls=_Lazy,
+    elsewhere=ELSEWHERE,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(version(), prog_name="hs-sim")
 def hs_sim() -> None:
     """Replays workloads on simulated clusters, with the policies and machines that run live ones."""

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hs_core.errors import RefusedError
+from hs_daemon.strays import Command
 from hs_sim.cli.options import (
     check_generator,
     check_policies,
@@ -21,8 +22,14 @@ from hs_sim.cli.options import (
 )
 from hs_sim.cli.outputs import FileName, check_outputs
 
+MEANT = {
+    "--policy": "expected --policies, names with commas between them",
+    "--seed": "expected --seeds 3, which runs seeds 0 to 2",
+    "--workload": "expected --trace FILE",
+}
 
-@click.command()
+
+@click.command(cls=Command, stray="expected the workload as --trace {}", elsewhere=MEANT)
 @click.option("--policies", required=True, help="Names, comma-separated.")
 @click.option(
     "--trace",

@@ -1,5 +1,6 @@
 """hs-sim figures."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -29,7 +30,9 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
     names = tuple(dict.fromkeys(names))
     for name in names:
         if name not in FIGURES:
-            raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}")
+            near = next(iter(get_close_matches(name, FIGURES, n=1)), "")
+            hint = f"; did you mean {near}?" if near else ""
+            raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}{hint}")
     drawn = {"--dir": (folder, [f"{name}.png" for name in names or FIGURES])} if folder is not None else {}
     check_outputs((), {"--json": json_out}, drawn)
     console, progress = Page(width=None if Page().is_terminal else 160), Console(stderr=True)

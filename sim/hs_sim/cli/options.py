@@ -12,7 +12,7 @@ from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.policy import Profiling
 from hs_sim.cli.outputs import FileName
-from hs_sim.model import ClusterSpec, Experiment, Noise, Workload, gavel_compat
+from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Workload, gavel_compat
 
 if TYPE_CHECKING:
     from hs_sim.reading import Sieve
@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_SEED = 10**18
 MOST_SHOWN = 5  # users, in a line for people
 SHORTEST_QUANTUM_S, LONGEST_QUANTUM_S = 0.001, 1e6
+LONGEST_COST_S = 86400.0
 
 _INPUT = (
     click.option("--throughputs", type=FileName(), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
@@ -93,6 +94,9 @@ _RUN = (
     click.option("--profile-batches", type=int, help="Mini-batches of a profiling run, of policies that have them; 0: none  [as the policy: 20, tesserae-* 0]"),
     click.option("--profile-share", type=float, default=0.1, show_default=True, help="Part of all GPU-time that these runs may take."),
     click.option("--migrations-per-hour", type=float, default=240.0, show_default=True, help="Of jobs that have started, at most."),
+    click.option("--start-s", type=float, help="That a process takes to come up.  [10]"),
+    click.option("--suspend-s", type=float, help="That a suspend takes.  [0.1]"),
+    click.option("--resume-s", type=float, help="That a resume takes.  [0.05]"),
     click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
 )  # fmt: skip
 
@@ -276,6 +280,7 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         raise RefusedError(
             f"--preset: {given['preset']} with --depth {given['depth']}; expected depth quanta"
         )
+    costs = _costs(given)
     made = Experiment(
         cluster=cluster_of(given),
         workload=workload,
@@ -286,10 +291,25 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         until_s=given["until_s"],
         sample_s=given["sample_s"],
         known_rates=given["known_rates"],
+        costs=costs,
         profiling=_profiling(given),
         migrations_per_hour=given["migrations_per_hour"],
     )
     return gavel_compat(made) if given["preset"] else made
+
+
+def _costs(given: dict[str, Any]) -> Costs:
+    """What was said of them, else as usual."""
+    said = {name: given[name] for name in ("start_s", "suspend_s", "resume_s") if given[name] is not None}
+    for name, value in said.items():
+        option = f"--{name.replace('_', '-')}"
+        if not 0 <= value <= LONGEST_COST_S:
+            raise RefusedError(f"{option}: {value}; expected 0 to {LONGEST_COST_S:g} seconds")
+        if given["preset"]:
+            raise RefusedError(
+                f"{option}: {value:g} with --preset {given['preset']}, where nothing costs time"
+            )
+    return replace(Costs(), **said)
 
 
 def _profiling(given: dict[str, Any]) -> Profiling:

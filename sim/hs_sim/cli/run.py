@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from hs_core.errors import RefusedError
+from hs_daemon.strays import Command
 from hs_sim.cli.options import (
     check_generator,
     check_policies,
@@ -22,8 +24,14 @@ from hs_sim.cli.options import (
 from hs_sim.cli.outputs import FileName, check_outputs
 from hs_sim.model import Result
 
+MEANT = {
+    "--policies": "expected --policy with one name; `hs-sim compare` takes several",
+    "--trace": "expected the file alone: hs-sim run FILE",
+    "--workload": "expected the file alone: hs-sim run FILE",
+}
 
-@click.command()
+
+@click.command(cls=Command, stray="one workload at a time", elsewhere=MEANT)
 @click.argument("workload", required=False, type=FileName())
 @click.option("--policy", default="gandiva-fair", show_default=True)
 @click.option(
@@ -61,11 +69,14 @@ def run(
     hs-sim run --jobs 500 --jobs-per-hour 60 --cluster v100:24,p100:48,k80:128
     hs-sim run my.yaml --policy las --until 86400 --json out.json --plot out.png
     """
+    from hs_core.policies import POLICIES
     from hs_sim import writers
     from hs_sim.cli import show
     from hs_sim.metrics import summarize
 
     check_policies("--policy", (policy,))
+    if workload is not None and str(workload) in POLICIES and not workload.exists():
+        raise RefusedError(f"WORKLOAD: {str(workload)!r} is a policy; expected --policy {workload}")
     check_generator(workload, given)
     inputs = (workload, given["throughputs"], given["slowdowns"])
     check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from hs_core.errors import RefusedError
+from hs_daemon import unheard
 from hs_sim.cli.options import (
     check_generator,
     cluster_of,
@@ -24,7 +25,7 @@ from hs_sim.cli.outputs import FileName, check_outputs
 _OF_THE_CLUSTER = ("cluster", "gpu_memory_gib", "dataset_cache_gib", "slowdowns")
 
 
-@click.group()
+@click.group(cls=unheard.Group)
 def workload() -> None:
     """Make, check and show workload files."""
 

@@ -475,11 +475,11 @@ function states(story) {
   return told;
 }
 
-function timeline(view, story) {
+function timeline(view, story, now) {
   const known = states(story);
   const told = known.map(([e]) => e);
   if (!told.length) return el("div", { class: "dim" }, "Nothing is known of it any more.");
-  const end = view.ended_at || Date.now() / 1000;
+  const end = view.ended_at || now;
   const parts = known.map(([e, word], at) => ({ word, from: e.at, to: told[at + 1]?.at ?? end, text: e.text })).filter((p) => p.word && p.to > p.from);
   const total = Math.max(1e-9, end - told[0].at);
   const spent = new Map();
@@ -532,7 +532,7 @@ async function drawJob(id) {
   const story = detail.story.slice().reverse().map((e) => el("tr", {}, el("td", { class: "at dim" }, clock(e.at)), td(e.text)));
   show("job",
     el("section", {}, el("h2", {}, el("a", { href: "#" }, "←"), `Job ${view.id}${taskOf(view) ? ` (${taskOf(view)})` : ""}:`, el("bdi", {}, view.name), state(view.state), named(view.user), ...buttons),
-      el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story)),
+      el("p", {}, why(view) || answer.text, answer.next_step ? el("span", { class: "dim" }, ` · ${answer.next_step}`) : ""), timeline(view, detail.story, detail.now)),
     el("div", { class: "two-columns" },
       el("section", {}, el("h2", {}, "What it has and had"), facts([
         ["GPUs", `${view.gpus}${view.nodes > 1 ? ` over ${view.nodes} servers` : ""}`], ["on", view.hosts.join(", ")], ["model", view.gpu_model], ["share", view.tickets ? `${gpus(view.entitled_gpus)} GPUs` : ""],
