@@ -414,6 +414,17 @@ def test_who_goes_on_from_its_folder_and_fails_at_its_start_goes_on_from_there_e
     assert (again.epoch, again.stored.step) == (row.epoch + 1, 5 if known else 0)
 
 
+def test_who_computes_from_its_launch_on_and_found_a_newer_one_in_its_folder_begins_there() -> None:
+    """Before its process has said that it took it up."""
+    here = world(FENCED.format("checkpoint_step=5 checkpoint_generation=0"))
+    row = here.machine.job(JobId(1))
+    has = "step=7 checkpoint_step=7 checkpoint_generation=1"
+    here.do(f"report {row.hosts[0]} 1:{row.epoch}=running {has}")
+    assert here.machine.job(JobId(1)).stored is None
+    here.do(f"report {row.hosts[0]} 1:{row.epoch}=exited {has} code=2")
+    assert "sent-elsewhere" in kinds(here)
+
+
 def test_of_whom_no_checkpoint_was_heard_and_of_whom_nothing_can_be_started_is_looked_for_elsewhere_once() -> (
     None
 ):

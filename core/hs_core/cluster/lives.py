@@ -250,8 +250,11 @@ class Lives(Ends):
         return replace(new, stored=stored, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
     def _from_step(self, row: Job, stored: Stored) -> int:
-        looked = row.report is not None and (stored.in_folder or stored.surpassed)
-        return max(stored.step, row.report.began_step) if row.report and looked else stored.step
+        """Where its process began; of what is looked for a newer one may have been found, of which it says nothing before it has taken it up."""
+        report = row.report
+        if report is None or not (stored.in_folder or stored.surpassed):
+            return stored.step
+        return max(stored.step, report.began_step if report.began_step >= 0 else report.checkpoint_step)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
         step, from_step, generation = row.step, self._from_step(row, stored), stored.generation
