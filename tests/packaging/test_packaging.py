@@ -209,7 +209,7 @@ def test_a_program_needs_no_package_but_those_that_its_extra_brings(extra: str) 
     ("module", "arguments", "said", "status"),
     [
         ("hs_agent", ["run"], "hs-agent: the Python package structlog ", 3),
-        ("hs_agent", ["join", "--controller=c:1", "--token=t", "--ca-sha256=ab"], "hs-agent: the Python package structlog ", 3),
+        ("hs_agent", ["join", "--controller=c:1", "--token=t", "--ca-sha256=ab"], "hs-agent: the Python package cryptography ", 3),
         ("hs_controller", ["run"], "hs-controller: the Python package structlog ", 1),
         ("hs_sim", ["compare"], "hs-sim: the Python package numpy ", 3),
     ],
