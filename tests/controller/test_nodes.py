@@ -266,3 +266,29 @@ def test_a_job_that_ran_on_a_server_which_is_away_is_listed_with_that() -> None:
     shown = views.job_view(at.machine, at.machine.job(JobId(1)), 0.0, mine=True)
     assert (shown.state, shown.reason) == ("running", "host-away")
     assert shown.reason_text == "its server n1 is not connected; what it was doing there goes on"
+
+
+def test_who_is_told_of_times_is_told_the_time_by_the_same_clock(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock is moved after the start: certificates go by it, all else does not."""
+
+    async def story() -> None:
+        async with started(config) as here:
+            stub = here.client.stub
+            await here.agent().join()
+            [job] = await here.client.submit(spec())
+            wall_s = time.time()
+            monkeypatch.setattr("hs_controller.service.time.time", lambda: wall_s + 86_400.0)
+            listed = await stub.ListNodes(pb.ListNodesRequest())
+            told = [
+                listed.now,
+                (await stub.Info(pb.InfoRequest())).now,
+                (await stub.GetJob(pb.JobRequest(job_id=job))).now,
+                (await stub.ListTokens(pb.ListTokensRequest())).now,
+            ]
+            assert told == pytest.approx([here.loop.clock.now_s()] * 4, abs=60.0)
+            assert listed.now >= listed.nodes[0].last_report_at > 0
+            assert listed.wall_now == wall_s + 86_400.0
+
+    asyncio.run(story())
