@@ -116,9 +116,7 @@ def _prices(costs: Floats, seat: Ints, seats: Ints) -> tuple[Floats, Floats]:
     price = np.where(taken < seats, 0.0, far)
     used = np.flatnonzero(taken > 0)  # nobody moves away from the others
     to = np.ascontiguousarray(step[used].T)
-    changed = np.arange(
-        places
-    )  # those that became cheaper: ways over the others are no shorter than they were
+    changed = np.arange(places)  # became cheaper: ways over the others are as long as they were
     for _ in range(places):  # each round lengthens the ways by a move
         before = price[used]
         shorter = np.minimum(before, (to[changed] + price[changed, None]).min(axis=0))
