@@ -510,6 +510,19 @@ def test_who_failed_at_its_start_somewhere_is_not_sent_there_again_as_long_as_ot
     assert here.machine.job(JobId(1)).hosts == ("n2",), "no other is left"
 
 
+def test_a_server_on_which_a_job_failed_at_its_start_is_given_it_again_once_it_was_undrained() -> None:
+    here = world(ON_TWO)
+    here.do("report n1 1:0=running step=5 can_checkpoint=yes")
+    fails(here, 1, phase="checkpointed", more=SAVED)
+    here.play("user eve\n@30\ntick\nsubmit eve all gpus=2")
+    here.do("report n1 2:0=running step=1")
+    here.do(f"report n2 1:1=exited {SAVED} code=2")
+    here.play("@500\ntick\ndrain n2\n@520\ntick")
+    assert here.machine.job(JobId(1)).hosts == ()
+    here.play("undrain n2\n@540\ntick")
+    assert here.machine.job(JobId(1)).hosts == ("n2",), "what was missing is there now, most likely"
+
+
 def test_how_often_a_job_was_given_another_home_before_it_had_started_is_no_failure() -> None:
     here = world(ON_TWO)
     here.do("report n1 1:0=running step=5 can_checkpoint=yes")
