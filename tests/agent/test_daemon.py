@@ -95,7 +95,12 @@ def test_folders_that_somebody_took_away_are_made_again_for_the_next_job(
     controller.want(job(1, "/bin/true", **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.exit, "an exit")
     controller.want()
-    wait_for(lambda: not (daemon.place / "state/jobs/1-1").exists(), "the folder is removed")
+
+    def removed() -> bool:
+        left = [*(daemon.place / "state/checkpoints").iterdir(), daemon.place / "state/jobs/1-1"]
+        return not any(map(os.path.lexists, [*left, daemon.place / "run/1-1.sock"]))
+
+    wait_for(removed, "what it left is removed")
     for name in ("state/jobs", "state/checkpoints", "state/inject", "run"):
         shutil.rmtree(daemon.place / name)
     controller.want(job(2, *python("import hs_job; print(hs_job.__file__)")))
