@@ -221,7 +221,7 @@ def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config
         try:
             mind = controller.loop.mind
             assert "memory" not in mind.meta(), "as it is in the journal"
-            mind.machine._memory = {"rounds": 1}
+            mind.machine._contents.memory = {"rounds": 1}
             assert mind.meta()["memory"] == {"rounds": 1}
             assert "memory" not in mind.meta()
         finally:

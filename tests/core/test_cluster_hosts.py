@@ -178,7 +178,7 @@ def test_what_a_server_is_remembered_to_have_been_told_is_bounded_however_long_i
         [job] = submit(at, a_spec())
         at.do(f"report n1 {job}:0=exited code=0")
     assert at.machine.job(job).state is JobState.SUCCEEDED
-    assert len(at.machine._told) == MOST
+    assert len(at.machine._contents.told) == MOST
     assert Direct not in map(type, at.handle(said(at, job)).commands), "what it says again needs no answer"
     assert Direct in map(type, at.handle(said(at, JobId(1))).commands)
     assert Direct not in map(type, at.handle(said(at, JobId(1))).commands)

@@ -8,8 +8,8 @@ from clusters import ALICE, N1, SETTINGS, refusal, submit, world
 
 from hs_core.cluster import Limits
 from hs_core.cluster.book import Book
-from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import a_spec
+from hs_core.cluster.pace import BURST
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import UserSet
 from hs_core.forms import Elastic

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from hs_core.cluster import State
 from hs_core.cluster.abroad import Abroad
-from hs_core.cluster.ends import Ends
-from hs_core.cluster.lives import Lives
+from hs_core.cluster.anew import Anew
+from hs_core.cluster.exits import Exits
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.mechanism.trade import Outcome
@@ -45,10 +45,10 @@ def test_a_job_that_is_charged_twice_is_found(monkeypatch):
 
 
 def test_a_job_that_fails_where_it_may_be_tried_again_is_found(monkeypatch):
-    tries = Ends._may_try_again
+    tries = Exits.may_try_again
     monkeypatch.setattr(
-        Ends,
-        "_may_try_again",
+        Exits,
+        "may_try_again",
         lambda self, row, ended: tries(self, replace(row, retries=row.retries + 1), ended),
     )
     assert re.search(r"has failed .*, having ended badly 1 times; 1 are allowed", found(limits=True).what)
@@ -60,19 +60,19 @@ def test_a_job_that_is_blamed_for_what_the_server_lacks_to_which_it_was_sent_is_
 
 
 def test_a_job_whose_time_counts_twice_once_it_begins_anew_is_found(monkeypatch):
-    again = Ends._next_epoch
+    again = Anew.next_epoch
 
-    def twice(self: Ends, row: Job) -> Job:
+    def twice(self: Anew, row: Job) -> Job:
         new = again(self, row)
         return replace(new, past_run_s=2 * new.past_run_s)
 
-    monkeypatch.setattr(Ends, "_next_epoch", twice)
+    monkeypatch.setattr(Anew, "next_epoch", twice)
     assert re.search(r"was ended after .* s; it may run for", found(limits=True).what)
 
 
 def test_a_job_whose_time_is_forgotten_once_it_begins_anew_is_found(monkeypatch):
-    again = Ends._next_epoch
-    monkeypatch.setattr(Ends, "_next_epoch", lambda self, row: replace(again(self, row), past_run_s=0.0))
+    again = Anew.next_epoch
+    monkeypatch.setattr(Anew, "next_epoch", lambda self, row: replace(again(self, row), past_run_s=0.0))
     assert re.search(r"ran for .* s; it may for", found(limits=True).what)
 
 
@@ -152,12 +152,12 @@ def test_a_host_that_obeys_an_old_order_is_found():
 
 
 def test_a_controller_that_has_a_job_begin_afresh_though_a_checkpoint_is_within_reach_is_found(monkeypatch):
-    newest = Lives._newest_on
+    newest = Anew._newest_on
 
-    def forgotten(self: Lives, row: Job, hosts: Collection[HostName]) -> Stored | None:
+    def forgotten(self: Anew, row: Job, hosts: Collection[HostName]) -> Stored | None:
         return None if row.spec.on_partition is OnPartition.FENCE else newest(self, row, hosts)
 
-    monkeypatch.setattr(Lives, "_newest_on", forgotten)
+    monkeypatch.setattr(Anew, "_newest_on", forgotten)
     assert "was acknowledged as safe" in found(first=360).what
 
 

@@ -25,6 +25,10 @@ class Asking:
         """Decisions are at least so far apart; a clock that was set back does not put them off."""
         return self.decided_s is not None and 0 <= now_s - self.decided_s < settle_s - SLACK_S
 
+    def at_it_s(self, now_s: float) -> float:
+        """For how long the policy has been at its question; 0: it is at none."""
+        return 0.0 if self.question is None else max(0.0, now_s - self.question.snapshot.now_s)
+
     def next_s(self, settle_s: float) -> float | None:
         """When it is to be asked again; None: not because of what has changed until now."""
         if not self.stale or self.decided_s is None or self.question is not None:

@@ -4,11 +4,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from hs_core.cluster import copies, reports
+from hs_core.cluster.book import Book
 from hs_core.model import Job, Stored, spans
-from hs_core.names import HostName
+from hs_core.names import HostName, JobId
 from hs_core.reports import JobReport, Phase
 
 _READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
+
+
+def needing(book: Book, host: HostName) -> tuple[JobId, ...]:
+    """Jobs that live elsewhere, or nowhere, and whose checkpoint, or a part of it, can be had from there only."""
+    others = book.hosts.keys() - {host}
+    lent = [book.live[job] for job in sorted(book.lent.get(host, ()))]
+    return tuple(row.id for row in lent if host not in row.hosts and not can_be_had(row, others))
 
 
 def is_fetching(row: Job) -> bool:

@@ -1,7 +1,7 @@
 """What the controller's mind holds, and the one way in which its rows change."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 
 from hs_core.cluster import reports
@@ -27,110 +27,93 @@ from hs_core.cluster.unforked import Unforked
 from hs_core.facts import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
-from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy
 from hs_core.wanted import Wanted
 
 
 class Contents:
-    def __init__(
-        self, policy: Policy, settings: Settings, state: State, dress: Callable[[Policy], Policy]
-    ) -> None:
-        """`dress`: what the driver puts around every policy that takes office, as a stopwatch."""
-        self._dress = dress
-        self.policy = dress(policy)
+    def __init__(self, policy: Policy, settings: Settings, state: State) -> None:
+        self.policy = policy
         self.settings = settings
         self._take_in(state)
         # known again after the first events of a new term
-        self._seq = 0
-        self._connected: set[HostName] = set()
-        self._looks_on = False  # nothing can be taken in: as `look_on`
-        self._absent = Absent(settings.lease_s, settings.fence_after_s)
-        self._sent: dict[HostName, Wanted] = {}
-        self._newest_heard: dict[
-            HostName, tuple[int, int]
-        ] = {}  # term and number of what each has heard last
-        self._told = Told()
-        self._tickets: dict[JobId, float] = {}  # as hosts are told
-        self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
-        self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
-        self._loads: dict[HostName, float] = {}  # quanta that its jobs need for what is due to them, likewise
-        self._unsliced: dict[HostName, dict[JobId, int]] = {}  # who cannot be suspended, likewise
-        self._closed: dict[
-            tuple[object, ...], tuple[HostName, ...]
-        ] = {}  # to such wishes of a user, likewise
-        self._said = LastSaid(trades=self.policy.trades(state.memory))
+        self.seq = 0
+        self.connected: set[HostName] = set()
+        self.looks_on = False  # nothing can be taken in: as `look_on`
+        self.absent = Absent(settings.lease_s, settings.fence_after_s)
+        self.sent: dict[HostName, Wanted] = {}
+        self.newest_heard: dict[HostName, tuple[int, int]] = {}  # term and number of what each has heard last
+        self.told = Told()
+        self.tickets: dict[JobId, float] = {}  # as hosts are told
+        self.said = LastSaid(trades=self.policy.trades(state.memory))
         # Moves past their point of no return, and since when.
-        self._flights: dict[JobId, tuple[Move, float]] = {}
-        self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
-        self._evictions = Evictions()
-        self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
-        self._grounded = Grounded()
-        self._unable = Unable()
-        self._unforked = Unforked()
-        self._abroad = Abroad()
-        self._sight = Sight(
-            self._book,
-            self._connected,
-            self._absent,
-            grounded=self._grounded,
-            unable=self._unable,
-            unforked=self._unforked,
-            abroad=self._abroad,
+        self.flights: dict[JobId, tuple[Move, float]] = {}
+        self.evictions = Evictions()
+        self.grounded = Grounded()
+        self.unable = Unable()
+        self.unforked = Unforked()
+        self.abroad = Abroad()
+        self.sight = Sight(
+            self.book,
+            self.connected,
+            self.absent,
+            grounded=self.grounded,
+            unable=self.unable,
+            unforked=self.unforked,
+            abroad=self.abroad,
         )
-        self._sight.serve(policy.needs)
-        self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
-        self._ledger: Ledger | None = None  # begins with the first event
-        self._stories: dict[JobId, deque[Fact]] = {}
+        self.sight.serve(policy.needs)
+        self.orders = Orders(self.book, settings.grant_key, self.sight.class_of)
+        self.ledger: Ledger | None = None  # begins with the first event
+        self.stories: dict[JobId, deque[Fact]] = {}
         # When a live job took its state, as far as this process saw it.
-        self._since_s: dict[JobId, float] = {}
-        self._in_office_s = -inf  # since when the policy is, where it took another's place
-        self._asking = Asking()
-        self._wake_s: float | None = None  # what the driver was last told
-        self._sampled = 0  # rows that were checked, of all
-        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
-        self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
-        self._event = Underway()
+        self.since_s: dict[JobId, float] = {}
+        self.in_office_s = -inf  # since when the policy is, where it took another's place
+        self.asking = Asking()
+        self.restless: set[HostName] = set()  # hosts whose Wanted may have changed
+        self.untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
+        self.event = Underway()
 
     def _take_in(self, state: State) -> None:
         """What is durable."""
         settings = self.settings
-        self._backup = Backup.of(state)
-        self._book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
-        self._next_job_id = state.next_job_id
-        self._term = state.term
-        self._edges = Edges(settings.quantum_s, state.quantum)
-        self._memory = state.memory
-        self._budget = Budget(settings.migrations_per_hour, state.budget)
-        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
-        self._slowdowns = Slowdowns(self._rates.gpus)
+        self.backup = Backup.of(state)
+        self.book = Book(as_restored(state), settings.keep_ended, settings.keep_ended_bytes)
+        self.next_job_id = state.next_job_id
+        self.term = state.term
+        self.edges = Edges(settings.quantum_s, state.quantum)
+        self.memory = state.memory
+        self.budget = Budget(settings.migrations_per_hour, state.budget)
+        self.rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
+        self.slowdowns = Slowdowns(self.rates.gpus)
 
-    def _put(self, row: Job, now_s: float, *, counters: bool = False, at_s: float | None = None) -> None:
+    def put(self, row: Job, now_s: float, *, counters: bool = False, at_s: float | None = None) -> None:
         """`counters`: nothing but what it has received and done is new. `at_s`: what is new came about then."""
-        old = self._book.jobs.get(row.id)
-        self._event.before.setdefault(row.id, old)
-        self._event.counted.discard(row.id)
+        old = self.book.jobs.get(row.id)
+        self.event.before.setdefault(row.id, old)
+        self.event.counted.discard(row.id)
         if old is None or old.state is not row.state:
-            self._since_s[row.id] = now_s
+            self.since_s[row.id] = now_s
         if old is not None and (old.state is not row.state or old.move is not row.move):
             row = row_with(row, ages=old.ages_at(now_s if at_s is None else at_s))
         elif old is not None and old.ages is not row.ages:
             row = row_with(row, ages=old.ages)
         of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet
         if not of_one and (old is None or _ordered(old) != _ordered(row)):
-            self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
+            self.restless.update(*(_concerned(each) for each in (old, row) if each is not None))
         if old is not None and old.hosts != row.hosts:
-            self._orders.forget(row.id, old.hosts)
-        self._book.put(row, counters=counters)
+            self.orders.forget(row.id, old.hosts)
+        self.book.put(row, counters=counters)
 
-    def _put_counted(self, row: Job) -> None:
+    def put_counted(self, row: Job) -> None:
         """One on one server, of which nothing is new but the counters of its report."""
-        if row.id not in self._event.before:
-            self._event.before[row.id] = self._book.jobs[row.id]
-            self._event.counted.add(row.id)
-        self._book.put(row, counters=True)
+        if row.id not in self.event.before:
+            self.event.before[row.id] = self.book.jobs[row.id]
+            self.event.counted.add(row.id)
+        self.book.put(row, counters=True)
 
-    def _fact(
+    def fact(
         self,
         now_s: float,
         kind: str,
@@ -142,36 +125,65 @@ class Contents:
         data: dict[str, str | int | float] | None = None,
         deed: bool = False,
     ) -> None:
-        row = self._book.jobs.get(job) if job is not None else None
+        row = self.book.jobs.get(job) if job is not None else None
         if row is not None:
             user, host = row.user, host or row.host
         fact = Fact(
             now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {}, deed=deed
         )
-        self._event.facts.append(fact)
+        self.event.facts.append(fact)
         if job is not None:
-            story = self._stories.get(job)
+            story = self.stories.get(job)
             if story is None:
-                story = self._stories[job] = deque(maxlen=self.settings.story_facts)
+                story = self.stories[job] = deque(maxlen=self.settings.story_facts)
             story.append(fact)
 
-    def _account(self, now_s: float) -> Ledger:
-        if self._ledger is None:
-            self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
-        return self._ledger
+    def deed(
+        self,
+        now_s: float,
+        kind: str,
+        text: str,
+        *,
+        by: str,
+        user: UserName,
+        host: HostName | None = None,
+        **more: str,
+    ) -> None:
+        self.fact(now_s, kind, text, user=user, host=host, data={"by": by, **more}, deed=True)
 
-    def _models(self, home: Sequence[HostName]) -> tuple[str, ...]:
+    def forget_job(self, row: Job, now_s: float) -> None:
+        """It has ended: what is known of it besides its row."""
+        self.tickets.pop(row.id, None)
+        self.since_s.pop(row.id, None)
+        self.flights.pop(row.id, None)
+        self.grounded.forget(row.id)
+        self.unable.for_memory.forget(row.id)
+        self.unable.sent_on.pop(row.id, None)
+        self.abroad.forget(row.id)
+        self.unforked.forget_job(row.id)
+        self.orders.forget(row.id, row.hosts)
+        self.sight.forget(row.id)
+        self.rates.forget_job(row.id)
+        self.restless.update(self.backup.over(row.id))
+        self.account(now_s).forget(row.id)
+
+    def account(self, now_s: float) -> Ledger:
+        if self.ledger is None:
+            self.ledger = ledger_of(self.book.jobs.values(), began_s=now_s)
+        return self.ledger
+
+    def models_of(self, home: Sequence[HostName]) -> tuple[str, ...]:
         """GPU models of servers, by node rank."""
-        return tuple(self._book.hosts[name].model for name in home)
+        return tuple(self.book.hosts[name].model for name in home)
 
-    def _doomed(self, now_s: float) -> frozenset[HostName]:
+    def doomed(self, now_s: float) -> frozenset[HostName]:
         """Servers that were to be empty by now: what is left there is ended, and queued again."""
-        if not self._book.draining:
+        if not self.book.draining:
             return frozenset()
         return frozenset(
             name
-            for name in self._book.draining
-            if (drain := self._book.hosts[name].drain) is not None
+            for name in self.book.draining
+            if (drain := self.book.hosts[name].drain) is not None
             and drain.deadline_s is not None
             and drain.deadline_s <= now_s
         )

@@ -1,18 +1,20 @@
 """When the policy is asked, about what, and what becomes of its verdict."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.cluster import admission, checkpoints, reports, states
 from hs_core.cluster.book import row_with
-from hs_core.cluster.last_said import LOCAL, LastSaid
-from hs_core.cluster.requests import Requests
+from hs_core.cluster.cadence import Cadence
+from hs_core.cluster.contents import Contents
+from hs_core.cluster.last_said import LOCAL
+from hs_core.cluster.moves import Moves
 from hs_core.cluster.standing import still
 from hs_core.cluster.states import Happening
 from hs_core.cluster.trade_facts import trade_fact
 from hs_core.errors import Kind, RefusedError
-from hs_core.events.cluster import PolicyAnswered, Wake
+from hs_core.events.cluster import PolicyAnswered
 from hs_core.failures import Failure
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
@@ -20,77 +22,25 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts, Plan, Snapshot, Trial, Verdict
 from hs_core.question import Question
 
-DECIDING = 10  # from one question to the next so many times what the last took: a tenth of the time at most is spent deciding
-BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
 
-
-class Decisions(Requests):
-    def _quantum_ended(self, now_s: float) -> bool:
-        """Whether an edge was reached; a Wake that only asked for something else is none."""
-        self._wake_s = None
-        was_s = self._edges.at_s
-        if not self._edges.passed(now_s):
-            if (
-                self._edges.at_s != was_s
-            ):  # the clock was set back: hosts with a common edge are told the new one
-                for name in {*self._book.spanned, *self._said.in_step}:
-                    self._sent.pop(name, None)
-                    self._restless.add(name)
-            return False
-        self._event.meta = True
-        self._restless |= self._untold
-        self._said.turns, self._said.woken = self._said.planned_turns, self._said.waking
-        self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
-        self._restless |= self._said.in_step
-        # Also those that have no such part any more, until their own cadence costs nobody a turn that they were told of.
-        self._restless.update(self._told_of_edges())
-        return True
-
-    def _told_of_edges(self) -> Iterator[HostName]:
-        return (name for name, last in self._sent.items() if last.edge_in_s is not None)
-
-    def _decision_due(self, now_s: float, *, edge: bool) -> bool:
-        if self._backup.awaits:
-            return False
-        if self._asking.question is not None:
-            # The policy is at it. What an edge asks for is asked once it has answered.
-            self._asking.stale = self._asking.stale or (edge and self.policy.needs.every_quantum)
-            return False
-        if edge:
-            return True
-        if not self._asking.stale:
-            return False
-        early = self._asking.is_early(now_s, self._settle_s())
-        if not early and len(self._event.before) > BURST and not self._asking.put_off:
-            self._asking.put_off, self._asking.decided_s = True, now_s
-            return self._settle_s() == 0
-        return not early
-
-    def _settle_s(self) -> float:
-        """Decisions are at least so far apart."""
-        settings = self.settings
-        if not settings.settle_s:
-            return 0.0
-        by_size = settings.settle_s_per_job * len(self._book.live)
-        # Where the controller's core has little left it decides less often, and does the rest in time.
-        by_load = DECIDING * self._asking.took_s
-        return max(settings.settle_s, min(max(by_size, by_load), settings.quantum_s / 4))
-
-    def _wakes(self, now_s: float) -> Iterator[Wake]:
-        times = [*self._absent.deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
-        if self._edges.at_s is not None:
-            times.append(self._edges.at_s)
-        if self._backup.awaits:
-            times.append(self._backup.until_s)
-        times += [until_s for _, until_s in self._absent.expected.values()]
-        if (again_s := self._asking.next_s(self._settle_s())) is not None:
-            times.append(again_s)
-        if not times:
-            return
-        at_s = max(now_s, min(times))
-        if self._wake_s is None or at_s != self._wake_s:
-            self._wake_s = at_s
-            yield Wake(at_s=at_s)
+class Decisions:
+    def __init__(self, contents: Contents, moves: Moves, cadence: Cadence) -> None:
+        self._contents = contents
+        self._asking = contents.asking
+        self._backup = contents.backup
+        self._book = contents.book
+        self._doomed = contents.doomed
+        self._edges = contents.edges
+        self._fact = contents.fact
+        self._put = contents.put
+        self._rates = contents.rates
+        self._restless = contents.restless
+        self._said = contents.said
+        self._settings = contents.settings
+        self._sight = contents.sight
+        self._untold = contents.untold
+        self._moves = moves
+        self._cadence = cadence
 
     def _snapshot(self, now_s: float) -> Snapshot:
         """What is planned is the quantum after the one that is now."""
@@ -99,7 +49,7 @@ class Decisions(Requests):
             jobs = tuple([stays.get(job.id, job) for job in jobs])
         return Snapshot(
             now_s=now_s,
-            quantum_s=self.settings.quantum_s,
+            quantum_s=self._settings.quantum_s,
             quantum=self._edges.quantum + 1,
             hosts=self._sight.hosts(),
             jobs=jobs,
@@ -107,16 +57,16 @@ class Decisions(Requests):
             rates=dict(self._rates.known),
             rates_within=dict(self._rates.within),
             interference=dict(self._rates.interference),
-            slowdowns=self._slowdowns.table(
+            slowdowns=self._contents.slowdowns.table(
                 self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version
             )
-            if self.policy.needs.by_gpu
+            if self._contents.policy.needs.by_gpu
             else {},
             speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             running=self._sight.running(),
-            migrations_left=self._budget.left(now_s),
-            seed=self.settings.seed,
-            profiling=self.settings.profiling,
+            migrations_left=self._contents.budget.left(now_s),
+            seed=self._settings.seed,
+            profiling=self._settings.profiling,
         )
 
     def _coming_up(self, shown: Mapping[JobId, JobFacts]) -> dict[JobId, JobFacts]:
@@ -147,33 +97,37 @@ class Decisions(Requests):
         Changes nothing. Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
         """
         for name, count in tickets.items():
-            admission.check_user(name, count, None, self.settings.limits)
+            admission.check_user(name, count, None, self._settings.limits)
             if name not in self._book.users:
                 raise RefusedError(f"tickets: there is no user {name!r}", Kind.NOT_FOUND)
         snapshot = self._snapshot(now_s)
         asked = {name: Fraction(str(tickets.get(name, has))) for name, has in snapshot.tickets.items()}
         if not snapshot.jobs:
             return None
-        return Question(policy=self.policy, snapshot=replace(snapshot, tickets=asked), memory=self._memory)
+        return Question(
+            policy=self._contents.policy,
+            snapshot=replace(snapshot, tickets=asked),
+            memory=self._contents.memory,
+        )
 
-    def _decide(self, now_s: float) -> None:
+    def decide(self, now_s: float) -> None:
         self._asking.begins(now_s)
         snapshot = self._snapshot(now_s)
         if not snapshot.jobs and not self._said.trades:
             # Nobody to decide about, and no trade to take back: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
-            self._said = LastSaid()
-            self._restless |= self._connected
+            self._said.forget()
+            self._restless |= self._contents.connected
             return
-        question = Question(policy=self.policy, snapshot=snapshot, memory=self._memory)
-        if self.settings.decides_apart:
-            self._asking.question = self._event.question = question
-        elif self.settings.outlives_policy:
+        question = Question(policy=self._contents.policy, snapshot=snapshot, memory=self._contents.memory)
+        if self._settings.decides_apart:
+            self._asking.question = self._contents.event.question = question
+        elif self._settings.outlives_policy:
             self._answered(question, question.answer(), now_s)
         else:
             self._answered(question, question.verdict(), now_s)
 
-    def _policy_answered(self, event: PolicyAnswered) -> None:
+    def policy_answered(self, event: PolicyAnswered) -> None:
         if event.question is not self._asking.question:
             return  # it was given up, or another mind asked
         self._asking.question = None
@@ -188,14 +142,14 @@ class Decisions(Requests):
             return
         if self._said.failure is not None:
             self._said.failure = None
-            text = f"the policy {self.policy.name} decides again"
+            text = f"the policy {self._contents.policy.name} decides again"
             self._fact(now_s, "policy-recovered", text, deed=True)
         snapshot, verdict = question.snapshot, answer
-        if verdict.memory != self._memory:
-            self._memory = verdict.memory
-            self._event.meta = True
+        if verdict.memory != self._contents.memory:
+            self._contents.memory = verdict.memory
+            self._contents.event.meta = True
         decided = verdict.plan
-        if self.settings.decides_apart:
+        if self._settings.decides_apart:
             shown = self._sight.shown(self._doomed(now_s))
             shown = {**shown, **self._coming_up(shown)}
             decided, again = still(decided, snapshot, self._sight.hosts(), shown)
@@ -203,15 +157,15 @@ class Decisions(Requests):
         self._settle_homes(snapshot, decided, now_s)
         self._settle_accumulation(decided, now_s)
         self._take_up(verdict, decided, now_s)
-        self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
+        self._edges.keep(now_s, needed=self._contents.policy.needs.every_quantum or bool(self._book.spanning))
         if self._edges.at_s is None:
-            self._restless.update(self._told_of_edges())  # there are none any more
+            self._restless.update(self._cadence.told_of_edges())  # there are none any more
 
     def _fails(self, failure: Failure, now_s: float) -> None:
         known, self._said.failure = self._said.failure, failure
         if known is None or known.place != failure.place:
             text = (
-                f"the policy {self.policy.name} failed: {failure.text}; what it said last stands, and who has no home waits. "
+                f"the policy {self._contents.policy.name} failed: {failure.text}; what it said last stands, and who has no home waits. "
                 "`hsctl policy set` puts another one in office"
             )
             self._fact(now_s, "policy-failed", text, deed=True)
@@ -237,18 +191,18 @@ class Decisions(Requests):
             elif not facts.hosts:
                 self._place(row, home, shape, now_s)
             elif not facts.started:
-                self._rehome(row, home, shape, now_s, weights)
+                self._moves.rehome(row, home, shape, now_s, weights)
             elif row.move is None and (facts.movable or not same):
                 why = decided.moves.get(facts.id, (MoveReason.ROUND, "its copies are averaged"))
-                self._begin_move(row, home, shape, why, now_s, portions=weights, free=same)
+                self._moves.begin(row, home, shape, why, now_s, portions=weights, free=same)
 
     def _bring_away(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         """From where it cannot be started. The checkpoint of one that had a process is fetched from there."""
         if reports.has_process(row.report):
             text = f"{', '.join(row.hosts)} cannot start it"
-            self._begin_move(row, home, shape, (MoveReason.TROUBLE, text), now_s, free=True)
+            self._moves.begin(row, home, shape, (MoveReason.TROUBLE, text), now_s, free=True)
         else:
-            self._rehome(row, home, shape, now_s)
+            self._moves.rehome(row, home, shape, now_s)
 
     def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
         for job, accumulation in decided.accumulation.items():
@@ -261,9 +215,9 @@ class Decisions(Requests):
         if self._sight.out_of_reach(row):
             row = self._without_its_servers(row, now_s)
         if row.stored is not None:
-            row = replace(row, stored=checkpoints.at_hand(row.stored, self._connected))
+            row = replace(row, stored=checkpoints.at_hand(row.stored, self._contents.connected))
         state = states.after(row, Happening.PLACED)
-        models = self._models(home)
+        models = self._contents.models_of(home)
         new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
         self._put(new, now_s)
         text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
@@ -299,8 +253,8 @@ class Decisions(Requests):
             weight = weights.get(id(tickets))
             if weight is None:
                 weight = weights[id(tickets)] = float(tickets)
-            if self._tickets.get(job) != weight:
-                self._tickets[job] = weight
+            if self._contents.tickets.get(job) != weight:
+                self._contents.tickets[job] = weight
                 heavier.update(self._book.live[job].hosts)
         for name in heavier - self._restless - self._untold:
             (self._restless if self._is_crowded(name) else self._untold).add(name)
@@ -323,7 +277,7 @@ class Decisions(Requests):
         self._said.entitled = verdict.entitled
         self._said.base = verdict.base
         self._said.trades = verdict.trades
-        self._event.facts += [trade_fact(news, now_s) for news in verdict.news]
+        self._contents.event.facts += [trade_fact(news, now_s) for news in verdict.news]
 
     def _tell_trials(self, trials: Mapping[JobId, Trial], now_s: float) -> None:
         before, self._said.trials = self._said.trials, trials

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hs_core.cluster import orders
-from hs_core.cluster.decisions import Decisions
+from hs_core.cluster.cadence import Cadence
+from hs_core.cluster.contents import Contents
 from hs_core.cluster.last_said import LOCAL
 from hs_core.copier import copier, maker
 from hs_core.events.cluster import Consult, Direct, GiveUp
@@ -17,35 +18,46 @@ _said = maker(Wanted)
 _as_said = copier(Wanted)
 
 
-class Directs(Decisions):
-    def _consults(self) -> Iterator[GiveUp | Consult]:
-        if self._event.gives_up:
-            yield GiveUp()
-        if self._event.question is not None:
-            yield Consult(question=self._event.question)
+class Directs:
+    def __init__(self, contents: Contents, cadence: Cadence) -> None:
+        self._contents = contents
+        self._book = contents.book
+        self._edges = contents.edges
+        self._orders = contents.orders
+        self._restless = contents.restless
+        self._said = contents.said
+        self._sent = contents.sent
+        self._settings = contents.settings
+        self._cadence = cadence
 
-    def _directs(self, now_s: float) -> Iterator[Direct]:
-        doomed = self._doomed(now_s)
+    def consults(self) -> Iterator[GiveUp | Consult]:
+        if self._contents.event.gives_up:
+            yield GiveUp()
+        if self._contents.event.question is not None:
+            yield Consult(question=self._contents.event.question)
+
+    def directs(self, now_s: float) -> Iterator[Direct]:
+        doomed = self._contents.doomed(now_s)
         self._wake_gangs(doomed)
         if not self._restless:
             return
-        restless = sorted(self._restless & self._connected)
-        self._untold -= self._restless
-        self._restless = set()
+        restless = sorted(self._restless & self._contents.connected)
+        self._contents.untold -= self._restless
+        self._restless.clear()
         for name in restless:
             jobs = tuple(self._wanted_jobs(name, doomed))
             wanted = self._wanted(name, jobs, now_s)
             last = self._sent.get(name)
             if last is not None and _as_said(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
                 continue
-            self._seq += 1
-            wanted = _as_said(wanted, seq=self._seq)
+            self._contents.seq += 1
+            wanted = _as_said(wanted, seq=self._contents.seq)
             self._sent[name] = wanted
             yield Direct(host=name, wanted=wanted)
 
     def _wake_gangs(self, doomed: frozenset[HostName]) -> None:
         """Gangs over several servers that are to leave and that the freezer holds amid a step: no part of them can save where it stands, nor alone."""
-        leaving = self._book.moving | self._evictions.saving if doomed else self._book.moving
+        leaving = self._book.moving | self._contents.evictions.saving if doomed else self._book.moving
         rows = (self._book.live[job] for job in leaving & self._book.spanning)
         waking = frozenset((row.id, row.epoch) for row in rows if self._is_caught(row))
         for job, _ in waking ^ self._said.waking:
@@ -55,15 +67,15 @@ class Directs(Decisions):
 
     def _is_caught(self, row: Job) -> bool:
         frozen = any(part.phase is Phase.FROZEN and part.can_checkpoint for part in row.reports.values())
-        return frozen and not row.paused and self._connected.issuperset(row.hosts)
+        return frozen and not row.paused and self._contents.connected.issuperset(row.hosts)
 
     def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
         for row in self._book.at(name):
             # 1: it is paused or ending, so nobody compares it
-            tickets = self._tickets.get(row.id, 1.0)
+            tickets = self._contents.tickets.get(row.id, 1.0)
             user = self._book.users[row.user]
             evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
-            saves = evicted and row.id in self._evictions.saving
+            saves = evicted and row.id in self._contents.evictions.saving
             yield self._orders.wanted_job(
                 row, name, user, tickets, evicted=evicted and not saves, saves=saves
             )
@@ -73,17 +85,17 @@ class Directs(Decisions):
         planned = self._turn(name, self._said.planned_turns, jobs, self._said.waking)
         host = self._book.hosts[name]
         wanted = _said(
-            term=self._term,
+            term=self._contents.term,
             seq=0,
-            quantum_s=self.settings.quantum_s,
+            quantum_s=self._settings.quantum_s,
             turn=planned,
             jobs=jobs,
             lends=self._lends(name),
             drained_gpus=host.drained_gpus,
-            fence_after_s=self.settings.fence_after_s,
-            lease_s=self.settings.lease_s,
+            fence_after_s=self._settings.fence_after_s,
+            lease_s=self._settings.lease_s,
         )
-        if not self._is_in_step(name):
+        if not self._cadence.is_in_step(name):
             return wanted
         last, spanning = self._sent.get(name), self._book.spanning
         kept = last.turn if last is not None and last.edge_in_s is None else None
@@ -105,7 +117,7 @@ class Directs(Decisions):
         lends = self._orders.lends(name)
         kept = tuple(
             Lend(job=job, epoch=epoch, generation=generation, grant=self._orders.grant(job, row.epoch))
-            for job, epoch, generation in self._backup.keeps(name)
+            for job, epoch, generation in self._contents.backup.keeps(name)
             if (row := self._book.live.get(job))
             and (row.stored is None or generation > row.stored.generation)
         )

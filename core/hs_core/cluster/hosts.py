@@ -3,16 +3,52 @@
 from dataclasses import replace
 
 from hs_core.cluster import reports
+from hs_core.cluster.anew import Anew
+from hs_core.cluster.contents import Contents
 from hs_core.cluster.fences import Fences
+from hs_core.cluster.lives import Lives
+from hs_core.cluster.returns import Returns
+from hs_core.cluster.sources import Sources
+from hs_core.cluster.starts import Starts
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.model import Gpu, Host, Job
-from hs_core.names import GpuId, HostName
+from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import JobReport, Phase, report_with
 
 
-class Hosts(Fences):
-    def _host_joined(self, event: HostJoined) -> None:
+class Hosts:
+    def __init__(
+        self,
+        contents: Contents,
+        *,
+        starts: Starts,
+        anew: Anew,
+        lives: Lives,
+        sources: Sources,
+        returns: Returns,
+        fences: Fences,
+    ) -> None:
+        self._contents = contents
+        self._absent = contents.absent
+        self._asking = contents.asking
+        self._backup = contents.backup
+        self._book = contents.book
+        self._connected = contents.connected
+        self._fact = contents.fact
+        self._newest_heard = contents.newest_heard
+        self._restless = contents.restless
+        self._sent = contents.sent
+        self._told = contents.told
+        self._starts = starts
+        self._anew = anew
+        self._lives = lives
+        self._sources = sources
+        self._returns = returns
+        self._fences = fences
+        self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
+
+    def joined(self, event: HostJoined) -> None:
         host, now_s = event.host, event.now_s
         models = sorted({gpu.model for gpu in host.gpus})
         if len(models) != 1:
@@ -22,14 +58,14 @@ class Hosts(Fences):
         old = self._book.hosts.get(host.name)
         anew = old is not None and self._is_set_up_anew(event, old)
         if anew:
-            self._forget_host(host.name, f"{host.name} was set up anew", now_s, comes_back=True)
+            self.forget(host.name, f"{host.name} was set up anew", now_s, comes_back=True)
         if old is not None:
             # Not the agent's to say.
             datasets = () if anew else old.datasets
             host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus, datasets=datasets)
         if anew or host != old:
             self._book.put_host(host)
-            self._event.hosts.add(host.name)
+            self._contents.event.hosts.add(host.name)
         self._connected.add(host.name)
         self._book.touch(host.name)
         self._absent.forget(host.name)
@@ -37,7 +73,7 @@ class Hosts(Fences):
         self._told.forget(host.name)
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
-            self._restless |= self._orders.peer_changed(host.name)
+            self._restless |= self._contents.orders.peer_changed(host.name)
         self._asking.stale = True
         gpus, had = (f"{len(one.gpus)} {one.model}" for one in (host, old or host))
         changed = f"; it had {had}" if had != gpus else ""
@@ -45,8 +81,8 @@ class Hosts(Fences):
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
         self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
-            self._over_by_then(host.name, report, now_s)
-            self._written_since(host.name, report, now_s, event.said_s)
+            self._returns.over_by_then(host.name, report, now_s)
+            self._returns.written_since(host.name, report, now_s, event.said_s)
         self._check_gpus(host.name, now_s)
 
     def _is_set_up_anew(self, event: HostJoined, old: Host) -> bool:
@@ -67,19 +103,19 @@ class Hosts(Fences):
                 report = ended.get((row.id, row.epoch))
             if report is not None:
                 back = replace(report, in_touch=report.in_touch and not rebooted)
-                self._job_reported(row, host.name, back, now_s, event.said_s)
+                self._lives.reported(row, host.name, back, now_s, event.said_s)
             elif self._backup.awaits:
                 why = f"{host.name} has no part in what the backup knows of it"
-                self._lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
+                self._lives.lost_at(self._as_it_was_left(row, event), host.name, why, now_s)
             elif host.name in row.reports:
                 why = "was rebooted" if rebooted else "no longer knows of it"
-                self._lost_at(row, host.name, f"{host.name} {why}", now_s, forgot=True)
+                self._lives.lost_at(row, host.name, f"{host.name} {why}", now_s, forgot=True)
             # else the order to start it never arrived: it is repeated
             if others:
                 self._at_others(row, host, now_s)
         if self._backup.awaits:
             for report in told:
-                self._await_end(host.name, report, now_s)
+                self._returns.await_end(host.name, report, now_s)
 
     def _as_it_was_left(self, row: Job, event: HostJoined) -> Job:
         """A gang with what this server of it says last of the incarnation that the backup knows: of the checkpoints that it had written by then none may be left."""
@@ -99,9 +135,9 @@ class Hosts(Fences):
             return
         part = row.reports.get(host.name)
         if part is None or part.phase in (Phase.WAITING, Phase.CHECKPOINTED):
-            self._lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
+            self._lives.lost_at(row, host.name, f"{host.name} has GPUs of another model, {host.model}", now_s)
 
-    def _host_reported(self, event: HostReported) -> None:
+    def reported(self, event: HostReported) -> None:
         host = self._book.hosts.get(event.host)
         if host is None:
             raise RefusedError(f"host {event.host!r} reports but has not joined", Kind.NOT_FOUND)
@@ -110,8 +146,8 @@ class Hosts(Fences):
         sent = self._sent.get(event.host)
         if event.heard is not None:
             self._newest_heard[event.host] = event.heard
-            if sent is not None and event.heard >= (self._term, sent.seq):
-                self._confirmed(event.host, event.now_s)
+            if sent is not None and event.heard >= (self._contents.term, sent.seq):
+                self._fences.confirmed(event.host, event.now_s)
         turned = False
         for report in event.reports:
             row = self._book.live.get(report.job)
@@ -122,9 +158,9 @@ class Hosts(Fences):
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
                 heard = report_with(report, in_touch=False) if report.in_touch else report
-                self._job_reported(row, event.host, heard, event.now_s, event.said_s)
+                self._lives.reported(row, event.host, heard, event.now_s, event.said_s)
                 continue
-            self._written_since(
+            self._returns.written_since(
                 event.host, self._once_it_hears(event.host, report), event.now_s, event.said_s
             )
             if self._told.add(event.host, report.job, report.epoch):
@@ -138,7 +174,7 @@ class Hosts(Fences):
         sent, row = self._sent.get(host), self._book.live.get(report.job)
         if sent is None or row is None or row.spec.checkpoint_dir or report.checkpoint_generation < 0:
             return report
-        if self._newest_heard.get(host, (0, 0)) >= (self._term, sent.seq):
+        if self._newest_heard.get(host, (0, 0)) >= (self._contents.term, sent.seq):
             return report
         if any(job.job == report.job for job in sent.jobs) or any(
             lend.job == report.job for lend in sent.lends
@@ -175,31 +211,31 @@ class Hosts(Fences):
                 why = f": {gpu.why_unhealthy}" if gpu.why_unhealthy else ""
                 self._fact(now_s, kind, text + why, host=host.name)
         self._book.put_host(replace(host, gpus=gpus))
-        self._event.hosts.add(host.name)
+        self._contents.event.hosts.add(host.name)
         self._restless.add(host.name)
         self._asking.stale = True
 
-    def _forget_host(self, name: HostName, why: str, now_s: float, *, comes_back: bool = False) -> None:
+    def forget(self, name: HostName, why: str, now_s: float, *, comes_back: bool = False) -> None:
         """Nothing is left of what was there: neither processes nor checkpoints. `comes_back`: with nothing, at once."""
         self._connected.discard(name)
         self._absent.forget(name)
-        self._unable.of_all.forget(name)
-        self._unbar(host=name)
+        self._contents.unable.of_all.forget(name)
+        self._starts.unbar(host=name)
         self._sent.pop(name, None)
         self._newest_heard.pop(name, None)
         self._told.forget(name)
         self._asking.stale = True
-        self._confirmed(name, now_s)
+        self._fences.confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))
         there = self._book.at(name)
         self._book.drop_host(name)
-        self._event.hosts.add(name)
+        self._contents.event.hosts.add(name)
         for row in there:
-            self._lost_at(self._without_its_part(row, name) if comes_back else row, name, why, now_s)
+            self._lives.lost_at(self._without_its_part(row, name) if comes_back else row, name, why, now_s)
         for job in lenders:
             lent = self._book.live.get(job)
             if lent is not None and lent.stored is not None and name in lent.stored.hosts:
-                self._source_gone(lent, why, now_s)
+                self._sources.gone(lent, why, now_s)
 
     def _without_its_part(self, row: Job, host: HostName) -> Job:
         """A gang ends later, and its server, which is in no book now, is back by then: what is left of its newest checkpoint is known now. In a folder that its user named it need not be gone."""
@@ -211,9 +247,9 @@ class Hosts(Fences):
         left = replace(row, reports={**row.reports, host: gone})
         if row.portions or len(row.hosts) == 1:
             return left
-        return replace(left, stored=self._newest(row), origin=None)
+        return replace(left, stored=self._anew.newest(row), origin=None)
 
-    def _host_left(self, event: HostLeft) -> None:
+    def left(self, event: HostLeft) -> None:
         name = event.host
         if name not in self._connected:
             return
@@ -228,7 +264,7 @@ class Hosts(Fences):
         text = f"{name} is away; {go_on} there" if jobs else f"{name} is away"
         self._fact(event.now_s, "host-left", text, host=name)
 
-    def _host_doubled(self, event: HostDoubled) -> None:
+    def doubled(self, event: HostDoubled) -> None:
         there = f" at {event.address}" if event.address else ""
         who, what = ("agent on its machine", "a folder") if event.same_boot else ("machine", "a disk")
         text = f"a second {who}{there} says that it is {event.host}, and is refused: was {what} copied?"

@@ -1,7 +1,7 @@
 """What the policy said last: it stands until it says something else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 
 from hs_core.failures import Failure
@@ -36,3 +36,9 @@ class LastSaid:
     trials: Mapping[JobId, Trial] = field(default_factory=dict)  # profiling runs that are on
     entitled: Mapping[tuple[UserName, str], Fraction] = field(default_factory=dict)
     base: Mapping[tuple[UserName, str], Fraction] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Nothing of it stands any more."""
+        nothing = LastSaid()
+        for each in fields(self):
+            setattr(self, each.name, getattr(nothing, each.name))

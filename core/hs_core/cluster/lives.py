@@ -4,26 +4,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hs_core.cluster import checkpoints, copies, reports, states
+from hs_core.cluster.anew import Anew
 from hs_core.cluster.book import row_with
-from hs_core.cluster.ends import Ends
+from hs_core.cluster.contents import Contents
+from hs_core.cluster.exits import Exits
+from hs_core.cluster.starts import Starts
 from hs_core.cluster.states import Happening
 from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape
 from hs_core.model import Dataset, Job, JobState, Stored
 from hs_core.names import HostName
-from hs_core.reports import (
-    CANNOT_START,
-    LOST,
-    TOLD_TO_END,
-    Exit,
-    JobReport,
-    Phase,
-)
+from hs_core.reports import CANNOT_START, LOST, TOLD_TO_END, Exit, JobReport, Phase
 
 
-class Lives(Ends):
-    def _job_reported(
+class Lives:
+    def __init__(self, contents: Contents, starts: Starts, anew: Anew, exits: Exits) -> None:
+        self._contents = contents
+        self._asking = contents.asking
+        self._book = contents.book
+        self._fact = contents.fact
+        self._put = contents.put
+        self._rates = contents.rates
+        self._unforked = contents.unforked
+        self._starts = starts
+        self._anew = anew
+        self._exits = exits
+
+    def reported(
         self, row: Job, host: HostName, report: JobReport, now_s: float, said_s: float | None = None
     ) -> None:
         """`said_s`: then, by its host's clock."""
@@ -32,7 +40,7 @@ class Lives(Ends):
         if before is not None and part.gpu_s == before.gpu_s and part == before:  # most have received more
             return
         if reports.has_process(part):
-            self._restless.update(self._backup.begun(row))
+            self._contents.restless.update(self._contents.backup.begun(row))
         if before is not None and _only_counts(row, before, part):
             self._take_counters(row, host, before, part, now_s)
             return
@@ -59,7 +67,7 @@ class Lives(Ends):
         alike = alike and before is not None and _shown(before) == _shown(part)
         self._put(settled, now_s, counters=alike, at_s=at_s)
         if whole.exit is not None:
-            self._exited(new, whole.exit, now_s, at_s)
+            self._exits.exited(new, whole.exit, now_s, at_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
             self._part_ended(row, host, part.exit, now_s)
 
@@ -68,15 +76,15 @@ class Lives(Ends):
         part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
         if before is not None and before.exit is not None:
             return part
-        return reports.followed(part) if reports.broken(row) else self._blamed(row, host, part)
+        return reports.followed(part) if reports.broken(row) else self.blamed(row, host, part)
 
     def _watch_weight(self, before: JobReport | None, whole: JobReport) -> None:
         """A policy may decide otherwise by what is new."""
         if before is None or not _weighs_alike(before, whole):
-            self._asking.stale = self._asking.stale or whole.exit is None or self.policy.needs.ends
+            self._asking.stale = self._asking.stale or whole.exit is None or self._contents.policy.needs.ends
 
     def _charge(self, row: Job, now_s: float) -> None:
-        account = self._account(now_s)
+        account = self._contents.account(now_s)
         for model, gpu_s in row.now_gpu_s_by_model.items():
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
 
@@ -102,19 +110,19 @@ class Lives(Ends):
     ) -> None:
         """Nearly every report: it did, and received, more."""
         new = row_with(row, reports={host: part})
-        self._account(now_s).report(
+        self._contents.account(now_s).report(
             row.id, row.epoch, row.user, row.gpu_models[0], gpu_s=part.gpu_s, now_s=now_s
         )
         self._rate_reported(new, host, before, part, now_s)
         self._watch_steps(row, new.step, host, before, part)
-        self._put_counted(new)
+        self._contents.put_counted(new)
 
     def _watch_steps(
         self, row: Job, step: int, host: HostName, before: JobReport | None, part: JobReport
     ) -> None:
         """It is at `step` by now: a profiling run may be over by that, and data have been read."""
-        self._abroad.stands_at(row.id, part.step)
-        trial = self._said.trials.get(row.id)
+        self._contents.abroad.stands_at(row.id, part.step)
+        trial = self._contents.said.trials.get(row.id)
         if trial is not None and row.step < trial.until_step <= step:
             self._asking.stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
@@ -126,10 +134,10 @@ class Lives(Ends):
         """What it says of its server: one that cannot start it can, most likely, start no other; without an account, none of its user."""
         if part.start_fails > (before.start_fails if before is not None else 0):
             why = (part.exit.why if part.exit is not None else part.note).rpartition(f"{CANNOT_START}: ")[2]
-            self._cannot_start(row, host, why, now_s)
+            self._starts.cannot_start(row, host, why, now_s)
         elif reports.came_up(before, part):
-            self._unable.for_memory.forget(row.id)
-            self._starts(row.user, host, now_s)
+            self._contents.unable.for_memory.forget(row.id)
+            self._starts.started(row.user, host, now_s)
         if (
             reports.began_afresh(before, part)
             and not row.portions
@@ -147,16 +155,16 @@ class Lives(Ends):
         at = row.id, host
         if part.exit is not None and (before is None or before.exit is None):
             if copies.fails_at_start(row, part) and at not in self._unforked:
-                self._copy_failed(row, host, exit_text(part.exit), now_s)
+                self._starts.copy_failed(row, host, exit_text(part.exit), now_s)
         elif part.step > row.base_step and self._unforked.tried(at):
             self._unforked.forget(at)
 
-    def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
+    def blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
         """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault. One of which a new controller has not heard yet may be there."""
         ended = part.exit
         if ended is None or ended.ok or ended.why or row.portions:
             return part
-        here = self._connected | self._absent.unknown
+        here = self._contents.connected | self._contents.absent.unknown
         away = [name for name in row.hosts if name != host and name not in here]
         if not away:
             return part
@@ -167,10 +175,10 @@ class Lives(Ends):
     def _data_read(self, row: Job, name: HostName) -> None:
         host = self._book.hosts[name]
         data = Dataset(name=row.spec.dataset, bytes=row.spec.dataset_bytes)
-        datasets = after_use(host.datasets, data, self.settings.dataset_cache_bytes)
+        datasets = after_use(host.datasets, data, self._contents.settings.dataset_cache_bytes)
         if datasets != host.datasets:
             self._book.put_host(replace(host, datasets=datasets))
-            self._event.hosts.add(name)
+            self._contents.event.hosts.add(name)
 
     def _rate_reported(
         self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
@@ -178,9 +186,9 @@ class Lives(Ends):
         turn_s = self._rates.turn_s(old, new, host if row.portions else "")
         if turn_s is None:
             return
-        job_class = self._sight.class_of(row)
+        job_class = self._contents.sight.class_of(row)
         live = self._book.live
-        beside = {self._sight.class_of(live[job]) for job in new.beside if job in live}
+        beside = {self._contents.sight.class_of(live[job]) for job in new.beside if job in live}
         split = row.accumulation > 1
         elastic = row.spec.elastic
         declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None
@@ -202,7 +210,7 @@ class Lives(Ends):
             declared=declared,
             gpus=gpus,
         ):
-            self._event.profile = True
+            self._contents.event.profile = True
             self._asking.stale |= self._rates.count != known  # there is something new to decide by
 
     def _settled(self, row: Job, now_s: float) -> Job:
@@ -217,11 +225,11 @@ class Lives(Ends):
             return row
         if stored.is_unknown and checkpoints.found_nothing(row):
             self._fact(now_s, "afresh", f"it began afresh on {', '.join(row.hosts)}", job=row.id)
-        elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._flights:
+        elif not stored.is_at(row.hosts) or stored.surpassed or row.id in self._contents.flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
-        self._abroad.arrives(row, stored, self._from_step(row, stored))
+        self._contents.abroad.arrives(row, stored, self._from_step(row, stored))
         fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
@@ -261,7 +269,7 @@ class Lives(Ends):
         report = row.report
         if report is not None and (stored.in_folder or stored.surpassed):
             generation = max(generation, report.checkpoint_generation)
-        flight = self._flights.pop(row.id, None)
+        flight = self._contents.flights.pop(row.id, None)
         since_s = row.settled_s if flight is None else flight[1]
         data: dict[str, str | int | float] = {
             "from": ",".join(stored.servers),
@@ -306,15 +314,15 @@ class Lives(Ends):
         text += f" on {', '.join(new.hosts)} at step {new.step}"
         self._fact(now_s, kind, text, job=new.id, data={"epoch": new.epoch})
 
-    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
+    def lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, forgot: bool = False) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone. `forgot`: the host knows nothing of it."""
         if len(row.hosts) == 1:
-            self._lost(row, why, now_s, forgot=forgot)
+            self._anew.lost(row, why, now_s, forgot=forgot)
             return
         before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
         if before.exit is None:
             gone = Exit(why=f"{LOST}: {why}")
-            self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
+            self.reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
         elif row is not self._book.live.get(row.id):
             # It had ended there, and what it has left is known otherwise now.
             self._put(row, now_s)

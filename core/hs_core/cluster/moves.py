@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hs_core.cluster import checkpoints, copies, reports, states
+from hs_core.cluster.anew import Anew
+from hs_core.cluster.contents import Contents
 from hs_core.cluster.given_up import as_lost, as_rehomed
-from hs_core.cluster.lives import Lives
+from hs_core.cluster.starts import Starts
 from hs_core.cluster.states import Happening
 from hs_core.cluster.way import reshapes, shapes, way
 from hs_core.forms import Form
@@ -16,8 +18,21 @@ from hs_core.reports import Phase
 UNABLE = "it cannot write a checkpoint"
 
 
-class Moves(Lives):
-    def _begin_move(
+class Moves:
+    def __init__(self, contents: Contents, starts: Starts, anew: Anew) -> None:
+        self._contents = contents
+        self._asking = contents.asking
+        self._book = contents.book
+        self._connected = contents.connected
+        self._fact = contents.fact
+        self._grounded = contents.grounded
+        self._put = contents.put
+        self._settings = contents.settings
+        self._unable = contents.unable
+        self._starts = starts
+        self._anew = anew
+
+    def begin(
         self,
         row: Job,
         to: tuple[HostName, ...],
@@ -31,10 +46,10 @@ class Moves(Lives):
         """Also where only its shape is another. What an administrator wants empty leaves whatever the budget says; `free`: nor is this a matter of the budget."""
         reason, text = why
         if reason is not MoveReason.DRAIN and not free:
-            if self._budget.left(now_s) < 1:
+            if self._contents.budget.left(now_s) < 1:
                 return
-            self._budget.take(now_s)
-            self._event.meta = True
+            self._contents.budget.take(now_s)
+            self._contents.event.meta = True
         self._grounded.begins(row.id, row.report.checkpoint_fails if row.report else 0)
         move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
         what = way(row, move)
@@ -49,9 +64,9 @@ class Moves(Lives):
             data={"from": ",".join(row.hosts), "to": ",".join(to), "reason": str(reason)},
         )
 
-    def _tend_copies(self, now_s: float) -> None:
+    def tend_copies(self, now_s: float) -> None:
         """Copies become one where they have done their portions, or where the policy has no use for them."""
-        if self._book.forked and self._sight.wait_for(self._awaited(now_s)):
+        if self._book.forked and self._contents.sight.wait_for(self._awaited(now_s)):
             self._asking.stale = True
         for job in sorted(self._book.forked):
             row = self._book.live[job]
@@ -60,20 +75,20 @@ class Moves(Lives):
             awaited = self._awaited(now_s)
             if copies.done(row, self._connected) and awaited.isdisjoint(copies.going(row)):
                 text = "its copies have done their portions"
-            elif not self.policy.needs.copies:
-                text = f"{self.policy.name} has no copies"
+            elif not self._contents.policy.needs.copies:
+                text = f"{self._contents.policy.name} has no copies"
             else:
                 continue
             here = copies.counted(row, self._connected)
             parts = [row.reports.get(name) for name in here]
             up = [part for part in parts if not copies.comes_up(row, part)]
             can = all(map(reports.can_leave, up)) and (up == parts or any(map(reports.has_process, up)))
-            room = [name for name in here if self._takes(row, self._book.hosts[name])]
+            room = [name for name in here if self._anew.takes(row, self._book.hosts[name])]
             if room and can and all(name in self._connected for name in here):
                 most = max(room, key=lambda name: row.portions[row.hosts.index(name)])
-                self._begin_move(row, (most,), row.shape, (MoveReason.ROUND, text), now_s, free=True)
+                self.begin(row, (most,), row.shape, (MoveReason.ROUND, text), now_s, free=True)
 
-    def _rehome(
+    def rehome(
         self,
         row: Job,
         to: tuple[HostName, ...],
@@ -91,11 +106,11 @@ class Moves(Lives):
         elif set(to) == set(row.hosts) and row.portions:
             text = f"it still lives on {', '.join(to)}, in a new round: it had not started"
         state = states.after(row, Happening.MOVED)
-        models = self._models(to)
+        models = self._contents.models_of(to)
         told = {host for host in row.hosts if self._may_know(row, host)}
         before = tuple(sorted({*row.unconfirmed, *told} - {*to}))
         new = replace(
-            self._next_epoch(row),
+            self._anew.next_epoch(row),
             state=state,
             hosts=to,
             gpu_models=models,
@@ -122,21 +137,21 @@ class Moves(Lives):
 
     def _may_know(self, row: Job, host: HostName) -> bool:
         """Whether the host was told of this incarnation; where it is to be told everything again, it may have been."""
-        sent = self._sent.get(host)
+        sent = self._contents.sent.get(host)
         return sent is None or any((job.job, job.epoch) == (row.id, row.epoch) for job in sent.jobs)
 
     def _lets_go(self, row: Job, host: HostName) -> bool:
         """The host has heard that this incarnation is to leave."""
-        sent = self._sent.get(host)
-        if sent is None or self._newest_heard.get(host, (0, 0)) < (self._term, sent.seq):
+        sent = self._contents.sent.get(host)
+        if sent is None or self._contents.newest_heard.get(host, (0, 0)) < (self._contents.term, sent.seq):
             return False
         return any((job.job, job.epoch, job.leave) == (row.id, row.epoch, True) for job in sent.jobs)
 
-    def _tend_moves(self, now_s: float) -> None:
+    def tend(self, now_s: float) -> None:
         for job in self._grounded.over(now_s):
             self._book.changed.add(job)
             self._asking.stale = True
-        for job, _ in self._unforked.over(now_s):
+        for job, _ in self._contents.unforked.over(now_s):
             self._book.changed.add(job)
             self._asking.stale = True
         for host in self._unable.of_all.over(now_s):
@@ -146,13 +161,13 @@ class Moves(Lives):
             self._book.changed.add(job)
             self._asking.stale = True
         for user, _ in self._unable.of_one.over(now_s):
-            self._look_at_jobs_of(user)
+            self._starts.look_at_jobs_of(user)
             self._asking.stale = True
         for job in sorted(self._book.moving):
             row = self._book.live[job]
             why = self._obstacle(row, now_s)
             if (not why or why == UNABLE) and (failed := self._not_left(row, now_s)):
-                self._grounded.stays(row.id, now_s, self.settings.quantum_s, failed)
+                self._grounded.stays(row.id, now_s, self._settings.quantum_s, failed)
                 why = failed
             if why:
                 self._abandon(row, why, now_s)
@@ -165,17 +180,17 @@ class Moves(Lives):
         if not row.portions:
             return checkpoints.left(row)
         assert row.move is not None
-        late = now_s >= row.move.since_s + self.settings.move_deadline_s
+        late = now_s >= row.move.since_s + self._settings.move_deadline_s
         return copies.left(row, self._connected, self._awaited(now_s), late=late)
 
     def _obstacle(self, row: Job, now_s: float) -> str:
         """Why it stays after all; empty: nothing stands in the way."""
         move = row.move
         assert move is not None
-        if move.portions and not self.policy.needs.copies:
-            return f"{self.policy.name} has no copies"
-        if shapes(row, move) and not self.policy.needs.elastic:
-            return f"{self.policy.name} gives no shapes"
+        if move.portions and not self._contents.policy.needs.copies:
+            return f"{self._contents.policy.name} has no copies"
+        if shapes(row, move) and not self._contents.policy.needs.elastic:
+            return f"{self._contents.policy.name} gives no shapes"
         for name in move.to:
             host = self._book.hosts.get(name)
             if host is None:
@@ -202,7 +217,7 @@ class Moves(Lives):
             return self._obstacle_of_copies(row, now_s)
         if reports.half_up(row):
             return "its parts are on their way up, and wait for one another"
-        if now_s >= move.since_s + self.settings.quantum_s and checkpoints.left_apart(row):
+        if now_s >= move.since_s + self._settings.quantum_s and checkpoints.left_apart(row):
             return "its parts do not know of one checkpoint"
         return ""
 
@@ -218,19 +233,19 @@ class Moves(Lives):
             and self._grounded.failed(row.id, report.checkpoint_fails)
         ):
             return _why_not_saved(row)
-        if now_s >= move.since_s + self.settings.move_deadline_s and self._left(row, now_s) is None:
-            return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
+        if now_s >= move.since_s + self._settings.move_deadline_s and self._left(row, now_s) is None:
+            return f"its checkpoint was not written within {self._settings.move_deadline_s:g} s"
         return ""
 
     def _obstacle_of_copies(self, row: Job, now_s: float) -> str:
         """At the deadline those that could not leave are not waited for, where another did."""
         assert row.move is not None
         parts = [row.reports.get(name) for name in copies.counted(row, self._connected)]
-        if now_s < row.move.since_s + self.settings.move_deadline_s:
+        if now_s < row.move.since_s + self._settings.move_deadline_s:
             return ""
         if any(part is not None and part.phase is Phase.CHECKPOINTED for part in parts):
             return ""
-        return f"none of its copies wrote a checkpoint within {self.settings.move_deadline_s:g} s"
+        return f"none of its copies wrote a checkpoint within {self._settings.move_deadline_s:g} s"
 
     def _there(self, move: Move) -> tuple[tuple[HostName, ...], tuple[int, ...]]:
         """Without servers that have been away since: copies can do without."""
@@ -241,8 +256,10 @@ class Moves(Lives):
 
     def _awaited(self, now_s: float) -> set[HostName]:
         """Servers that are away for so short a time that they may be back at once."""
-        away = self._absent.since_s or {}
-        return {name for name, since_s in away.items() if min(since_s, now_s) + self.settings.lease_s > now_s}
+        away = self._contents.absent.since_s or {}
+        return {
+            name for name, since_s in away.items() if min(since_s, now_s) + self._settings.lease_s > now_s
+        }
 
     def _abandon(self, row: Job, why: str, now_s: float) -> None:
         assert row.move is not None
@@ -271,10 +288,10 @@ class Moves(Lives):
             () if row.portions else tuple(h for h in row.hosts if h not in to and not self._lets_go(row, h))
         )
         new = replace(
-            self._next_epoch(row),
+            self._anew.next_epoch(row),
             state=states.after(row, Happening.MOVED),
             hosts=to,
-            gpu_models=self._models(to),
+            gpu_models=self._contents.models_of(to),
             shape=move.shape,
             stored=stored,
             portions=portions,
@@ -286,7 +303,7 @@ class Moves(Lives):
             given_up=as_rehomed(row) if unsure else (),  # else it has begun elsewhere since
             left_behind=as_lost(row) if cut_off else row.left_behind,
         )
-        self._flights[row.id] = (move, now_s)
+        self._contents.flights[row.id] = (move, now_s)
         self._grounded.forget(row.id)
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
@@ -298,9 +315,9 @@ class Moves(Lives):
             text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
         self._fact(now_s, "left", text, job=row.id, host=to[0], data={"epoch": new.epoch})
 
-    def _move_deadlines(self, now_s: float) -> Iterator[float]:
+    def deadlines(self, now_s: float) -> Iterator[float]:
         yield from self._grounded.deadlines()
-        yield from self._unforked.deadlines()
+        yield from self._contents.unforked.deadlines()
         yield from self._unable.of_all.deadlines()
         yield from self._unable.of_one.deadlines()
         yield from self._unable.for_memory.deadlines()
@@ -308,10 +325,10 @@ class Moves(Lives):
             row = self._book.live[job]
             if row.move is not None:
                 # Where the clock was set back, the time begins anew.
-                yield min(row.move.since_s, now_s) + self.settings.move_deadline_s
+                yield min(row.move.since_s, now_s) + self._settings.move_deadline_s
         awaited = self._awaited(now_s) if self._book.forked else set()
-        if awaited and (away := self._absent.since_s):
-            yield max(min(away[name], now_s) for name in awaited) + self.settings.lease_s
+        if awaited and (away := self._contents.absent.since_s):
+            yield max(min(away[name], now_s) for name in awaited) + self._settings.lease_s
 
 
 def _why_not_saved(row: Job) -> str:

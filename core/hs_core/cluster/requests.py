@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hs_core.cluster import admission, states
-from hs_core.cluster.admin import Admin
+from hs_core.cluster.contents import Contents
+from hs_core.cluster.ends import Ends
+from hs_core.cluster.starts import Starts
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import (
@@ -20,13 +22,23 @@ from hs_core.names import JobId, UserName
 from hs_core.words import counted, listed
 
 
-class Requests(Admin):
+class Requests:
+    def __init__(self, contents: Contents, starts: Starts, ends: Ends) -> None:
+        self._contents = contents
+        self._asking = contents.asking
+        self._book = contents.book
+        self._fact = contents.fact
+        self._put = contents.put
+        self._settings = contents.settings
+        self._starts = starts
+        self._ends = ends
+
     def validate(self, user: UserName, specs: Sequence[JobSpec], *, newcomer: bool = False) -> None:
         """All that would make a submit be refused (`--dry-run` asks only this). `newcomer`: a user who would be added with it.
 
         Raises RefusedError.
         """
-        limits = self.settings.limits
+        limits = self._settings.limits
         if newcomer:
             admission.check_user(user, None, None, limits)
         else:
@@ -47,10 +59,10 @@ class Requests(Admin):
         self._validate_bulk(user, specs)
 
     def _validate_spec(self, user: UserName, spec: JobSpec) -> None:
-        admission.check_spec(spec, self.settings.limits)
+        admission.check_spec(spec, self._settings.limits)
         admission.check_after(spec, user, self._book.jobs.get)
         if self._book.hosts:
-            misfit = self._sight.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
+            misfit = self._contents.sight.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
             if misfit is not None:
                 otherwise = self._fitting_otherwise(spec)
                 raise RefusedError(f"{misfit.field}: the job {misfit.text}{otherwise}", Kind.IMPOSSIBLE)
@@ -65,12 +77,12 @@ class Requests(Admin):
                 continue
             gpus = spec.gang // nodes
             laid = replace(spec, nodes=nodes, gpus=gpus)
-            if self._sight.fits.misfit(laid, hosts, self._book.hosts_version) is None:
+            if self._contents.sight.fits.misfit(laid, hosts, self._book.hosts_version) is None:
                 return f"; with topology any, too, it has to fit as it asks, and it would with nodes {nodes} and gpus {gpus}"
         return ""
 
     def _validate_room(self, user: UserName, count: int) -> None:
-        settings = self.settings
+        settings = self._settings
         live, own = len(self._book.live), len(self._book.of_user.get(user, ()))
         if live + count > settings.max_jobs:
             raise RefusedError(
@@ -86,7 +98,7 @@ class Requests(Admin):
 
     def _validate_bulk(self, user: UserName, specs: Sequence[JobSpec]) -> None:
         """Their specs are held in memory, and with them those of ended jobs that they are to wait for."""
-        bulk, most = self._book.bulk, self.settings.max_spec_bytes_per_user
+        bulk, most = self._book.bulk, self._settings.max_spec_bytes_per_user
         named = {after.job for spec in specs for after in spec.after}
         awaited = sum(
             admission.spec_bytes(row.spec)
@@ -109,12 +121,12 @@ class Requests(Admin):
             raise RefusedError(f"unknown user {name!r}; known: {shown}", Kind.NOT_FOUND)
         return user
 
-    def _jobs_submitted(self, event: JobsSubmitted) -> tuple[JobId, ...]:
+    def jobs_submitted(self, event: JobsSubmitted) -> tuple[JobId, ...]:
         self.validate(event.user, event.specs)
-        first = self._next_job_id
+        first = self._contents.next_job_id
         ids = tuple(JobId(first + i) for i in range(len(event.specs)))
-        self._next_job_id = JobId(first + len(ids))
-        self._event.meta = True
+        self._contents.next_job_id = JobId(first + len(ids))
+        self._contents.event.meta = True
         by = event.by or event.user
         behalf = "" if by == event.user else f", in the name of {event.user}"
         members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
@@ -147,17 +159,17 @@ class Requests(Admin):
             raise RefusedError("jobs: none was named")
         return rows
 
-    def _jobs_cancelled(self, event: JobsCancelled) -> tuple[JobId, ...]:
+    def jobs_cancelled(self, event: JobsCancelled) -> tuple[JobId, ...]:
         """Those that were not being ended before."""
         rows = self._rows(event.jobs)
         going = [row for row in rows if not (row.state.ended or row.state is JobState.CANCELLING)]
         for row in going:
             # An earlier one of the request may have taken this one with it (a dependency).
-            self._cancel(self._book.jobs[row.id], event.by, event.now_s)
+            self._ends.cancel(self._book.jobs[row.id], event.by, event.now_s)
         self._done_to_others(event, "jobs-cancelled", "cancels", going)
         return tuple(row.id for row in going)
 
-    def _jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
+    def jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "paused") if not row.paused]
         for row in rows:
             self._asking.stale = True
@@ -167,7 +179,7 @@ class Requests(Admin):
         self._done_to_others(event, "jobs-paused", "pauses", rows)
         return tuple(row.id for row in rows)
 
-    def _jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
+    def jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
         rows = [row for row in self._changeable(event.jobs, "resumed") if row.paused]
         for row in rows:
             self._asking.stale = True
@@ -190,10 +202,10 @@ class Requests(Admin):
                 raise RefusedError(f"job {row.id} is being ended and cannot be {what}", Kind.CONFLICT)
         return rows
 
-    def _user_set(self, event: UserSet) -> None:
-        admission.check_user(event.name, event.tickets, event.run_as, self.settings.limits)
+    def user_set(self, event: UserSet) -> None:
+        admission.check_user(event.name, event.tickets, event.run_as, self._settings.limits)
         old = self._book.users.get(event.name)
-        base = old or User(name=event.name, tickets=self.settings.default_tickets)
+        base = old or User(name=event.name, tickets=self._settings.default_tickets)
         new = replace(
             base,
             tickets=base.tickets if event.tickets is None else event.tickets,
@@ -202,18 +214,20 @@ class Requests(Admin):
         if new == old:
             return
         self._book.users[event.name] = new
-        self._event.users.add(event.name)
+        self._contents.event.users.add(event.name)
         jobs = self._book.of_user.get(event.name, set())
         if new.tickets != base.tickets:
             self._asking.stale = True
         if new.run_as != base.run_as:
-            self._unbar(user=event.name)
-        self._restless.update(*(self._book.live[job].hosts for job in jobs))
+            self._starts.unbar(user=event.name)
+        self._contents.restless.update(*(self._book.live[job].hosts for job in jobs))
         text = f"{event.name} has {new.tickets:g} tickets" + (f", runs as {new.run_as}" if new.run_as else "")
         by = f"{event.by} says: " if event.by else ""
-        self._deed(event.now_s, "user-set", by + text, by=event.by or "the configuration", user=event.name)
+        self._contents.deed(
+            event.now_s, "user-set", by + text, by=event.by or "the configuration", user=event.name
+        )
 
-    def _user_removed(self, event: UserRemoved) -> None:
+    def user_removed(self, event: UserRemoved) -> None:
         user = self._known_user(event.name)
         if live := sorted(self._book.of_user.get(user.name, ())):
             raise RefusedError(
@@ -222,11 +236,11 @@ class Requests(Admin):
                 Kind.CONFLICT,
             )
         del self._book.users[user.name]
-        self._event.users.add(user.name)
-        self._unbar(user=user.name)
+        self._contents.event.users.add(user.name)
+        self._starts.unbar(user=user.name)
         self._asking.stale = True
         text = f"{event.by} removed the user {user.name}"
-        self._deed(event.now_s, "user-removed", text, by=event.by, user=user.name)
+        self._contents.deed(event.now_s, "user-removed", text, by=event.by, user=user.name)
 
     def _done_to_others(
         self, event: JobsCancelled | JobsPaused | JobsUnpaused, kind: str, does: str, rows: Iterable[Job]
@@ -238,7 +252,7 @@ class Requests(Admin):
                 of.setdefault(row.user, []).append(row.id)
         for user, jobs in sorted(of.items()):
             text = f"{event.by} {does} {counted(len(jobs), 'job')} of {user}: {listed(jobs)}"
-            self._deed(event.now_s, kind, text, by=event.by, user=user)
+            self._contents.deed(event.now_s, kind, text, by=event.by, user=user)
 
 
 def _folder_of(job: JobId, spec: JobSpec, now_s: float) -> str:

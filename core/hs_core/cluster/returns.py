@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 from hs_core.cluster import reports
+from hs_core.cluster.anew import Anew
+from hs_core.cluster.contents import Contents
+from hs_core.cluster.ends import Ends
+from hs_core.cluster.exits import Exits
 from hs_core.cluster.given_up import Unheard, accounted, done, heard, heard_of_all
 from hs_core.cluster.restored import later, servers, with_later
-from hs_core.cluster.sources import Sources
 from hs_core.cluster.states import Happening
 from hs_core.forms import Spread
 from hs_core.model import Job
@@ -13,8 +16,18 @@ from hs_core.names import HostName
 from hs_core.reports import Exit, JobReport
 
 
-class Returns(Sources):
-    def _written_since(self, host: HostName, report: JobReport, now_s: float, said_s: float | None) -> None:
+class Returns:
+    def __init__(self, contents: Contents, ends: Ends, anew: Anew, exits: Exits) -> None:
+        self._contents = contents
+        self._backup = contents.backup
+        self._book = contents.book
+        self._fact = contents.fact
+        self._put = contents.put
+        self._ends = ends
+        self._anew = anew
+        self._exits = exits
+
+    def written_since(self, host: HostName, report: JobReport, now_s: float, said_s: float | None) -> None:
         """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard, or has ended as that did."""
         row = self._book.live.get(report.job)
         if row is None:
@@ -24,29 +37,29 @@ class Returns(Sources):
             return
         if said.was is not None:
             for model, gpu_s in said.now.now_gpu_s_by_model.items():
-                account = self._account(now_s)
+                account = self._contents.account(now_s)
                 account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         at_s = reports.happened_s(report, said_s, now_s, least_s=row.known_until_s)
         if said.ended_well is not None:
             self._ended_unheard(row, host, said, said.ended_well, now_s, at_s=at_s)
             return
         ended = said.ended_badly
-        if ended is not None and self._began_before(said.now, ended) is not None:
-            self._failed_abroad(said.now, ended, now_s)
+        if ended is not None and self._exits.began_before(said.now, ended) is not None:
+            self._exits.failed_abroad(said.now, ended, now_s)
             ended = None
-        if ended is not None and not self._may_try_again(row, ended):
+        if ended is not None and not self._exits.may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
             return
         counted_s, row = row.past_lost_gpu_s, accounted(row, said, goes_on=True)
         if ended is not None:
-            row = self._retried(row, ended, now_s, row.past_lost_gpu_s - counted_s)
+            row = self._exits.retried(row, ended, now_s, row.past_lost_gpu_s - counted_s)
         if said.newer is not None:
             # What may be laid over any number of servers stays on as many as have its checkpoint.
             shape = said.now.shape if isinstance(said.now.shape, Spread) else row.shape
             row = replace(row, stored=said.newer, shape=shape)
         self._put(row, now_s)
         if said.newer is not None:
-            self._asking.stale = True
+            self._contents.asking.stale = True
             but = (
                 "with its copy, and nothing newer can be had"
                 if said.now.portions
@@ -62,7 +75,7 @@ class Returns(Sources):
         if servers(row, report) > 1:
             self._backup.says(row, host, report)
             if beyond:
-                self._restless.add(host)  # it is to keep what it wrote
+                self._contents.restless.add(host)  # it is to keep what it wrote
             of_all = self._heard_of_all(row, report, beyond=beyond)
             if of_all is not None:
                 return of_all
@@ -73,12 +86,12 @@ class Returns(Sources):
         return row, self._heard(row, host, report, beyond=beyond)
 
     def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
-        lacks = row.stored is None or self._sight.out_of_reach(row)
+        lacks = row.stored is None or self._contents.sight.out_of_reach(row)
         gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
         said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
         if not beyond or said is None:
             return said
-        if self.policy.needs.copies and len(said.now.hosts) == 1:
+        if self._contents.policy.needs.copies and len(said.now.hosts) == 1:
             return replace(said, newer=None)  # a copy's, perhaps: that is a part of what the job had
         return _as_laid(row, said)
 
@@ -105,20 +118,20 @@ class Returns(Sources):
     ) -> None:
         how = "ended well" if ended.ok else "failed"
         self._fact(now_s, "ended-unheard", f"{host} is back, and it had {how} there", job=row.id, host=host)
-        self._asking.stale = True
+        self._contents.asking.stale = True
         if row.reports:  # where it was to begin: of another incarnation than the one that ended
-            row = self._next_epoch(row)
+            row = self._anew.next_epoch(row)
         happening = Happening.SUCCEEDED if ended.ok else Happening.FAILED
-        self._end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s, at_s)
+        self._ends.end(done(accounted(row, said, goes_on=False), said), happening, ended, now_s, at_s)
 
-    def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
+    def await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
         row = self._book.live.get(report.job)
         if row is None or report.exit is not None or (host in row.hosts and report.epoch == row.epoch):
             return
         self._put(replace(row, unconfirmed=tuple(sorted({*row.unconfirmed, host}))), now_s)
 
-    def _over_by_then(self, host: HostName, report: JobReport, now_s: float) -> None:
+    def over_by_then(self, host: HostName, report: JobReport, now_s: float) -> None:
         """A later incarnation than the backup knows: what it knows of had ended, or was given up, wherever it was. Unless somebody says that it is there."""
         row = self._book.live.get(report.job)
         if row is None or not row.hosts or not self._backup.is_later(row, report):
@@ -126,9 +139,9 @@ class Returns(Sources):
         if row.epoch >= self._backup.first_epoch:  # it has begun anew since
             return
         for name, part in row.reports.items():
-            if name in self._connected and part.exit is None and reports.has_process(part):
+            if name in self._contents.connected and part.exit is None and reports.has_process(part):
                 return
-        self._lost(row, f"{host} knows of a later incarnation than the backup does", now_s)
+        self._anew.lost(row, f"{host} knows of a later incarnation than the backup does", now_s)
 
 
 def _as_laid(row: Job, said: Unheard) -> Unheard:

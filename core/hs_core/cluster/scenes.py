@@ -4,6 +4,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.cluster import admission, reports
+from hs_core.cluster.cadence import Cadence
+from hs_core.cluster.contents import Contents
 from hs_core.cluster.fits import could_hold
 from hs_core.cluster.last_said import LOCAL
 from hs_core.cluster.views import Views
@@ -14,9 +16,34 @@ from hs_core.names import GpuId, HostName, JobId
 from hs_core.wanted import Turn
 
 
-class Scenes(Views):
+class Scenes:
+    def __init__(self, contents: Contents, views: Views, cadence: Cadence) -> None:
+        self._contents = contents
+        self._book = contents.book
+        self._connected = contents.connected
+        self._edges = contents.edges
+        self._grounded = contents.grounded
+        self._said = contents.said
+        self._settings = contents.settings
+        self._sight = contents.sight
+        self._unable = contents.unable
+        self._views = views
+        self._cadence = cadence
+        # Found where asked for since the last event.
+        self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs
+        self._loads: dict[HostName, float] = {}  # quanta that its jobs need for what is due to them
+        self._unsliced: dict[HostName, dict[JobId, int]] = {}  # who cannot be suspended
+        self._closed: dict[tuple[object, ...], tuple[HostName, ...]] = {}  # to such wishes of a user
+
+    def happened(self) -> None:
+        """Something has: what was found before may be otherwise."""
+        self._idle.clear()
+        self._loads.clear()
+        self._unsliced.clear()
+        self._closed.clear()
+
     def why(self, job: JobId, now_s: float) -> Why:
-        row = self.job(job)
+        row = self._views.job(job)
         book = self._book
         unplaced = row.host is None and not row.state.ended
         turns = [turn for name in row.hosts if (turn := self._said.planned_turns.get(name)) is not None]
@@ -32,7 +59,7 @@ class Scenes(Views):
             healthy_misfit = self._sight.fits.misfit(
                 row.laid, book.hosts, book.hosts_version, healthy_only=True
             )
-        counted, doomed = self._counted(row), self._doomed(now_s)
+        counted, doomed = self._views.counted(row), self._contents.doomed(now_s)
         scene = Scene(
             job=row,
             hosts=tuple(host for name in row.hosts if (host := book.hosts.get(name)) is not None),
@@ -44,17 +71,17 @@ class Scenes(Views):
             misfit=misfit,
             healthy_misfit=healthy_misfit,
             closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
-            policy=self.policy.name,
+            policy=self._contents.policy.name,
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
-            failed_at=self._abroad.failed(job),
+            failed_at=self._contents.abroad.failed(job),
             source_away=() if row.state.ended else self._sight.source_away(row),
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
-            saves_within_s=self.settings.move_deadline_s if job in self._evictions.saving else 0.0,
+            saves_within_s=self._settings.move_deadline_s if job in self._contents.evictions.saving else 0.0,
             policy_says=self._says_of(job, now_s),
             until_edge=self._until_edge(job),
             round_in_s=self._round_in(job, now_s),
-            copies_fail=self._copies_fail(job) if self.policy.needs.copies else "",
+            copies_fail=self._copies_fail(job) if self._contents.policy.needs.copies else "",
             policy_chose=self._said.how.get(job, ""),
             trial=trial.text(row.step) if (trial := self._said.trials.get(job)) is not None else "",
             unsliced=self._unsliced_on(row) if len(row.hosts) == 1 else {},
@@ -62,23 +89,25 @@ class Scenes(Views):
             in_turn=in_turn,
             in_its_way=self._in_its_way(row) if in_turn else (),
             turn_in_s=turn_in_s,
-            turn_after_s=self._edge_in(now_s) + ahead * self.settings.quantum_s if ahead > 0 else -1.0,
+            turn_after_s=self._edge_in(now_s) + ahead * self._settings.quantum_s if ahead > 0 else -1.0,
             idle=self._idle_on(row.hosts[0])
             if len(row.hosts) == 1 and reports.cannot_leave(row.report)
             else (),
-            share_gpus=self.job_share_gpus(job),
+            share_gpus=self._views.job_share_gpus(job),
             user_gpus=self._user_gpus(row),
             part=self._part_of(row) if len(row.hosts) == 1 and row.state is not JobState.RUNNING else 0.0,
-            waited_s=max(0.0, now_s - max(self._in_office_s, self._since_s.get(job, now_s))),
-            quantum_s=self.settings.quantum_s,
-            looks_on=self._looks_on,
+            waited_s=max(
+                0.0, now_s - max(self._contents.in_office_s, self._contents.since_s.get(job, now_s))
+            ),
+            quantum_s=self._settings.quantum_s,
+            looks_on=self._contents.looks_on,
         )
         return explain(scene)
 
     def _user_gpus(self, row: Job) -> float:
         """That its user is entitled to of the pool where it lives."""
         entitled = self._said.entitled
-        if not (entitled and row.hosts and self.policy.needs.fair):
+        if not (entitled and row.hosts and self._contents.policy.needs.fair):
             return -1.0
         return float(sum(entitled.get((row.user, model), Fraction(0)) for model in set(row.gpu_models)))
 
@@ -92,9 +121,9 @@ class Scenes(Views):
         """The same by its tickets alone, as if GPUs could be handed out one by one."""
         parts = []
         for name in row.hosts:
-            host, total = self._book.hosts.get(name), self._tickets_on(name)
+            host, total = self._book.hosts.get(name), self._views.tickets_on(name)
             gpus = len(host.healthy_gpus) if host is not None else 0
-            tickets = self.job_tickets(row.id) / row.nodes
+            tickets = self._views.job_tickets(row.id) / row.nodes
             parts.append(min(1.0, gpus * tickets / total / row.gpus) if total > 0 else 0.0)
         return min(parts, default=0.0)
 
@@ -130,26 +159,6 @@ class Scenes(Views):
             }
         return {job: gpus for job, gpus in self._unsliced[name].items() if job != row.id}
 
-    def _is_in_step(self, name: HostName) -> bool:
-        """Its quanta begin when the cluster's do, and turns come one ahead."""
-        if self._edges.at_s is None:
-            return False
-        return self._book.spanned.get(name, 0) > 0 or name in self._said.in_step or self._is_owed_a_turn(name)
-
-    def _is_owed_a_turn(self, name: HostName) -> bool:
-        """It has heard whose turn the next quantum is, and that is another one than is now: told at once what is decided next, it would not have it.
-
-        Where the server's own stride has a say, who misses a turn comes first by that.
-        """
-        last = self._sent.get(name)
-        if last is None or last.edge_in_s is None:
-            return False
-        here = self._book.at_host.get(name, ())
-        now, then = (
-            turns.get(name, LOCAL).among(here) for turns in (self._said.turns, self._said.planned_turns)
-        )
-        return bool(then.gangs) and not then.local and now != then
-
     def _turn_of(self, row: Job, now_s: float) -> tuple[bool, float]:
         """Whether the controller has it run in the quantum that is now, and in how many seconds one begins that it is chosen for; -1: it is not."""
         chosen = [
@@ -157,7 +166,7 @@ class Scenes(Views):
             for turns in (self._said.turns, self._said.planned_turns)
         ]
         edge_s = self._edges.at_s
-        if edge_s is None or not any(map(self._is_in_step, row.hosts)):
+        if edge_s is None or not any(map(self._cadence.is_in_step, row.hosts)):
             return chosen[1], -1.0  # told at once
         return chosen[0], max(0.0, edge_s - now_s) if chosen[1] else -1.0
 
@@ -186,7 +195,7 @@ class Scenes(Views):
     def _turn_on(self, name: HostName) -> Turn:
         """That it is to have in the quantum that is now."""
         said = self._said
-        return (said.turns if self._is_in_step(name) else said.planned_turns).get(name, LOCAL)
+        return (said.turns if self._cadence.is_in_step(name) else said.planned_turns).get(name, LOCAL)
 
     def _unsaved(self, row: Job) -> str:
         """Why it could not leave when it was last to move; empty: it could, or has written a checkpoint since, or was not asked."""
@@ -196,9 +205,9 @@ class Scenes(Views):
     def _says_of(self, job: JobId, now_s: float) -> str:
         """Of one that waits for the end of a round, what was said as that began: nothing if it was not here, or had a turn."""
         if self._said.failure is not None:
-            return f"the policy {self.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
-        if self.stays_at_it(now_s):
-            return f"the policy {self.policy.name} has been deciding for {self.deciding_s(now_s):.0f} s, and nobody is given a home before it has"
+            return f"the policy {self._contents.policy.name} fails, so nobody is given a home: an administrator can put another one in office"
+        if self._views.stays_at_it(now_s):
+            return f"the policy {self._contents.policy.name} has been deciding for {self._views.deciding_s(now_s):.0f} s, and nobody is given a home before it has"
         return (self._said.waits_in_round if self._until_edge(job) else self._said.why).get(job, "")
 
     def _until_edge(self, job: JobId) -> str:
@@ -206,15 +215,15 @@ class Scenes(Views):
 
     def _round_in(self, job: JobId, now_s: float) -> float:
         """Of a policy that fails, or stays at a decision, nobody knows when it decides again."""
-        decides = self._said.failure is None and not self.stays_at_it(now_s)
-        rounds = self.policy.needs.rounds and self._edges.at_s is not None
+        decides = self._said.failure is None and not self._views.stays_at_it(now_s)
+        rounds = self._contents.policy.needs.rounds and self._edges.at_s is not None
         return self._edge_in(now_s) if decides and rounds and job in self._said.waits else -1.0
 
     def _copies_fail(self, job: JobId) -> str:
-        servers = sorted(self._unforked.barring(job))
+        servers = sorted(self._contents.unforked.barring(job))
         if not servers:
             return ""
-        whys = dict.fromkeys(self._unforked.why((job, name)) for name in servers)
+        whys = dict.fromkeys(self._contents.unforked.why((job, name)) for name in servers)
         return f"{', '.join(servers)} ({'; '.join(whys)})"
 
     def _open_after(self, row: Job) -> After | None:
@@ -232,7 +241,7 @@ class Scenes(Views):
             hosts = book.hosts_sorted()
             here = [h for h in hosts if h.name in self._connected and h.schedulable and h.name not in shut]
             gone = {host.name for host in hosts}.difference(host.name for host in here)
-            if not gone or could_hold(spec, here, mixed=self.policy.needs.mixed):
+            if not gone or could_hold(spec, here, mixed=self._contents.policy.needs.mixed):
                 gone = set()
             single = replace(spec, nodes=1)
             self._closed[wish] = tuple(h.name for h in hosts if h.name in gone and could_hold(single, [h]))

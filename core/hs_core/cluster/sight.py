@@ -17,17 +17,7 @@ from hs_core.cluster.unforked import Unforked
 from hs_core.copier import copier, maker
 from hs_core.forms import Form, Shape
 from hs_core.job_class import class_over, job_class
-from hs_core.model import (
-    Host,
-    Job,
-    Migrate,
-    OnPartition,
-    SuspendMode,
-    gpus_as,
-    spans,
-    split_memory,
-    spreads,
-)
+from hs_core.model import Host, Job, Migrate, OnPartition, SuspendMode, gpus_as, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Going, HostFacts, JobFacts, Needs
 from hs_core.reports import JobReport, Phase

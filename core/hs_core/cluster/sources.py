@@ -3,27 +3,35 @@
 from dataclasses import replace
 
 from hs_core.cluster import checkpoints, states
-from hs_core.cluster.moves import Moves
+from hs_core.cluster.anew import Anew
+from hs_core.cluster.contents import Contents
 from hs_core.cluster.states import Happening
 from hs_core.model import Job, Stored
 
 
-class Sources(Moves):
-    def _source_gone(self, row: Job, why: str, now_s: float) -> None:
+class Sources:
+    def __init__(self, contents: Contents, anew: Anew) -> None:
+        self._contents = contents
+        self._book = contents.book
+        self._fact = contents.fact
+        self._put = contents.put
+        self._anew = anew
+
+    def gone(self, row: Job, why: str, now_s: float) -> None:
         if row.cancelled_by or checkpoints.taken_up(row):
             # A server that wrote one part of it and took up another has both.
             apart = row.cancelled_by or row.portions or (row.stored is not None and row.stored.copies)
             self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
         else:
-            self._give_up_source(row, why, now_s)
+            self.give_up(row, why, now_s)
 
-    def _give_up_source(self, row: Job, why: str, now_s: float) -> None:
+    def give_up(self, row: Job, why: str, now_s: float) -> None:
         """Of its checkpoint this cannot be had: what is left will do, or it begins afresh where it is, or wherever it is placed."""
         stored = row.stored
         assert stored is not None
         if row.cancelled_by or checkpoints.taken_up(row):
             return
-        rest = checkpoints.within(row, self._keepers(row))
+        rest = checkpoints.within(row, self._anew.keepers(row))
         if stored.copies or row.portions:
             self._give_up_part(row, rest, why, now_s)
             return
@@ -33,12 +41,12 @@ class Sources(Moves):
             self._put(replace(row, stored=rest), now_s)
             return
         if not row.hosts and checkpoints.within(row, self._book.hosts) is not None:
-            self._fact(now_s, "source-away", f"{why}; {self._unless_back(row, stored)}", job=row.id)
+            self._fact(now_s, "source-away", f"{why}; {self._anew.unless_back(row, stored)}", job=row.id)
             self._book.reconsider(row.id)
-            self._asking.stale = True
+            self._contents.asking.stale = True
             return
         ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
-        if ending and self._newest(row) is not None:
+        if ending and self._anew.newest(row) is not None:
             self._put(replace(row, stored=None), now_s)
             return
         if (sought := checkpoints.sought(row, stored)) is not None:
@@ -53,7 +61,7 @@ class Sources(Moves):
         if ending:
             self._put(replace(row, stored=None), now_s)
             return
-        again = self._next_epoch(row)
+        again = self._anew.next_epoch(row)
         anew = row.hosts and not row.cancelled_by
         state = states.after(row, Happening.REQUEUED, Happening.PLACED) if anew else row.state
         self._put(replace(again, stored=None, state=state), now_s)
@@ -71,7 +79,7 @@ class Sources(Moves):
         then = f"goes on from step {step}" if rest is not None else "starts afresh"
         text = f"{gone}: {why}; it {then}"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-        again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
+        again = self._anew.next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
         hosts = row.hosts if row.cancelled_by else ()
         state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
         portions = row.portions if hosts else ()

@@ -8,29 +8,52 @@ from typing import Any
 from hs_core.cluster import checkpoints, copies
 from hs_core.cluster.contents import Contents, ledger_of
 from hs_core.cluster.rates import PoolRate, WayRate
-from hs_core.cluster.state import State
+from hs_core.cluster.state import Settings, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.facts import Fact
 from hs_core.model import Host, Job, JobSpec, JobState, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.newest import Kept
-from hs_core.policy import Trade
+from hs_core.policy import Policy, Trade
 from hs_core.question import Question
 from hs_core.words import listed
 
 
-class Views(Contents):
+class Views:
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._asking = contents.asking
+        self._backup = contents.backup
+        self._book = contents.book
+        self._connected = contents.connected
+        self._rates = contents.rates
+        self._said = contents.said
+        self._unable = contents.unable
+        self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
+
+    def happened(self) -> None:
+        """Something has: what was found before may be otherwise."""
+        self._weights.clear()
+
+    @property
+    def policy(self) -> Policy:
+        return self._contents.policy
+
+    @property
+    def settings(self) -> Settings:
+        return self._contents.settings
+
     @property
     def state(self) -> State:
         return State(
             jobs=dict(self._book.jobs),
             users=dict(self._book.users),
             hosts=dict(self._book.hosts),
-            next_job_id=self._next_job_id,
-            term=self._term,
-            quantum=self._edges.quantum,
-            memory=self._memory,
-            budget=self._budget.saved,
+            next_job_id=self._contents.next_job_id,
+            term=self._contents.term,
+            quantum=self._contents.edges.quantum,
+            memory=self._contents.memory,
+            budget=self._contents.budget.saved,
             profile=self._rates.dump(),
             gpu_speeds=self._rates.gpus.dump(),
             first_epoch=self._backup.first_epoch,
@@ -39,7 +62,7 @@ class Views(Contents):
 
     @property
     def term(self) -> int:
-        return self._term
+        return self._contents.term
 
     @property
     def restored(self) -> bool:
@@ -48,12 +71,12 @@ class Views(Contents):
 
     @property
     def quantum(self) -> int:
-        return self._edges.quantum
+        return self._contents.edges.quantum
 
     @property
     def budget(self) -> tuple[float, float] | None:
         """As `State.budget`."""
-        return self._budget.saved
+        return self._contents.budget.saved
 
     @property
     def profile(self) -> list[Any]:
@@ -77,11 +100,11 @@ class Views(Contents):
 
     @property
     def next_job_id(self) -> JobId:
-        return self._next_job_id
+        return self._contents.next_job_id
 
     @property
     def memory(self) -> Mapping[str, object]:
-        return self._memory
+        return self._contents.memory
 
     def unable(self, user: UserName) -> frozenset[HostName]:
         """Servers that are given no new jobs of this user for a while, as they could not start one."""
@@ -89,7 +112,7 @@ class Views(Contents):
 
     def failed_at(self, job: JobId) -> frozenset[HostName]:
         """Servers to which it was sent, and on which it failed at its start."""
-        return frozenset(self._abroad.failed(job))
+        return frozenset(self._contents.abroad.failed(job))
 
     @property
     def connected(self) -> frozenset[HostName]:
@@ -98,13 +121,13 @@ class Views(Contents):
     @property
     def looks_on(self) -> bool:
         """As `ClusterMachine.look_on`."""
-        return self._looks_on
+        return self._contents.looks_on
 
     def cut_off(self, job: Job) -> bool:
         """A server of its home is away (of several copies, all are): how it stands is what was heard last."""
-        return any(name not in self._connected for name in self._counted(job))
+        return any(name not in self._connected for name in self.counted(job))
 
-    def _counted(self, row: Job) -> tuple[HostName, ...]:
+    def counted(self, row: Job) -> tuple[HostName, ...]:
         return copies.counted(row, self._connected) if row.portions else row.hosts
 
     def job(self, job: JobId) -> Job:
@@ -162,7 +185,7 @@ class Views(Contents):
         return self._book.at(host)
 
     def story(self, job: JobId) -> tuple[Fact, ...]:
-        return tuple(self._stories.get(job, ()))
+        return tuple(self._contents.stories.get(job, ()))
 
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
         """By (user, model), as decided last; the very same until the policy has said something else."""
@@ -177,17 +200,12 @@ class Views(Contents):
         return self._said.trades
 
     def needing(self, host: HostName) -> tuple[JobId, ...]:
-        """Jobs that live elsewhere, or nowhere, and whose checkpoint, or a part of it, can be had from there only."""
-        book = self._book
-        others = book.hosts.keys() - {host}
-        lent = [book.live[job] for job in sorted(book.lent.get(host, ()))]
-        return tuple(
-            row.id for row in lent if host not in row.hosts and not checkpoints.can_be_had(row, others)
-        )
+        """As `checkpoints.needing`."""
+        return checkpoints.needing(self._book, host)
 
     def rates(self, job: JobId) -> tuple[PoolRate, ...]:
         """What was measured of its class, by GPU model."""
-        return self._rates.of(self._sight.class_of(self.job(job)))
+        return self._rates.of(self._contents.sight.class_of(self.job(job)))
 
     def way_rates(self, row: Job) -> tuple[WayRate, ...]:
         """What was measured of its class in every way in which it may run; of one that ended long ago, too."""
@@ -195,11 +213,15 @@ class Views(Contents):
 
     def demand(self) -> Mapping[tuple[UserName, str], float]:
         """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""
-        return self._sight.demand()
+        return self._contents.sight.demand()
 
     def job_tickets(self, job: JobId) -> float:
         """jobTickets as last decided; 0: it has none now."""
-        return self._tickets[job] if job in self._said.tickets and job in self._tickets else 0.0
+        return (
+            self._contents.tickets[job]
+            if job in self._said.tickets and job in self._contents.tickets
+            else 0.0
+        )
 
     def job_share_gpus(self, job: JobId) -> float:
         """GPUs that its tickets come to on its servers, beside the other jobs that could run there now."""
@@ -208,13 +230,13 @@ class Views(Contents):
             return 0.0
         share = 0.0
         for name in row.hosts:
-            host, total = self._book.hosts.get(name), self._tickets_on(name)
+            host, total = self._book.hosts.get(name), self.tickets_on(name)
             if total > 0 and host is not None:
                 part = self.job_tickets(job) / row.nodes / total
                 share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 
-    def _tickets_on(self, name: HostName) -> float:
+    def tickets_on(self, name: HostName) -> float:
         """Of all jobs that live there, added up once between two events: a list of many jobs asks for it again and again."""
         if name not in self._weights:
             there = self._book.at_host.get(name, ())
@@ -225,7 +247,7 @@ class Views(Contents):
         self, window_s: float, now_s: float
     ) -> tuple[Mapping[tuple[UserName, str], float], float]:
         """Mean GPUs received by (user, model) over the window, and the seconds that it really covers."""
-        ledger = self._ledger
+        ledger = self._contents.ledger
         if ledger is None:
             return {}, 0.0
         covered_s = ledger.covered_s(now_s, window_s)
@@ -233,18 +255,16 @@ class Views(Contents):
 
     def usage(self) -> Mapping[tuple[UserName, str], float]:
         """GPU-seconds by (user, model), of all jobs that were loaded or have run since."""
-        ledger = self._ledger or ledger_of(self._book.jobs.values(), began_s=0.0)
+        ledger = self._contents.ledger or ledger_of(self._book.jobs.values(), began_s=0.0)
         return dict(sorted(ledger.totals().items()))
 
     def deciding_s(self, now_s: float) -> float:
         """For how long the policy has been at a question; 0: it is at none."""
-        return (
-            0.0 if self._asking.question is None else max(0.0, now_s - self._asking.question.snapshot.now_s)
-        )
+        return self._asking.at_it_s(now_s)
 
     def stays_at_it(self, now_s: float) -> bool:
         """The policy has been at its question for so long that people are told."""
-        return self.deciding_s(now_s) > self.settings.quantum_s
+        return self.deciding_s(now_s) > self._contents.settings.quantum_s
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since; else nothing."""
@@ -272,7 +292,9 @@ class Views(Contents):
     def missing(self, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
         """Jobs named in `after` that are not held here: to be looked up in the journal and recalled."""
         named = {after.job for spec in specs for after in spec.after}
-        return tuple(sorted(job for job in named if job < self._next_job_id and job not in self._book.jobs))
+        return tuple(
+            sorted(job for job in named if job < self._contents.next_job_id and job not in self._book.jobs)
+        )
 
 
 _At = tuple[UserName, str]
