@@ -179,7 +179,7 @@ def test_jobs_that_move_at_one_edge_move_as_if_one_after_the_other(
         )
     )
     together = run_quanta(experiment)
-    monkeypatch.setattr(Lives, "_moves_at_once", lambda _: False)
+    monkeypatch.setattr(Lives, "moves_at_once", lambda _: False)
     apart = run_quanta(experiment)
     assert sum(job.migrations for job in together.jobs) > 100
     assert (together.jobs, together.samples) == (apart.jobs, apart.samples)

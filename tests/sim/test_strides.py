@@ -40,7 +40,7 @@ def test_a_stride_that_is_kept_once_it_is_asked_for_is_as_if_it_had_been_kept_al
 
     def always(run: engine._Run, *given: object) -> None:
         begin(run, *given)  # type: ignore[arg-type]
-        run._strides.keep()
+        run._state.strides.keep()
 
     monkeypatch.setattr(engine._Run, "__init__", always)
     assert run_row(engine.run_quanta(experiment, policy=whole_at_first(name)), measured=False) == asked

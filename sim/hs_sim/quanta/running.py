@@ -5,16 +5,36 @@ from collections.abc import Container, Iterable
 import numpy as np
 
 from hs_core.errors import BrokenError
+from hs_sim.quanta.charges import Charges
 from hs_sim.quanta.crew import Crew
+from hs_sim.quanta.foresight import Foresight
 from hs_sim.quanta.lives import Lives
 from hs_sim.quanta.pairs import Share
 from hs_sim.quanta.rows import Floats, Ints
+from hs_sim.quanta.state import State
 
 FEW = 4_096  # parts, those that are not there too: so many are looked at together
 
 
-class Running(Lives):
-    def _edge(self, now_s: float) -> None:
+class Running:
+    def __init__(self, state: State, charges: Charges, foresight: Foresight, lives: Lives) -> None:
+        self._state = state
+        self._clears_s = state.clears_s
+        self._costs = state.costs
+        self._fleet = state.fleet
+        self._moving = state.moving
+        self._pairs = state.pairs
+        self._quantum_s = state.quantum_s
+        self._rising = state.rising
+        self._rows = state.rows
+        self._trials = state.trials
+        self._turns = state.turns
+        self._charges = charges
+        self._foresight = foresight
+        self._lives = lives
+        self._first_s = -np.inf  # the last time from which somebody trains who had not before
+
+    def edge(self, now_s: float) -> None:
         """A quantum begins: whole gangs first, then every server's stride, then who has no process on what is left."""
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
@@ -22,7 +42,7 @@ class Running(Lives):
         local = self._turns.local
         shared = np.count_nonzero(local) > 0  # of truths: sooner found than `any`
         odd = shared or staying or self._rising or self._pairs.any
-        if not odd and np.array_equal(forced, self._run_now):  # all run on where they do
+        if not odd and np.array_equal(forced, self._state.run_now):  # all run on where they do
             self._rows.rest()
             return
         gangs = np.concatenate([np.array(staying, dtype=np.int64), forced]) if staying else forced
@@ -49,10 +69,12 @@ class Running(Lives):
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
-            if self._strides.kept:  # else no turn was told yet, and nobody is there to be charged with them
+            if (
+                self._state.strides.kept
+            ):  # else no turn was told yet, and nobody is there to be charged with them
                 self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
-        self._used = used
+        self._state.used = used
         self._switch(chosen, now_s)
 
     def _ready_gangs(self, staying: list[int]) -> Ints:
@@ -118,17 +140,17 @@ class Running(Lives):
         fleet = self._fleet
         stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
         stays[chosen] = True
-        lose = ~stays[self._run_now]
+        lose = ~stays[self._state.run_now]
         crew = Crew(fleet, chosen)
         winners = crew.only(~fleet.running[chosen])
         if np.count_nonzero(lose):
-            losers = self._crew(self._run_now).only(lose)
+            losers = self._charges.crew(self._state.run_now).only(lose)
             self._leave(losers, now_s)
             fleet.switched(losers.jobs)
         if winners.jobs.size:
             self._enter(winners, now_s)
             fleet.switched(winners.jobs)
-        self._run_now, self._runs = chosen, crew
+        self._state.run_now, self._state.runs = chosen, crew
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
@@ -162,14 +184,14 @@ class Running(Lives):
             ready_s = fleet.ready_s[some]
             fleet.from_s[some] = np.maximum(up_s, ready_s) + self._costs.resume_s
             fleet.raw[some] = ready_s > now_s
-        if self._loses_restarts and self._quanta:
+        if self._state.loses_restarts and self._state.quanta:
             self._lose_restart(jobs)
         new = some[np.isnan(fleet.first_s[some])]
         if new.size:
             fleet.first_s[new] = first_s = fleet.from_s[new]
             self._first_s = max(self._first_s, float(first_s.max()))
         if self._trials.any:
-            self._foresee_trials(jobs.tolist())
+            self._foresight.foresee_trials(jobs.tolist())
 
     def _clear_s(self, crew: Crew, now_s: float) -> Floats | float:
         """When those who left their servers have stopped, and they can begin there."""
@@ -183,9 +205,9 @@ class Running(Lives):
 
     def _lose_restart(self, jobs: Ints) -> None:
         """Who did not run in the round before begins later, if it takes the whole round."""
-        fleet, peer = self._fleet, self._experiment.workload.peer
+        fleet, peer = self._fleet, self._state.experiment.workload.peer
         whole = fleet.steps_left[jobs] / fleet.rate[jobs] > self._quantum_s - peer.spared_s
-        lost_s = np.where(whole & ~self._ran[jobs], peer.restart_s, 0.0)
+        lost_s = np.where(whole & ~self._state.ran[jobs], peer.restart_s, 0.0)
         fleet.from_s[jobs] += lost_s
         fleet.held_s[jobs] += lost_s
 
@@ -196,19 +218,19 @@ class Running(Lives):
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.stops(jobs)
-        if self._first_s > self._now_s:
-            fleet.unseen(jobs[fleet.first_s[jobs] > self._now_s])
+        if self._first_s > self._state.now_s:
+            fleet.unseen(jobs[fleet.first_s[jobs] > self._state.now_s])
         if self._costs.suspend_s:
-            self._receive(crew, self._costs.suspend_s)
+            self._charges.receive(crew, self._costs.suspend_s)
             clear_s = now_s + self._costs.suspend_s
             self._clears_s[crew.first] = clear_s
             if crew.wide.size:
                 self._clears_s[self._parts(jobs[crew.wide])[1]] = clear_s
 
-    def _fill(self, row: int, now_s: float, end_s: float) -> None:
+    def fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""
         fleet = self._fleet
-        free = int(fleet.servers.gpus[row] - self._used[row])
+        free = int(fleet.servers.gpus[row] - self._state.used[row])
         if free <= 0 or not self._turns.local[row]:
             return
         busy = fleet.running
@@ -217,35 +239,39 @@ class Running(Lives):
             busy[list(self._moving)] = True
         waiting = [job for job in self._rising if fleet.home[job] == (row,) and not self._rows.competes(job)]
         chosen = self._rows.fill(
-            row, free, max(1e-3, (self._edge_s + self._quantum_s - now_s) / self._quantum_s), busy, waiting
+            row,
+            free,
+            max(1e-3, (self._state.edge_s + self._quantum_s - now_s) / self._quantum_s),
+            busy,
+            waiting,
         )
         if not chosen:
             return
         jobs = np.array(chosen, dtype=np.int64)
-        self._used[row] += int(fleet.per_node[jobs].sum())
+        self._state.used[row] += int(fleet.per_node[jobs].sum())
         self._enter(Crew(fleet, jobs), now_s)
-        self._run_now = np.concatenate([self._run_now, jobs])
+        self._state.run_now = np.concatenate([self._state.run_now, jobs])
         fleet.switched(chosen)
-        self._foresee(jobs, end_s)
+        self._foresight.foresee(jobs, end_s)
 
-    def _turn_now(self, now_s: float, end_s: float) -> None:
+    def turn_now(self, now_s: float, end_s: float) -> None:
         """Turns that leave nothing to a server's own stride begin when they are told; others at the next edge."""
         fleet = self._fleet
         rows = self._turns.whole()
         if not rows:
             return
         wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]).tolist())
-        for job in self._run_now.tolist():
+        for job in self._state.run_now.tolist():
             if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
-                self._stop(job, now_s)
+                self._lives.stop(job, now_s)
         entering = [job for job in wanted if not fleet.running[job] and rows.issuperset(fleet.home[job])]
         for job in sorted(entering, key=lambda job: (self._pairs.guest(job), job)):
-            needed = self._needed(job, set(self._run_now.tolist()) if self._pairs.any else ())
-            if all(self._used[row] + gpus <= fleet.servers.gpus[row] for row, gpus in needed.items()):
+            needed = self._needed(job, set(self._state.run_now.tolist()) if self._pairs.any else ())
+            if all(self._state.used[row] + gpus <= fleet.servers.gpus[row] for row, gpus in needed.items()):
                 for row, gpus in needed.items():
-                    self._used[row] += gpus
+                    self._state.used[row] += gpus
                 one = np.array([job])
                 self._enter(Crew(fleet, one), now_s)
-                self._run_now = np.append(self._run_now, job)
+                self._state.run_now = np.append(self._state.run_now, job)
                 fleet.switched(job)
-                self._foresee(one, end_s)
+                self._foresight.foresee(one, end_s)
