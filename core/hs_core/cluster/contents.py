@@ -10,13 +10,16 @@ from hs_core.cluster.absent import Absent
 from hs_core.cluster.asking import Asking
 from hs_core.cluster.book import Book, row_with
 from hs_core.cluster.budget import Budget
+from hs_core.cluster.classes import Classes
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.evictions import Evictions
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.last_said import LastSaid
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
+from hs_core.cluster.reach import Reach
 from hs_core.cluster.restored import Backup, as_restored
+from hs_core.cluster.servers_shown import ServersShown
 from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
@@ -54,17 +57,21 @@ class Contents:
         self.unable = Unable()
         self.unforked = Unforked()
         self.abroad = Abroad()
+        self.reach = Reach(self.book, self.connected, self.absent)
+        self.classes = Classes()
+        self.servers_shown = ServersShown(self.book, self.connected, self.absent, self.unable)
         self.sight = Sight(
             self.book,
             self.connected,
-            self.absent,
+            self.reach,
+            self.classes,
             grounded=self.grounded,
             unable=self.unable,
             unforked=self.unforked,
             abroad=self.abroad,
         )
         self.sight.serve(policy.needs)
-        self.orders = Orders(self.book, settings.grant_key, self.sight.class_of)
+        self.orders = Orders(self.book, settings.grant_key, self.classes.of)
         self.ledger: Ledger | None = None  # begins with the first event
         self.stories: dict[JobId, deque[Fact]] = {}
         # When a live job took its state, as far as this process saw it.
@@ -162,7 +169,7 @@ class Contents:
         self.abroad.forget(row.id)
         self.unforked.forget_job(row.id)
         self.orders.forget(row.id, row.hosts)
-        self.sight.forget(row.id)
+        self.classes.forget(row.id)
         self.rates.forget_job(row.id)
         self.restless.update(self.backup.over(row.id))
         self.account(now_s).forget(row.id)

@@ -51,7 +51,7 @@ class Decisions:
             now_s=now_s,
             quantum_s=self._settings.quantum_s,
             quantum=self._edges.quantum + 1,
-            hosts=self._sight.hosts(),
+            hosts=self._contents.servers_shown.all(),
             jobs=jobs,
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
@@ -152,7 +152,7 @@ class Decisions:
         if self._settings.decides_apart:
             shown = self._sight.shown(self._doomed(now_s))
             shown = {**shown, **self._coming_up(shown)}
-            decided, again = still(decided, snapshot, self._sight.hosts(), shown)
+            decided, again = still(decided, snapshot, self._contents.servers_shown.all(), shown)
             self._asking.stale = self._asking.stale or again
         self._settle_homes(snapshot, decided, now_s)
         self._settle_accumulation(decided, now_s)
@@ -212,7 +212,7 @@ class Decisions:
                 self._restless.update(row.hosts)
 
     def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
-        if self._sight.out_of_reach(row):
+        if self._contents.reach.out_of_reach(row):
             row = self._without_its_servers(row, now_s)
         if row.stored is not None:
             row = replace(row, stored=checkpoints.at_hand(row.stored, self._contents.connected))
@@ -284,7 +284,7 @@ class Decisions:
         for job, trial in before.items():
             row = self._book.live.get(job)
             if row is not None and trials.get(job) != trial:
-                rate = self._rates.known.get((self._sight.class_of(row), trial.model))
+                rate = self._rates.known.get((self._contents.classes.of(row), trial.model))
                 found = f"{rate:.3g} a second" if rate is not None else "no rate was found"
                 data: dict[str, str | int | float] = {"model": trial.model, "rate": rate or 0.0}
                 self._fact(now_s, "profiled", f"it was {trial.text(row.step)}, {found}", job=job, data=data)

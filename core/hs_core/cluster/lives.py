@@ -186,9 +186,9 @@ class Lives:
         turn_s = self._rates.turn_s(old, new, host if row.portions else "")
         if turn_s is None:
             return
-        job_class = self._contents.sight.class_of(row)
+        job_class = self._contents.classes.of(row)
         live = self._book.live
-        beside = {self._contents.sight.class_of(live[job]) for job in new.beside if job in live}
+        beside = {self._contents.classes.of(live[job]) for job in new.beside if job in live}
         split = row.accumulation > 1
         elastic = row.spec.elastic
         declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None

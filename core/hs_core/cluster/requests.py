@@ -62,7 +62,7 @@ class Requests:
         admission.check_spec(spec, self._settings.limits)
         admission.check_after(spec, user, self._book.jobs.get)
         if self._book.hosts:
-            misfit = self._contents.sight.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
+            misfit = self._contents.reach.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
             if misfit is not None:
                 otherwise = self._fitting_otherwise(spec)
                 raise RefusedError(f"{misfit.field}: the job {misfit.text}{otherwise}", Kind.IMPOSSIBLE)
@@ -77,7 +77,7 @@ class Requests:
                 continue
             gpus = spec.gang // nodes
             laid = replace(spec, nodes=nodes, gpus=gpus)
-            if self._contents.sight.fits.misfit(laid, hosts, self._book.hosts_version) is None:
+            if self._contents.reach.fits.misfit(laid, hosts, self._book.hosts_version) is None:
                 return f"; with topology any, too, it has to fit as it asks, and it would with nodes {nodes} and gpus {gpus}"
         return ""
 

@@ -86,7 +86,7 @@ class Returns:
         return row, self._heard(row, host, report, beyond=beyond)
 
     def _heard(self, row: Job, host: HostName, report: JobReport, *, beyond: bool = False) -> Unheard | None:
-        lacks = row.stored is None or self._contents.sight.out_of_reach(row)
+        lacks = row.stored is None or self._contents.reach.out_of_reach(row)
         gpus, last = self._book.gpus.get(host, frozenset()), self._backup.last(row)
         said = heard(row, host, report, gpus, lacks=lacks, last=last, beyond=beyond)
         if not beyond or said is None:

@@ -25,7 +25,7 @@ class Scenes:
         self._grounded = contents.grounded
         self._said = contents.said
         self._settings = contents.settings
-        self._sight = contents.sight
+        self._reach = contents.reach
         self._unable = contents.unable
         self._views = views
         self._cadence = cadence
@@ -50,13 +50,13 @@ class Scenes:
         in_turn, turn_in_s = self._turn_of(row, now_s)
         ahead = self._ahead_of(row) if not in_turn and turn_in_s < 0 else 0
         misfit = healthy_misfit = None
-        short = not unplaced and not row.state.ended and self._sight.short_of_gpus(row)
+        short = not unplaced and not row.state.ended and self._reach.short_of_gpus(row)
         if unplaced:
-            fits, version = self._sight.fits, book.hosts_version
+            fits, version = self._reach.fits, book.hosts_version
             misfit = fits.misfit(row.spec, book.hosts, version)
             healthy_misfit = fits.misfit(row.spec, book.hosts, version, healthy_only=True)
         elif short:
-            healthy_misfit = self._sight.fits.misfit(
+            healthy_misfit = self._reach.fits.misfit(
                 row.laid, book.hosts, book.hosts_version, healthy_only=True
             )
         counted, doomed = self._views.counted(row), self._contents.doomed(now_s)
@@ -74,7 +74,7 @@ class Scenes:
             policy=self._contents.policy.name,
             unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
             failed_at=self._contents.abroad.failed(job),
-            source_away=() if row.state.ended else self._sight.source_away(row),
+            source_away=() if row.state.ended else self._reach.source_away(row),
             unsaved=self._unsaved(row),
             evicted=doomed.issuperset(row.hosts) if row.portions else not doomed.isdisjoint(row.hosts),
             saves_within_s=self._settings.move_deadline_s if job in self._contents.evictions.saving else 0.0,

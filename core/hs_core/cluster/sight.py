@@ -7,21 +7,20 @@ from math import inf
 
 from hs_core.cluster import checkpoints, copies, reports
 from hs_core.cluster.abroad import Abroad
-from hs_core.cluster.absent import Absent
 from hs_core.cluster.book import Book
-from hs_core.cluster.fits import Fits, could_hold
+from hs_core.cluster.classes import Classes
+from hs_core.cluster.fits import could_hold
 from hs_core.cluster.grounded import Grounded
 from hs_core.cluster.narrow import Narrow
+from hs_core.cluster.reach import Reach
 from hs_core.cluster.unable import Unable
 from hs_core.cluster.unforked import Unforked
 from hs_core.copier import copier, maker
-from hs_core.forms import Form, Shape
-from hs_core.job_class import class_over, job_class
-from hs_core.model import Host, Job, Migrate, OnPartition, SuspendMode, gpus_as, spans, split_memory, spreads
+from hs_core.forms import Shape
+from hs_core.model import Job, Migrate, SuspendMode, gpus_as, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import Going, HostFacts, JobFacts, Needs
+from hs_core.policy import Going, JobFacts, Needs
 from hs_core.reports import JobReport, Phase
-from hs_core.strategy import class_as
 
 _changed = copier(JobFacts)
 _facts = maker(JobFacts)
@@ -35,7 +34,8 @@ class Sight:
         self,
         book: Book,
         connected: Collection[HostName],
-        absent: Absent,
+        reach: Reach,
+        classes: Classes,
         *,
         grounded: Grounded,
         unable: Unable,
@@ -49,8 +49,8 @@ class Sight:
         self._abroad = abroad
         self._narrow = Narrow()
         self._connected = connected
-        self._absent = absent
-        self.fits = Fits()
+        self._reach = reach
+        self._classes = classes
         self._copies = True
         self._awaited: Collection[HostName] = ()
         self._progress = True
@@ -58,32 +58,18 @@ class Sight:
         self._shown: tuple[JobFacts, ...] | None = None
         self._in_order = True
         self._users: Counter[UserName] = Counter()
-        self._classes: dict[JobId, tuple[Form | None, str]] = {}  # and the form of which it is
         self._hosts_version = -1
         self._doomed: frozenset[HostName] = frozenset()
         self._running: set[JobId] = set()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
-        self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
         self._by_gpu = False
         self._sick: set[JobId] = set()  # whose servers had too few GPUs in health when they were looked at
-
-    def class_of(self, row: Job) -> str:
-        """In the strategy that it has, where it declares any."""
-        known = self._classes.get(row.id)
-        if known is not None and known[0] is row.shape:
-            return known[1]
-        found = job_class(row.user, row.spec)
-        if row.nodes != row.spec.nodes and row.spec.elastic is None:  # whose rates are told by their shape
-            found = class_over(found, row.spec.nodes, row.nodes)
-        found = class_as(found, row.strategy)
-        self._classes[row.id] = (row.shape, found)
-        return found
 
     def serve(self, needs: Needs) -> None:
         """The policy that takes office."""
         self._progress = needs.progress
-        if self.fits.mixed != needs.mixed:
-            self.fits.mixed = needs.mixed
+        if self._reach.fits.mixed != needs.mixed:
+            self._reach.fits.mixed = needs.mixed
             self._hosts_version = -1  # who has no home is looked at again
         if self._copies != needs.copies:
             self._copies = needs.copies
@@ -118,9 +104,6 @@ class Sight:
                 return ()
             bound.append(tuple(here[gpu] for gpu in report.gpus))
         return tuple(bound)
-
-    def forget(self, job: JobId) -> None:
-        self._classes.pop(job, None)
 
     def jobs(self, doomed: frozenset[HostName] = frozenset()) -> tuple[JobFacts, ...]:
         """Those that could run now, by id: not paused (or not to be stopped), blocked or ending, nor larger than the GPUs they may use.
@@ -234,14 +217,11 @@ class Sight:
                 return False
             able = all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
             return able or self._leaves_sick(row)
-        if book.beyond_array_limit(row.id) or (self.source_away(row) and not self.out_of_reach(row)):
+        if book.beyond_array_limit(row.id) or (
+            self._reach.source_away(row) and not self._reach.out_of_reach(row)
+        ):
             return False
-        return self._fits_somewhere(row)
-
-    def short_of_gpus(self, row: Job) -> bool:
-        """A server of its home has too few GPUs that it could have."""
-        hosts = self._book.hosts
-        return any(name in hosts and len(hosts[name].healthy_gpus) < row.gpus for name in row.hosts)
+        return self._reach.fits_somewhere(row)
 
     def _leaves_sick(self, row: Job) -> bool:
         """Too few GPUs of its servers are in health, but it can go, and there are others that have enough."""
@@ -252,7 +232,7 @@ class Sight:
             return False
         if started and row.spec.migrate is Migrate.NEVER:
             return False
-        return self._fits_somewhere(row)
+        return self._reach.fits_somewhere(row)
 
     def stranded(self, row: Job) -> bool:
         """It waits on a server that cannot start it, and there are others that could: it is shown as one without a home, which it keeps where it gets no other."""
@@ -262,43 +242,14 @@ class Sight:
             return False
         if any(name not in self._connected for name in row.hosts):
             return False
-        if reports.has_process(row.report) and not self._may_leave_checkpointed(row):
+        if reports.has_process(row.report) and not self._reach.may_leave_checkpointed(row):
             return False
         others = [
             host
             for name, host in self._book.hosts.items()
             if name in self._connected and host.schedulable and not self._unable.why(row.user, [name])
         ]
-        return could_hold(row.laid, others, mixed=self.fits.mixed)
-
-    def _may_leave_checkpointed(self, row: Job) -> bool:
-        reachable = all(self._book.hosts[name].peer for name in row.hosts)
-        return reachable and row.spec.migrate is Migrate.AUTO and checkpoints.left(row) is not None
-
-    def _fits_somewhere(self, row: Job) -> bool:
-        book = self._book
-        return self.fits.misfit(row.laid, book.hosts, book.hosts_version, healthy_only=True) is None
-
-    def source_away(self, row: Job) -> tuple[HostName, ...]:
-        """Servers that have its checkpoint and are not here, where it needs one of theirs to start."""
-        if row.stored is None or row.stored.is_at(row.hosts) or row.stored.in_folder:
-            return ()
-        if row.portions or row.stored.copies:
-            return tuple(host for host in row.stored.hosts if host not in self._connected)
-        there = row.stored.hosts
-        if not row.hosts:
-            there = checkpoints.at_hand(row.stored, self._connected).hosts
-        pairs = zip(row.hosts, checkpoints.taken(row), strict=True)
-        needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
-        return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)
-
-    def out_of_reach(self, row: Job) -> bool:
-        """It has no place yet, and asked not to wait for servers that are cut off: without theirs its checkpoint is none."""
-        stored, gone = row.stored, self._absent.fenced
-        if not gone or stored is None or stored.copies or row.hosts:
-            return False
-        left = self._book.hosts.keys() - gone
-        return row.spec.on_partition is OnPartition.FENCE and checkpoints.within(row, left) is None
+        return could_hold(row.laid, others, mixed=self._reach.fits.mixed)
 
     def _job_facts(self, row: Job, report: JobReport | None) -> JobFacts:
         hosts, parts = row.hosts, tuple(row.reports.values())
@@ -334,7 +285,7 @@ class Sight:
             fixed_bytes=row.spec.gpu_memory_fixed_bytes,
             accumulation_max=row.spec.accumulation_max,
             accumulation=row.accumulation,
-            job_class=self.class_of(row),
+            job_class=self._classes.of(row),
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or looks or not here,
@@ -369,21 +320,11 @@ class Sight:
         unable, narrow = self._unable.barring(row.user), self._narrow.below(row.spec.memory_bytes)
         barred = unable | narrow if unable and narrow else unable or narrow
         # Where its copies fail none is made, as long as it has a place to be one.
-        if self._copies and (failed := self._unforked.barring(row.id)) and self._has_place(hosts):
+        if self._copies and (failed := self._unforked.barring(row.id)) and self._reach.has_place(hosts):
             barred |= failed
-        if (ended := self._abroad.failed(row.id)) and self._could_go_elsewhere(row, ended):
+        if (ended := self._abroad.failed(row.id)) and self._reach.could_go_elsewhere(row, ended):
             barred = barred.union(ended)
         return barred if barred.isdisjoint(hosts) else barred.difference(hosts)
-
-    def _could_go_elsewhere(self, row: Job, failed: Collection[HostName]) -> bool:
-        """Than where it failed at its start: to servers that are there, or will be at once, and empty as they may be."""
-        here = {*self._connected, *self._absent.expected}.difference(failed)
-        others = [h for name, h in self._book.hosts.items() if name in here and h.schedulable]
-        return could_hold(row.laid, others, mixed=self.fits.mixed)
-
-    def _has_place(self, hosts: Collection[HostName]) -> bool:
-        """That it need not leave."""
-        return bool(hosts) and all(self._book.hosts[name].schedulable for name in hosts)
 
     def tickets(self) -> dict[UserName, Fraction]:
         """Of the users whose jobs are shown."""
@@ -409,27 +350,6 @@ class Sight:
             for model, gpus in asked.items():
                 demand[job.user, model] = demand.get((job.user, model), 0.0) + gpus
         return dict(sorted(demand.items()))
-
-    def hosts(self) -> tuple[HostFacts, ...]:
-        if len(self._hosts) > 2 * len(self._book.hosts):
-            self._hosts.clear()  # most of them were removed
-        return tuple(self._host(host) for host in self._book.hosts_sorted())
-
-    def _host(self, host: Host) -> HostFacts:
-        """Made again only where the server is another: there are thousands, and few change between two decisions."""
-        connected, starts = host.name in self._connected, host.name not in self._unable.of_all
-        expected = host.name in self._absent.expected
-        known = self._hosts.get(host.name)
-        if (
-            known is None
-            or known[0] is not host
-            or known[1].connected is not connected
-            or known[1].expected is not expected
-            or known[1].starts is not starts
-        ):
-            facts = _host_facts(host, connected=connected, expected=expected, starts=starts)
-            known = self._hosts[host.name] = (host, facts)
-        return known[1]
 
 
 def _state_bytes(row: Job, report: JobReport | None) -> int:
@@ -458,19 +378,3 @@ def _declared(row: Job, started: bool) -> int:
     if not started or row.accumulation == 1:
         return spec.gpu_memory_bytes
     return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, row.accumulation)
-
-
-def _host_facts(host: Host, *, connected: bool, expected: bool, starts: bool) -> HostFacts:
-    healthy = host.healthy_gpus
-    return HostFacts(
-        name=host.name,
-        model=host.model,
-        gpus=len(healthy),
-        gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
-        connected=connected,
-        expected=expected,
-        accepts=host.schedulable,
-        starts=starts,
-        indices=tuple(gpu.index for gpu in healthy),
-        datasets=frozenset(data.name for data in host.datasets),
-    )

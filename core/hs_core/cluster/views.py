@@ -205,7 +205,7 @@ class Views:
 
     def rates(self, job: JobId) -> tuple[PoolRate, ...]:
         """What was measured of its class, by GPU model."""
-        return self._rates.of(self._contents.sight.class_of(self.job(job)))
+        return self._rates.of(self._contents.classes.of(self.job(job)))
 
     def way_rates(self, row: Job) -> tuple[WayRate, ...]:
         """What was measured of its class in every way in which it may run; of one that ended long ago, too."""
