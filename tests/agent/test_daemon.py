@@ -73,14 +73,19 @@ def test_how_one_ended_that_is_no_longer_wanted_is_said_to_the_controller_that_e
     assert (last.phase, last.exit.signal) == (Phase.EXITED, signal.SIGTERM)
 
 
-def test_two_jobs_that_cannot_be_hooked_take_turns_in_the_freezer(daemon, controller, job) -> None:
+def test_two_jobs_that_cannot_be_hooked_take_turns_in_the_freezer(daemon, controller, job, wait_for) -> None:
     daemon.start()
     both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
     controller.want(*both, quantum_s=0.4)
     for number in (1, 2):
         controller.wait_report(number, lambda r: r.suspends >= 2 and r.resumes >= 2, "two turns")
-    ran = [controller.reports[n].run_s for n in (1, 2)]
-    assert min(ran) > 0.3 * max(ran)
+
+    def alike() -> bool:
+        """Turns last longer where the machine is busy: who had a long one waits for longer."""
+        ran = [controller.reports[n].run_s for n in (1, 2)]
+        return min(ran) > 0.8 * max(ran)
+
+    wait_for(alike, "they have run for about as long")
     assert {r.phase for r in controller.history if r.job == 1} >= {Phase.RUNNING, Phase.FROZEN}
     controller.want(*[replace(one, cancelled=True) for one in both], quantum_s=0.4)
     for number in (1, 2):
