@@ -23,7 +23,7 @@ class DeviceMemory:
 
     def takes(self, part: "Part", now_s: float) -> bool:
         """False: others leave it no room, and it dies of it. Raises LawBrokenError where that need not be: what it needs was said, or these could leave."""
-        needed = part.gang.held_bytes
+        needed = part.gang.memory.held_bytes
         short = False
         for gpu in part.gpus if needed else ():
             there = self._there[gpu]
@@ -48,7 +48,7 @@ class DeviceMemory:
         return self._capacity[gpu] - sum(size for part, size in self._there[gpu].items() if stays(part))
 
     def leaves(self, part: "Part") -> None:
-        if part.gang.memory_bytes:
+        if part.gang.memory.bytes:
             for gpu in part.gpus:
                 self._there[gpu].pop(part, None)
 

@@ -21,12 +21,15 @@ from hs_core.events.host import (
     JobRestored,
     JobWentOn,
 )
-from hs_core.model import OnPartition, split_memory
+from hs_core.model import OnPartition
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
+from hs_sim.machines.beginning import agreed
+from hs_sim.machines.gang_memory import GangMemory
+from hs_sim.machines.holding import Holding
 from hs_sim.machines.part import Part, Way
 from hs_sim.machines.progress import Progress
-from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
+from hs_sim.machines.truth import JobTruth, Saved
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
@@ -50,13 +53,10 @@ class Gang:
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
         self.shape = wanted.form
-        self.memory_bytes = (
-            job.sim.gpu_memory_bytes if job.untold else _memory_bytes(wanted)
-        )  # on each of its GPUs
-        self.grown = not job.untold  # it holds all of that
+        self.memory = GangMemory(world, wanted, job)
+        self.holding = Holding(world, self.id, job)
         self.starved = False  # there was no room for it, and it ends
         self.let_go_s = inf  # last
-        self.parked = False  # what it holds of them lies in its hosts' memory
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
         self._progress = Progress(wanted.last_step or job.sim.steps, rate)  # to its end, or its portion's
@@ -93,37 +93,13 @@ class Gang:
         clock.after(start_s + read_s, self._up, part)
 
     def _agree(self) -> None:
-        """The ranks take up the newest generation that all of their nodes know of, as `hs_job.checkpoint` has them agree."""
-        parts = self._in_order()
-        self.generation = self._whole(parts, min(part.asked for part in parts))
-        steps = [part.agent.checkpoint_step(self.key[0], self.generation, part.rank) for part in parts]
-        now_s = self.world.clock.now_s
-        if len(set(steps)) > 1:
-            raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
-        self.restored = steps[0]
-        self._progress.goes_on_from(steps[0])
-        self.judged = False
         world, (job, epoch) = self.world, self.key
-        world.truth.restored(
-            self.job, epoch, steps[0], world.checkpoints.within_reach(job, self.nodes, world.controller.sides)
-        )
-
-    def _whole(self, parts: Sequence[Part], asked: int) -> int:
-        """Where what they are to go on from is torn, the newest before it that all of them have."""
-        shelves = [part.agent.disk.shelf(self.key[0]) for part in parts]
-        having = [
-            {
-                number
-                for (number, rank), saved in shelf.items()
-                if rank == part.rank and number < asked and saved.copy < 0 and not saved.torn
-            }
-            for part, shelf in zip(parts, shelves, strict=True)
-        ]
-        there = (shelf.get((asked, part.rank)) for part, shelf in zip(parts, shelves, strict=True))
-        if asked < 0 or not any(saved is not None and saved.torn for saved in there):
-            return asked
-        self.torn = f"generation {asked}: torn"
-        return max(set.intersection(*having), default=-1)
+        begins = agreed(job, self._in_order(), world.clock.now_s)
+        self.generation, self.torn, self.restored = begins.generation, begins.torn, begins.step
+        self._progress.goes_on_from(begins.step)
+        self.judged = False
+        within_reach = world.checkpoints.within_reach(job, self.nodes, world.controller.sides)
+        world.truth.restored(self.job, epoch, begins.step, within_reach)
 
     def _read(self) -> None:
         """As late as a script gets to it: what was there when it was launched may be gone by now."""
@@ -133,14 +109,6 @@ class Gang:
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
-
-    def _swap_s(self) -> float:
-        """All of its GPUs at once, each over its own link."""
-        return self._parked_bytes() / self.world.costs.swap_bytes_per_s
-
-    def _parked_bytes(self) -> int:
-        """Of each of its GPUs: what a checkpoint holds, which each has all of, and no activations."""
-        return min(self.memory_bytes, self.job.sim.state_bytes or self.memory_bytes)
 
     def _hook(self, part: Part) -> None:
         if part.way is not Way.GONE:
@@ -164,21 +132,13 @@ class Gang:
 
     def say_ready(self, part: Part) -> None:
         can = self.world.can_checkpoint(self.job)
-        part.agent.say(part, JobReady, step=self.step, can_swap=self.memory_bytes > 0, can_checkpoint=can)
+        part.agent.say(part, JobReady, step=self.step, can_swap=self.memory.bytes > 0, can_checkpoint=can)
 
-    @property
-    def held_bytes(self) -> int:
-        """Of each of its GPUs, but while it is parked."""
-        return self.memory_bytes if self.grown else self.memory_bytes // 2
-
-    def _grow(self) -> bool:
-        """With its first step. False: it has no room for that."""
-        self.grown = True
-        device_memory, now_s = self.world.device_memory, self.world.clock.now_s
-        short = [part for part in self._in_order() if not device_memory.takes(part, now_s)]
-        for part in short:
+    def _starve_all(self, parts: Sequence[Part]) -> bool:
+        """Whether there are any."""
+        for part in parts:
             self._starve(part)
-        return not short
+        return bool(parts)
 
     def _starve(self, part: Part) -> None:
         """Out of memory, says its script, and ends: a failure of its own."""
@@ -231,7 +191,7 @@ class Gang:
         """Trains from now on, if nothing is in the way."""
         if self._progress.trains or not all(p.way is Way.GOING and not p.frozen for p in self.parts.values()):
             return
-        if not self.grown and not self._grow():
+        if not self.memory.grown and self._starve_all(self.memory.grow(self._in_order())):
             return
         clock = self.world.clock
         self._progress.begins(clock.now_s)
@@ -278,7 +238,7 @@ class Gang:
                 JobProgressed,
                 step=step,
                 steps_per_s=rate,
-                device_memory_bytes=self.memory_bytes if self.job.untold else 0,
+                device_memory_bytes=self.memory.bytes if self.job.untold else 0,
                 noise_scale=noise_scale,
                 noise_samples=noise_samples,
             )
@@ -308,7 +268,7 @@ class Gang:
         """It has done its portion."""
         for part in self._in_order():
             part.way = Way.STANDING
-            self._free(part)
+            self.holding.ends(part)
             self._say_held(part)
 
     def _say_held(self, part: Part) -> None:
@@ -316,8 +276,8 @@ class Gang:
             part,
             JobHeld,
             step=self.step,
-            tier=Tier.SWAP if self.parked else Tier.HOLD,
-            parked_bytes=part.parked_bytes if self.parked else 0,
+            tier=Tier.SWAP if self.memory.parked else Tier.HOLD,
+            parked_bytes=part.parked_bytes if self.memory.parked else 0,
         )
 
     @property
@@ -345,8 +305,8 @@ class Gang:
         if part.frozen:
             part.frozen = False
             if part.way is Way.GOING:
-                self._occupy(part)
-                self._use()
+                self.holding.begins(part)
+                self.holding.use(self.parts.values())
                 self._move()
                 return
         if part.way is Way.STANDING and self.portion_done:
@@ -357,29 +317,17 @@ class Gang:
             return
         if part.way in (Way.STANDING, Way.STOPPING) and not self._broken:
             part.way = Way.GOING
-            self._occupy(part)
+            self.holding.begins(part)
             if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
                 self.let_go_s = self.world.clock.now_s
-                self._use()
+                self.holding.use(self.parts.values())
                 self.tier = None
                 self._turn += 1
-                seconds = self.world.costs.resume_s + (self._swap_s() if self.parked else 0.0)
-                self._come_back()
+                seconds = self.world.costs.resume_s
+                if self.memory.parked:
+                    seconds += self.memory.swap_s
+                    self._starve_all(self.memory.come_back(self._in_order()))
                 self.world.clock.after(seconds, self._goes, self._turn)
-
-    def _come_back(self) -> None:
-        if self.parked:
-            self.parked = False
-            for part in self._in_order():
-                if not self.world.device_memory.takes(part, self.world.clock.now_s):
-                    self._starve(part)
-
-    def _park(self) -> None:
-        if not self.parked and self.world.can_swap(self.job):
-            self.parked = True
-            for part in self._in_order():
-                part.parked_bytes = self._parked_bytes() * len(part.gpus)
-                self.world.device_memory.leaves(part)
 
     def _goes(self, turn: int) -> None:
         if turn == self._turn:
@@ -397,13 +345,13 @@ class Gang:
                     return
             self._stand()
             part.frozen = True
-            self._free(part)
+            self.holding.ends(part)
             part.agent.say(part, JobFroze)
             return
         if part.way in (Way.COMING, Way.UP) or self._broken:
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
-        if standing and (tier is Tier.HOLD or (tier is Tier.SWAP and self.parked)):
+        if standing and (tier is Tier.HOLD or (tier is Tier.SWAP and self.memory.parked)):
             self._say_held(part)
             return
         if standing and tier is Tier.SWAP and self.tier is Tier.SWAP:
@@ -417,7 +365,7 @@ class Gang:
         if tier is Tier.CHECKPOINT:
             seconds += self._bytes_s()
         elif tier is Tier.SWAP:
-            seconds += self._swap_s()
+            seconds += self.memory.swap_s
         self.world.clock.after(seconds, self._stopped, self._turn, not standing)
 
     def _stopped(self, turn: int, was_moving: bool) -> None:
@@ -429,11 +377,11 @@ class Gang:
                 self._save_failed(was_moving, why)
                 return
             self._write()
-        elif tier is Tier.SWAP:
-            self._park()
+        elif tier is Tier.SWAP and not self.memory.parked and self.world.can_swap(self.job):
+            self.memory.park(self._in_order())
         for part in self._in_order():
             part.way = Way.STANDING
-            self._free(part)
+            self.holding.ends(part)
             if tier is Tier.CHECKPOINT:
                 self._leave(part)
             else:
@@ -515,7 +463,7 @@ class Gang:
         if part.way is Way.GONE:
             return
         self._stand()
-        self._free(part)
+        self.holding.ends(part)
         self.world.device_memory.leaves(part)
         part.way = Way.GONE
         part.exit, part.in_touch = exit_, self.nodes > 1 and self.linked
@@ -533,45 +481,13 @@ class Gang:
         if all(p.way is Way.GONE for p in self.parts.values()) and self.whole:
             self.world.gang_gone(self, exit_)
 
-    # --- the GPUs
-
-    def _occupy(self, part: Part) -> None:
-        if part.occupied_s is None:
-            part.occupied_s = self.world.clock.now_s
-            self.world.occupied[part] = None
-            self.world.speeds.holds(part)
-
-    def _use(self) -> None:
-        """Now that all are let go they compute; until then they stand, whoever has the GPUs."""
-        for part in self.parts.values():
-            if not part.frozen:
-                self.world.truth.occupy(part.gpus, self.id, self.world.clock.now_s)
-                self.world.speeds.shared(part)
-
-    def _free(self, part: Part) -> None:
-        if part.occupied_s is not None:
-            self.charge(part)
-            part.occupied_s = None
-            self.world.occupied.pop(part, None)
-        self.world.speeds.leaves(part)
-
-    def charge(self, part: Part) -> None:
-        """Up to now."""
-        if part.occupied_s is None:
-            return
-        now_s = self.world.clock.now_s
-        gpu_s = (now_s - part.occupied_s) * part.share
-        model = part.agent.model
-        self.job.gpu_s[model] = self.job.gpu_s.get(model, 0.0) + gpu_s
-        part.occupied_s = now_s
-
     def say_again(self, part: Part) -> None:
         """The ranks dial the new agent and say how they stand."""
         if part.frozen:
             part.agent.say(part, JobFroze)
         if part.hooked:
             part.agent.say(part, JobHooked)
-        if part.way is Way.STANDING and self.parked:
+        if part.way is Way.STANDING and self.memory.parked:
             self._say_held(part)
         elif part.way is Way.STANDING:
             self.say_ready(part)
@@ -581,13 +497,6 @@ class Gang:
                 part.agent.say(part, JobWentOn, step=self.step)
             else:
                 self.say_ready(part)
-
-
-def _memory_bytes(wanted: WantedJob) -> int:
-    spec = wanted.spec
-    if wanted.accumulation > 1:
-        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, wanted.accumulation)
-    return spec.gpu_memory_bytes
 
 
 def share_of(state_bytes: int, nodes: int, rank: int) -> int:

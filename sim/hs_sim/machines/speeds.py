@@ -76,7 +76,7 @@ class Speeds:
                 share, _ = self._truth.share_of(part.gpus, gang.id)
                 beside |= self._truth.beside(part.gpus, gang.id)
                 if share != part.share:
-                    gang.charge(part)
+                    gang.holding.charge(part)
                     part.share = share
             rate = self._alone(gang) / max((self._slowed(gang, other) for other in beside), default=1.0)
             if rate != gang.rate:

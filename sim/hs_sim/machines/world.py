@@ -357,7 +357,7 @@ class World:
 
     def _take_sample(self) -> None:
         for part in self.occupied:
-            part.gang.charge(part)
+            part.gang.holding.charge(part)
         self._samples.take(self.clock.now_s, self.truth, self._gangs.values())
 
     def _result(self) -> Result:
