@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (14, "57e2acb65faa")
+FORM = (15, "2ef9abbc58dd")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

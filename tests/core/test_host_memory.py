@@ -40,6 +40,27 @@ def note(sim: HostSim, job: JobId) -> str:
     return sim.machine.report(job).note
 
 
+def test_turns_are_longer_where_each_begins_with_a_start_and_as_before_where_all_can_stand() -> None:
+    """A start of ten seconds, in which the GPU idles, for a turn of a minute: a sixth would be lost."""
+
+    def trained(memory_bytes: int) -> tuple[float, int, list[float]]:
+        sim = HostSim(1)
+        ways = Ways(memory_bytes=memory_bytes, ready_s=10.0, can_checkpoint=True)
+        jobs = [sim.job(number, memory_bytes=memory_bytes, ways=ways) for number in (1, 2)]
+        sim.send()
+        sim.quanta(120)
+        shares = [sim.trained(job) / (120 * sim.quantum_s) for job in jobs]
+        return sum(shares), len(sim.ordered("launch")), shares
+
+    crowded, starts, shares = trained(10 * GIB)
+    assert crowded > 0.93
+    assert 20 < starts < 120 / 2
+    assert shares == pytest.approx([crowded / 2] * 2, abs=0.04)
+    roomy, starts, shares = trained(6 * GIB)
+    assert (roomy > 0.98, starts) == (True, 2)
+    assert shares == pytest.approx([roomy / 2] * 2, abs=0.01)
+
+
 def test_more_jobs_than_memory_holds_get_equal_shares_and_the_gpu_is_never_idle_for_long() -> None:
     sim = host()
     jobs = [sim.job(number, memory_bytes=0, ways=ways(4)) for number in range(1, 11)]

@@ -204,6 +204,7 @@ class Board:
     def resume(self, job: HostedJob) -> None:
         if job.phase is not Phase.STARTING:
             job.resumes += 1
+        job.came_up_s = 0.0 if job.resumed else self._turn_waited_s(job)
         job.phase = Phase.RUNNING
         job.resumed = True
         job.parked_bytes = 0
@@ -221,8 +222,14 @@ class Board:
         if job.going_s is not None:
             took_s = max(0.0, self.now_s - job.going_s)
             job.resume_s += took_s
-            self.resuming.took(job.going_s, took_s, self.wanted_quantum_s)
+            self.resuming.took(job.going_s, took_s + job.came_up_s, self.wanted_quantum_s)
             job.going_s = None
+
+    def _turn_waited_s(self, job: HostedJob) -> float:
+        """For how long of its turn GPUs idled, as there was no memory in which it could have stood, and it had to be started. Its first start is no switch."""
+        if not job.suspends or job.launched_s is None or job.charged_from_s is None:
+            return 0.0
+        return max(0.0, self.now_s - max(job.launched_s, job.charged_from_s))
 
     # --- going
 

@@ -93,6 +93,7 @@ class HostedJob(_Named):
     asked_s: float = 0.0
     deadline_s: float = 0.0  # of what was asked, or of a kill
     going_s: float | None = None  # a Resume is under way since
+    came_up_s: float = 0.0  # and its turn had waited for its process for so long
     resend_s: float = 0.0
     kill_why: str = ""
     exit_why: str = ""  # what its exit says instead

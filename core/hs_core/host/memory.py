@@ -15,7 +15,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId, JobId
 from hs_core.wanted import Turn
 
-VERSION = 14
+VERSION = 15
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
