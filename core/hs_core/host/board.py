@@ -16,6 +16,7 @@ from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.host.last_words import LastWords
 from hs_core.host.mates import are_mates
+from hs_core.host.places import Rearrangement
 from hs_core.host.switching import Usual
 from hs_core.mechanism.exact import exact
 from hs_core.mechanism.stride import StrideQueue
@@ -78,6 +79,8 @@ class Board:
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
     overdue: Mapping[GpuId, float] = field(default_factory=dict)
     """Quanta that were due to those bound to a GPU beyond all that it has, while one of them waited."""
+    rearrangement: Rearrangement | None = None  # that is under way
+    rearranged_s: float | None = None  # the last one was thought of
     last_words: LastWords = field(default_factory=LastWords)  # of who is no longer here
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)

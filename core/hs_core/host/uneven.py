@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from operator import itemgetter
 
+from hs_core.host import rearranging
 from hs_core.host.binding import astride, choose
 from hs_core.host.board import Board
 from hs_core.host.demand import HORIZON_QUANTA, demand, dues, load, owed, promised_beyond
@@ -15,6 +16,8 @@ from hs_core.names import GpuId
 
 def late(board: Board, this: Walk) -> list[HostedJob]:
     """One of those that had no turn because their own GPUs are taken: whose GPUs are out of use, or whose move evens out best what is sought after."""
+    if rearranging.under_way(board):
+        return rearranging.next_movers(board, this)
     wishes = [job for job in this.misfits if job not in this.picks and movable(board, this, job)]
     for job in wishes:
         if bound_to_none(board, job):
@@ -27,7 +30,10 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
     least = board.config.move_owed_quanta
     late_ones = [job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= least]
     crowded = [job for job in wishes if max(overdue[gpu] for gpu in job.gpus) >= least]
-    return evening(board, late_ones) or relieving(board, late_ones, behind) or evening(board, crowded)
+    found = evening(board, late_ones) or relieving(board, late_ones, behind) or evening(board, crowded)
+    if not found:
+        rearranging.begin(board)
+    return found
 
 
 def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
