@@ -173,3 +173,27 @@ def test_gangs_that_came_to_the_same_gpus_go_apart_though_narrow_jobs_on_the_oth
     had = [round((sim.gpu_s(job) - was) / 2.0) for job, was in before.items()]
     assert had == pytest.approx([32] * 8, abs=2), "of 64 quanta on 4 GPUs, half for each user"
     assert sum(len(launches) - 1 for launches in bound(sim).values()) == 2
+
+
+def test_several_change_places_where_no_single_move_would_make_gpus_more_even() -> None:
+    """Two singles that are due all of a GPU came to different blocks, each beside half of the pairs: both on one block, and all pairs on the other, all have their shares."""
+    sim = HostSim(4)
+    ways = Ways(ready_s=10.0, can_checkpoint=True, **SHORT)
+    kinds = {"A": (1, 48.0), "B": (1, 6.0), "C": (2, 8.0)}
+    users = "CBACBBCCCBBBBABC"
+    for number, user in enumerate(users, start=1):
+        gpus, tickets = kinds[user]
+        sim.job(number, gpus, user=user, tickets=tickets, ways=ways)
+        sim.send()
+        sim.run(1.0)
+    sim.quanta(40)
+    of = {user: [JobId(at) for at, other in enumerate(users, start=1) if other == user] for user in kinds}
+    assert {gpu for job in of["A"] for gpu in bound(sim)[job][-1:]} in ({"0", "1"}, {"2", "3"})
+    assert len({bound(sim)[job][-1] for job in of["C"]}) == 1
+    moves = sum(len(launches) - 1 for launches in bound(sim).values())
+    assert moves <= len(users)
+    before = {user: sum(map(sim.gpu_s, jobs)) for user, jobs in of.items()}
+    sim.quanta(40)
+    had = {user: (sum(map(sim.gpu_s, jobs)) - before[user]) / sim.quantum_s / 40 for user, jobs in of.items()}
+    assert had == pytest.approx({"A": 2.0, "B": 1.0, "C": 1.0}, abs=0.03), "GPUs"
+    assert sum(len(launches) - 1 for launches in bound(sim).values()) == moves, "and then nobody moves"

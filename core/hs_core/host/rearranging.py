@@ -18,7 +18,7 @@ from hs_core.host.walk import Walk
 from hs_core.names import GpuId, JobId
 
 WORSE_QUANTA = 3.0  # by which a GPU has been promised beyond all of it, before others change places for that
-LEAST_GAIN = 2.0  # quanta of GPUs, of each horizon
+LEAST_RELIEF = 2.0  # quanta of each horizon, of the GPU of which most is due
 PAYS_WITHIN = 5  # horizons, in which so many starts are made good for
 AGAIN_QUANTA = 2 * HORIZON_QUANTA  # after one nobody asks for the next before
 
@@ -55,48 +55,51 @@ def begin(board: Board) -> None:
         return
     if max(board.overdue.values(), default=0.0) < WORSE_QUANTA:
         return
-    of = shares(board)
-    jobs = {id_: board.jobs[id_] for id_ in of}
-    kept = [job for job in jobs.values() if job.part or not could_leave(board, job)]
-    free = [job for job in jobs.values() if job not in kept]
-    host = list(board.gpus)
-    base = _loads(host, {job.id: job.gpus for job in kept}, of)
-    wanted = _even(board, free, host, base, of)
+    board.rearranged_s = board.now_s
+    of = _due(board)
+    kept = {id_: board.jobs[id_].gpus for id_ in of if not _may_go(board, id_)}
+    now = {id_: board.jobs[id_].gpus for id_ in of if id_ not in kept}
+    wanted = _even(board, kept, now, of)
     if wanted is None:
         return
-    now = {job.id: job.gpus for job in free}
-    gain = _excess(host, base, now, of) - _excess(host, base, wanted, of)
-    if gain < LEAST_GAIN:
+    before, after = _loads(board, kept | now, of), _loads(board, kept | wanted, of)
+    if max(before.values()) - max(after.values()) < LEAST_RELIEF:
         return
-    places = _nearest(now, wanted, host, of, fixed=bool(kept))
+    places = _nearest(now, wanted, list(board.gpus), of, fixed=bool(kept))
     moves = {id_: gpus for id_, gpus in places.items() if set(gpus) != set(now[id_])}
-    starts = sum(jobs[id_].gang * jobs[id_].start_s / board.quantum_s for id_ in moves)
-    board.rearranged_s = board.now_s
-    if starts <= PAYS_WITHIN * gain:
+    starts = sum(board.jobs[id_].gang * board.jobs[id_].start_s / board.quantum_s for id_ in moves)
+    if starts <= PAYS_WITHIN * (_excess(before) - _excess(after)):
         board.rearrangement = Rearrangement(moves, _tickets(board))
+
+
+def _may_go(board: Board, id_: JobId) -> bool:
+    job = board.jobs[id_]
+    return not job.part and could_leave(board, job)
+
+
+def _due(board: Board) -> dict[JobId, Fraction]:
+    """Quanta of the horizon that are due to each job on each of its GPUs, of which together they are due all."""
+    of = shares(board)
+    everything = sum((quanta * board.jobs[id_].gang for id_, quanta in of.items()), Fraction(0))
+    times = HORIZON_QUANTA * sum(map(board.usable, board.gpus)) / everything if everything else Fraction(0)
+    return {id_: min(Fraction(HORIZON_QUANTA), quanta * times) for id_, quanta in of.items()}
 
 
 def _tickets(board: Board) -> dict[JobId, Fraction]:
     return {id_: tickets_per_gpu(board.jobs[id_]) for id_ in board.queue.jobs}
 
 
-def _even(
-    board: Board,
-    jobs: Sequence[HostedJob],
-    host: Sequence[GpuId],
-    base: Mapping[GpuId, Fraction],
-    of: Mapping[JobId, Fraction],
-) -> Places | None:
+def _even(board: Board, kept: Places, now: Places, of: Mapping[JobId, Fraction]) -> Places | None:
     """One after the other to where least is promised: first whoever is due most of each of its GPUs."""
-    load, places = dict(base), Places()
+    load, places, host = _loads(board, kept, of), Places(), list(board.gpus)
     usable = [gpu for gpu in host if board.usable(gpu)]
-    for job in sorted(jobs, key=lambda job: (-of[job.id], -job.gang, job.id)):
-        gpus = choose(job.gang, usable, host, load, {})
+    for id_ in sorted(now, key=lambda id_: (-of[id_], -len(now[id_]), id_)):
+        gpus = choose(len(now[id_]), usable, host, load, {})
         if gpus is None:
             return None
-        places[job.id] = gpus
+        places[id_] = gpus
         for gpu in gpus:
-            load[gpu] += of[job.id]
+            load[gpu] += of[id_]
     return places
 
 
@@ -141,10 +144,8 @@ def _swapped(now: Mapping[JobId, tuple[GpuId, ...]], wanted: Places, of: Mapping
     return found
 
 
-def _loads(
-    host: Sequence[GpuId], places: Mapping[JobId, tuple[GpuId, ...]], of: Mapping[JobId, Fraction]
-) -> dict[GpuId, Fraction]:
-    load = dict.fromkeys(host, Fraction(0))
+def _loads(board: Board, places: Places, of: Mapping[JobId, Fraction]) -> dict[GpuId, Fraction]:
+    load = dict.fromkeys(board.gpus, Fraction(0))
     for id_, gpus in places.items():
         for gpu in gpus:
             if gpu in load:
@@ -152,12 +153,6 @@ def _loads(
     return load
 
 
-def _excess(
-    host: Sequence[GpuId],
-    base: Mapping[GpuId, Fraction],
-    places: Mapping[JobId, tuple[GpuId, ...]],
-    of: Mapping[JobId, Fraction],
-) -> Fraction:
-    """Quanta of each horizon that are promised on GPUs beyond all of them."""
-    load = _loads(host, places, of)
-    return sum((max(Fraction(0), base[gpu] + load[gpu] - HORIZON_QUANTA) for gpu in host), Fraction(0))
+def _excess(load: Mapping[GpuId, Fraction]) -> Fraction:
+    """Quanta of each horizon that are due on GPUs beyond all of them."""
+    return sum((max(Fraction(0), quanta - HORIZON_QUANTA) for quanta in load.values()), Fraction(0))
