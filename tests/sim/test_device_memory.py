@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hs_core.host import room
+from hs_core.host import HostConfig, room
 from hs_core.names import UserName
 from hs_sim.faults import run_seed
 from hs_sim.machines import run_machines
@@ -112,12 +112,13 @@ def test_a_turn_begins_and_ends_with_what_its_gpu_takes_to_be_emptied_and_filled
     assert fsum(had(result).values()) == pytest.approx(1.0, abs=0.01)
 
 
-def test_where_nothing_can_be_parked_a_turn_costs_a_start() -> None:
+def test_where_nothing_can_be_parked_a_turn_costs_a_start_and_lasts_the_longer() -> None:
+    """Twenty times as long as the switch: of a turn of one quantum a fifth would be lost."""
     costs = Costs(start_s=10.0)
     parked = run_machines(crowded([Wish(2, 1, 9)], gpus=1, costs=costs))
     started = run_machines(crowded([Wish(2, 1, 9)], gpus=1, host_gib=1, costs=costs))
     assert trained(parked) > 0.98
-    assert trained(started) == pytest.approx(1 - 12 / QUANTUM_S, abs=0.02)
+    assert trained(started) == pytest.approx(1 - 1 / HostConfig().switch_ratio, abs=0.02)
 
 
 def test_a_host_that_forgets_how_much_its_gpus_hold_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

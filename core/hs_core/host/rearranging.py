@@ -65,7 +65,8 @@ def begin(board: Board) -> None:
     before, after = _loads(board, kept | now, of), _loads(board, kept | wanted, of)
     if max(before.values()) - max(after.values()) < LEAST_RELIEF:
         return
-    places = _nearest(now, wanted, list(board.gpus), of, fixed=bool(kept))
+    mirrored = not kept and all(map(board.usable, board.gpus))
+    places = _nearest(now, wanted, list(board.gpus), of, mirrored=mirrored)
     moves = {id_: gpus for id_, gpus in places.items() if set(gpus) != set(now[id_])}
     starts = sum(board.jobs[id_].gang * board.jobs[id_].start_s / board.quantum_s for id_ in moves)
     if starts <= PAYS_WITHIN * (_excess(before) - _excess(after)):
@@ -109,11 +110,11 @@ def _nearest(
     host: Sequence[GpuId],
     of: Mapping[JobId, Fraction],
     *,
-    fixed: bool,
+    mirrored: bool,
 ) -> Places:
-    """The same, in that of its mirror images in which most stay where they are. `fixed`: others stay in any case, so there is but one."""
+    """The same, in that of its mirror images in which most stay where they are. Not `mirrored`: others stay in any case, or some GPUs are out of use, so there is but one."""
     size = len(host)
-    mirrors = range(size) if size & (size - 1) == 0 and not fixed else range(1)
+    mirrors = range(size) if mirrored and size & (size - 1) == 0 else range(1)
     place = {gpu: at for at, gpu in enumerate(host)}
 
     def seen(gpus: tuple[GpuId, ...], mirror: int) -> tuple[GpuId, ...]:
