@@ -49,11 +49,11 @@ def next_movers(board: Board, this: Walk) -> list[HostedJob]:
 
 
 def begin(board: Board) -> None:
-    """If it is worth its starts."""
+    """If it is worth its starts. Where the controller says which GPUs whose are, they are that."""
     last_s = board.rearranged_s
     if last_s is not None and board.now_s - last_s < AGAIN_QUANTA * board.quantum_s:
         return
-    if max(board.overdue.values(), default=0.0) < WORSE_QUANTA:
+    if board.turn.guests or board.turn.seats or max(board.overdue.values(), default=0.0) < WORSE_QUANTA:
         return
     board.rearranged_s = board.now_s
     of = _due(board)
