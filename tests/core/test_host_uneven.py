@@ -175,25 +175,75 @@ def test_gangs_that_came_to_the_same_gpus_go_apart_though_narrow_jobs_on_the_oth
     assert sum(len(launches) - 1 for launches in bound(sim).values()) == 2
 
 
-def test_several_change_places_where_no_single_move_would_make_gpus_more_even() -> None:
-    """Two singles that are due all of a GPU came to different blocks, each beside half of the pairs: both on one block, and all pairs on the other, all have their shares."""
+USERS = "CBACBBCCCBBBBABC"
+"""Whose jobs come, one after the other: of A two singles that are due all of a GPU, of B eight singles, of C six pairs."""
+OF = {user: [JobId(at) for at, other in enumerate(USERS, start=1) if other == user] for user in "ABC"}
+FIRST = 100  # a job that was there before all of them, and ends
+
+
+def stuck(*, start_s: float = 10.0, first: bool = False) -> HostSim:
+    """Both of A come to different blocks, each beside some of the pairs: whichever moves first makes it worse."""
     sim = HostSim(4)
-    ways = Ways(ready_s=10.0, can_checkpoint=True, **SHORT)
+    ways = Ways(ready_s=start_s, can_checkpoint=True, **SHORT)
     kinds = {"A": (1, 48.0), "B": (1, 6.0), "C": (2, 8.0)}
-    users = "CBACBBCCCBBBBABC"
-    for number, user in enumerate(users, start=1):
+    if first:
+        sim.job(FIRST, tickets=24.0, ways=ways)
+        sim.send()
+        sim.run(1.0)
+    for number, user in enumerate(USERS, start=1):
         gpus, tickets = kinds[user]
         sim.job(number, gpus, user=user, tickets=tickets, ways=ways)
         sim.send()
         sim.run(1.0)
+    if first:
+        sim.quanta(1)
+        sim.change(JobId(FIRST), cancelled=True)
+        sim.send()
+    return sim
+
+
+def moves_of(sim: HostSim) -> int:
+    return sum(len(launches) - 1 for launches in bound(sim).values())
+
+
+@pytest.mark.parametrize(
+    ("first", "block", "moves"),
+    [
+        pytest.param(False, {"0", "1"}, 8, id="most-stay-where-those-that-are-due-most-come-first"),
+        pytest.param(True, {"2", "3"}, 11, id="most-stay-in-its-mirror-image"),
+    ],
+)
+def test_several_change_places_where_no_single_move_would_make_gpus_more_even(
+    first: bool, block: set[str], moves: int
+) -> None:
+    """Both of A to one block, and all pairs to the other: all have their shares."""
+    sim = stuck(first=first)
+    sim.quanta(60)
+    assert {bound(sim)[job][-1] for job in OF["A"]} == block
+    assert len({bound(sim)[job][-1] for job in OF["C"]}) == 1
+    assert moves_of(sim) == moves
+    before = {user: sum(map(sim.gpu_s, jobs)) for user, jobs in OF.items()}
     sim.quanta(40)
-    of = {user: [JobId(at) for at, other in enumerate(users, start=1) if other == user] for user in kinds}
-    assert {gpu for job in of["A"] for gpu in bound(sim)[job][-1:]} in ({"0", "1"}, {"2", "3"})
-    assert len({bound(sim)[job][-1] for job in of["C"]}) == 1
-    moves = sum(len(launches) - 1 for launches in bound(sim).values())
-    assert moves <= len(users)
-    before = {user: sum(map(sim.gpu_s, jobs)) for user, jobs in of.items()}
-    sim.quanta(40)
-    had = {user: (sum(map(sim.gpu_s, jobs)) - before[user]) / sim.quantum_s / 40 for user, jobs in of.items()}
+    had = {user: (sum(map(sim.gpu_s, jobs)) - before[user]) / sim.quantum_s / 40 for user, jobs in OF.items()}
     assert had == pytest.approx({"A": 2.0, "B": 1.0, "C": 1.0}, abs=0.03), "GPUs"
-    assert sum(len(launches) - 1 for launches in bound(sim).values()) == moves, "and then nobody moves"
+    assert moves_of(sim) == moves, "and then nobody moves"
+
+
+def test_they_stay_where_so_many_starts_would_cost_more_than_that_is_worth() -> None:
+    """A start takes six quanta. One that is moved by itself is another matter."""
+    sim = stuck(start_s=360.0)
+    sim.quanta(160)
+    assert moves_of(sim) <= 1
+
+
+def test_who_was_to_change_places_stays_once_tickets_are_others() -> None:
+    sim = stuck()
+    while sim.machine._board.rearrangement is None:
+        assert sim.now_s < sim.start_s + 40 * sim.quantum_s, "it is not thought of"
+        sim.quanta(1)
+    for job in OF["A"]:
+        sim.change(job, tickets=6.0)
+    sim.send()
+    sim.quanta(2)
+    assert sim.machine._board.rearrangement is None
+    assert moves_of(sim) < 4
