@@ -6,7 +6,9 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.names import JobId
+from hs_core.host.board import tickets_per_gpu
+from hs_core.host.places import Rearrangement
+from hs_core.names import GpuId, JobId
 
 SHORT = {"hook_s": 0.01, "hold_s": 0.001, "resume_s": 0.001}
 
@@ -247,3 +249,33 @@ def test_who_was_to_change_places_stays_once_tickets_are_others() -> None:
     sim.quanta(2)
     assert sim.machine._board.rearrangement is None
     assert moves_of(sim) < 4
+
+
+def to_gpu_1(*, can_checkpoint: bool) -> HostSim:
+    """The only job of a host, which has every turn, is to change places."""
+    sim = HostSim(2)
+    job = sim.job(1, ways=Ways(ready_s=10.0, can_checkpoint=can_checkpoint, **SHORT))
+    sim.send()
+    sim.quanta(2)
+    board = sim.machine._board
+    board.rearrangement = Rearrangement(
+        {job: (GpuId("GPU-1"),)}, {job: tickets_per_gpu(board.jobs[job])}, until_s=sim.now_s + 300.0
+    )
+    sim.quanta(3)
+    return sim
+
+
+def test_one_of_them_that_has_every_turn_leaves_out_of_it_and_the_rearrangement_is_over() -> None:
+    sim = to_gpu_1(can_checkpoint=True)
+    assert bound(sim) == {1: ["0", "1"]}
+    assert sim.machine._board.rearrangement is None
+    assert sim.running() == {1}
+
+
+def test_one_that_cannot_leave_is_not_waited_for_for_ever() -> None:
+    """Else no single job would be moved any more."""
+    sim = to_gpu_1(can_checkpoint=False)
+    assert sim.machine._board.rearrangement is not None
+    sim.quanta(3)
+    assert sim.machine._board.rearrangement is None
+    assert bound(sim) == {1: ["0"]}

@@ -15,3 +15,4 @@ class Rearrangement:
 
     places: Places  # where these are to stand, each of which is moved once
     tickets: Mapping[JobId, Fraction]  # of all jobs: with others it would be another
+    until_s: float  # nobody who has not left by then is waited for

@@ -28,7 +28,7 @@ def under_way(board: Board) -> bool:
     plan = board.rearrangement
     if plan is None:
         return False
-    if plan.tickets != _tickets(board) or not plan.places:
+    if plan.tickets != _tickets(board) or not plan.places or board.now_s >= plan.until_s:
         board.rearrangement = None
         return False
     return True
@@ -70,7 +70,8 @@ def begin(board: Board) -> None:
     moves = {id_: gpus for id_, gpus in places.items() if set(gpus) != set(now[id_])}
     starts = sum(board.jobs[id_].gang * board.jobs[id_].start_s / board.quantum_s for id_ in moves)
     if starts <= PAYS_WITHIN * (_excess(before) - _excess(after)):
-        board.rearrangement = Rearrangement(moves, _tickets(board))
+        until_s = board.now_s + AGAIN_QUANTA * board.quantum_s
+        board.rearrangement = Rearrangement(moves, _tickets(board), until_s)
 
 
 def _may_go(board: Board, id_: JobId) -> bool:
