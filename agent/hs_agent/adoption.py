@@ -43,7 +43,7 @@ def _found(job: Folder, launch: Mapping[str, Any] | None) -> ExitFound | None:
     if (wanted.job, wanted.epoch) != job.key:
         return None
     job_id, epoch = job.key
-    step = steps.noted(job.steps_file)
+    step = steps.noted(job.steps_file).step
     return ExitFound(now_s=boot_s(), job=job_id, epoch=epoch, wanted=wanted, exit=ended.exit, step=step)
 
 

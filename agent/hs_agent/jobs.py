@@ -222,10 +222,11 @@ class Jobs:
             return
         exit_ = ended.exit
         log.info("exited", job=key.job, epoch=key.epoch, code=exit_.code, signal=exit_.signal, why=exit_.why)
-        step = steps.noted(self.launcher.folder(key).steps_file)
+        word = steps.noted(self.launcher.folder(key).steps_file)
         self._post(
             JobExited(
-                now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_, in_touch=in_touch, ended_s=ended.at_s, step=step,
+                now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_, in_touch=in_touch, ended_s=ended.at_s,
+                step=word.step, needs_bytes=word.needs_bytes,
             )
         )  # fmt: skip
 

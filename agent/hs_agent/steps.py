@@ -1,16 +1,25 @@
-"""How far a job's ranks note that they got (hs_job.noted), in a file of the job's user in a folder that is not theirs (docs/job-folder.md)."""
+"""How far a job's ranks note that they got, and what they lacked (hs_job.noted), in a file of the job's user in a folder that is not theirs (docs/job-folder.md)."""
 
 import os
 import re
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from hs_core.gang.messages import MAX_RANKS
 
-RECORD_BYTES = 16
+RECORD_BYTES = 32
 ROOM_BYTES = 4096
-_RECORD = re.compile(rb" {0,14}[0-9]{1,15}\n")
+_RECORD = re.compile(rb" {0,14}([0-9]{1,15}) {1,15}([0-9]{1,15})\n")
 _EMPTY = bytes(RECORD_BYTES)
+
+
+class Word(NamedTuple):
+    step: int = -1  # mini-batches that all ranks here have done, as they say; -1: none does
+    needs_bytes: int = 0  # of each of its GPUs, of the rank that lacked most as it ended; 0: none did
+
+
+NOTHING = Word()
 
 
 def make(path: Path, uid: int, gid: int) -> None:
@@ -24,8 +33,8 @@ def make(path: Path, uid: int, gid: int) -> None:
         os.close(fd)
 
 
-def noted(path: Path) -> int:
-    """Mini-batches that all ranks here have done, as they say; -1: none does, or it makes no sense.
+def noted(path: Path) -> Word:
+    """`NOTHING` where it makes no sense.
 
     Written by the job: nothing in it is believed unseen.
     """
@@ -33,17 +42,18 @@ def noted(path: Path) -> int:
         # Not to wait for a lease on it that its owner may have taken.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return -1
+        return NOTHING
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return -1
+            return NOTHING
         data = os.read(fd, MAX_RANKS * RECORD_BYTES)
     except OSError:
-        return -1
+        return NOTHING
     finally:
         os.close(fd)
     records = [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
-    said = [record for record in records if record != _EMPTY]
-    if not all(len(record) == RECORD_BYTES and _RECORD.fullmatch(record) for record in said):
-        return -1
-    return min(map(int, said), default=-1)
+    said = [_RECORD.fullmatch(record) for record in records if record != _EMPTY]
+    words = [Word(*map(int, record.groups())) for record in said if record and len(record[0]) == RECORD_BYTES]
+    if not words or len(words) < len(said):
+        return NOTHING
+    return Word(min(word.step for word in words), max(word.needs_bytes for word in words))

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Dict, List, NoReturn, Optional
 
-from hs_job import advice, blocked, said
+from hs_job import advice, blocked, said, starved
 from hs_job.advice import Advice
 from hs_job.agreement import Agreement, Phase
 from hs_job.aloud import say
@@ -96,7 +96,15 @@ class Runtime:
         handed = self.keeper.handed
         if handed is not None and handed.passes_by and not hasattr(sys, "last_value"):
             self.advice.give(advice.NEVER_THERE)
+        self._tell_of_lack()
         self.telling.end()
+
+    def _tell_of_lack(self) -> None:
+        """Of device memory, if that is what has ended the script."""
+        asked = starved.asked_bytes(getattr(sys, "last_value", None))
+        if asked:
+            self.find_place()
+            self.telling.starved(asked)
 
     def give_up(self) -> None:
         """Something about this torch cannot be hooked: the script runs as if there were no agent."""

@@ -52,6 +52,12 @@ class Swapper:
         cuda = self._torch.cuda
         return int(cuda.max_memory_reserved()) if cuda.is_available() and cuda.is_initialized() else 0
 
+    def needed_bytes(self, asked_bytes: int) -> int:
+        """At the least, where it was refused so much beside what it holds."""
+        cuda = self._torch.cuda
+        held = cuda.memory_reserved() if cuda.is_available() and cuda.is_initialized() else 0
+        return max(self.device_bytes(), int(held) + asked_bytes)
+
     def out(self) -> None:
         """All or nothing: what fails half-way is put back."""
         assert not self._parked, "swapped out twice"

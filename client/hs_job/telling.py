@@ -39,6 +39,7 @@ class Telling:
         self._tiers = tiers
         self._noted = noted
         self._can: List[str] = []
+        self._needs_bytes = 0
 
     @property
     def is_heard(self) -> bool:
@@ -95,8 +96,14 @@ class Telling:
     def note(self) -> None:
         """Whoever hears of it, or nobody."""
         with self._lock:
-            if self._agreement.phase is not Phase.NEW:
-                self._noted.note(self._place.rank, self._steps.count)
+            if self._agreement.phase is not Phase.NEW or self._needs_bytes:
+                self._noted.note(self._place.rank, self._steps.count, self._needs_bytes)
+
+    def starved(self, asked_bytes: int) -> None:
+        """It ends as it has asked for so much of its device's memory in vain."""
+        with self._lock:
+            self._needs_bytes = self._tiers.needed_bytes(asked_bytes)
+            self.note()
 
     def _tell(self, base: Mark, mark: Mark) -> None:
         self.untold.tell(mark)

@@ -38,6 +38,10 @@ class Tiers:
     def device_bytes(self) -> int:
         return self.swapper.device_bytes() if self.swapper is not None else 0
 
+    def needed_bytes(self, asked_bytes: int) -> int:
+        """Of its device, where it was refused so much."""
+        return self.swapper.needed_bytes(asked_bytes) if self.swapper is not None else asked_bytes
+
     @property
     def swapped_bytes(self) -> int:
         return self.swapper.parked_bytes if self.swapper is not None else 0

@@ -169,6 +169,9 @@ LAUNCH_FAILED = "launch failed"
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 
+CROWDED_OUT = "ran out of GPU memory beside other jobs"
+"""How the reason of an exit begins of one that would have fitted into its GPUs alone: it is taken up again, known to need more."""
+
 TOLD_TO_END = "cancelled"
 """Why a job ended whose host was told to end it, by whomever and for whatever."""
 
@@ -209,8 +212,10 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     lost = (r for r in failed if r.exit and r.exit.why.startswith(LOST))
     # So does its time limit, or a trespass: parts fail as another is ended for it, and may be heard of before.
     final = (r for r in failed if r.exit and r.exit.why in FINAL)
+    # The others of its ranks fail as one of them is gone.
+    crowded = (r for r in failed if r.exit and r.exit.why.startswith(CROWDED_OUT))
     first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
-    ended = next(chain(with_agent, lost, final, first_failed, failed), None)
+    ended = next(chain(with_agent, lost, final, crowded, first_failed, failed), None)
     phases = [r.phase for r in reports]
     sizes = [
         r.checkpoint_bytes for r in reports

@@ -114,6 +114,9 @@ class WantedJob:
     )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
     accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
+    needs_bytes: int = (
+        0  # of the memory of each of its GPUs, since others left it too little; 0: that is not so
+    )
     # One of several copies that train on their own until they are averaged.
     copy: int = -1  # its rank among them; -1: the job is not forked
     copies: int = 1

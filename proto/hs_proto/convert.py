@@ -470,6 +470,7 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         copy=pb.copy,
         copies=pb.copies or 1,
         last_step=pb.last_step,
+        needs_bytes=pb.needs_bytes,
         shape=_to_form(pb),
     )
 
@@ -554,6 +555,7 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         copy=job.copy,
         copies=job.copies,
         last_step=job.last_step,
+        needs_bytes=job.needs_bytes,
         shape=from_shape(job.shape),
         strategy=from_strategy(strategy) if (strategy := forms.strategy_of(job.shape)) else None,
         spread=job.shape.nodes if isinstance(job.shape, forms.Spread) else 0,

@@ -22,6 +22,7 @@ from hs_sim.cases import case_of
 from hs_sim.cases.besides import (
     with_cuts,
     with_deeds,
+    with_growth,
     with_lacks,
     with_limits,
     with_losses,
@@ -46,6 +47,10 @@ BESIDES: dict[str, tuple[Callable[[Case], Case], str]] = {
     "untold": (
         with_untold,
         "users don't say what their jobs hold of GPUs, of which not all fit beside one another",
+    ),
+    "growth": (
+        with_growth,
+        "the same, and after a while many of them hold more than they had until then",
     ),
     "cuts": (
         with_cuts,
@@ -115,6 +120,7 @@ def run_seed(
         ),
     )
     world.cannot_swap = case.cannot_swap
+    world.grows_at = case.grows_at
     world.cannot_checkpoint = case.cannot_checkpoint
     laws = Laws(world)
     world.watch = laws

@@ -41,7 +41,7 @@ def test_the_steps_that_a_job_took_while_its_agent_was_down_are_counted_and_its_
     (folder,) = daemon.folders()
     daemon.kill()
     (daemon.place / "away").touch()
-    wait_for(lambda: steps.noted(folder.steps_file) == BEFORE + AFTER, "it notes them")
+    wait_for(lambda: steps.noted(folder.steps_file).step == BEFORE + AFTER, "it notes them")
     (daemon.place / "end").touch()
     ended = wait_for(folder.ended, "it ended")
     wait_for(lambda: boot_s() > ended.at_s + 2.0, "time passes that is not its own")
@@ -111,11 +111,11 @@ def note(path: Path, rank: int, text: bytes) -> None:
 
 
 def test_what_all_ranks_here_have_done_is_what_the_last_of_them_has(file: Path) -> None:
-    assert steps.noted(file) == -1
+    assert steps.noted(file).step == -1
     note(file, 3, b"%15d\n" % 12)
-    assert steps.noted(file) == 12
+    assert steps.noted(file).step == 12
     note(file, 2, b"%15d\n" % 11)
-    assert steps.noted(file) == 11
+    assert steps.noted(file).step == 11
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_all_ranks_here_have_done_is_what_the_last_of_them_has(file: Path) 
 def test_a_record_that_is_no_number_makes_all_of_it_nonsense(file: Path, text: bytes) -> None:
     note(file, 0, b"%15d\n" % 12)
     note(file, 1, text)
-    assert steps.noted(file) == -1
+    assert steps.noted(file).step == -1
 
 
 def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, file: Path) -> None:
@@ -140,13 +140,13 @@ def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, file: Path) -> N
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     for name in ("link", "fifo", "folder", "none"):
-        assert steps.noted(tmp_path / name) == -1, name
+        assert steps.noted(tmp_path / name) == steps.NOTHING, name
 
 
 def test_of_a_file_without_end_no_more_is_read_than_ranks_may_write(file: Path) -> None:
     note(file, 0, b"%15d\n" % 12)
     os.truncate(file, 1 << 40)
-    assert steps.noted(file) == 12
+    assert steps.noted(file).step == 12
 
 
 OTHER = """
@@ -165,10 +165,10 @@ def test_of_two_processes_that_say_they_are_one_rank_the_first_is_believed_while
     assert first.stdout.readline() == b"noted\n"
     mine = Noted(str(file))
     mine.note(0, 99)
-    assert steps.noted(file) == 30
+    assert steps.noted(file).step == 30
     first.communicate()
     mine.note(0, 100)
-    assert steps.noted(file) == 100
+    assert steps.noted(file).step == 100
 
 
 def test_where_nothing_can_be_noted_a_script_goes_on(tmp_path: Path) -> None:

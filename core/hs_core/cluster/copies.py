@@ -6,7 +6,7 @@ from math import fsum
 
 from hs_core.model import Copied, Job, Stored
 from hs_core.names import HostName
-from hs_core.reports import CANNOT_START, FINAL, LOST, TOLD_TO_END, JobReport, Phase
+from hs_core.reports import CANNOT_START, CROWDED_OUT, FINAL, LOST, TOLD_TO_END, JobReport, Phase
 
 _LEFT = frozenset({Phase.CHECKPOINTED, Phase.WAITING})
 _COMING = frozenset({Phase.STARTING, Phase.SUSPENDING, Phase.FROZEN})
@@ -51,7 +51,7 @@ def fails_at_start(row: Job, part: JobReport) -> bool:
     ended = part.exit
     if ended is None or ended.ok or part.step > row.base_step:
         return False
-    others = ended.why.startswith(LOST) or ended.why == TOLD_TO_END or ended.why in FINAL
+    others = ended.why.startswith((LOST, CROWDED_OUT)) or ended.why == TOLD_TO_END or ended.why in FINAL
     return not others and CANNOT_START not in ended.why
 
 

@@ -13,7 +13,17 @@ from hs_core.cluster.states import Happening
 from hs_core.cluster.why import exit_text
 from hs_core.model import Job, Stored
 from hs_core.names import HostName
-from hs_core.reports import CANNOT_FETCH, FINAL, LAUNCH_FAILED, LOST, NOT_AS_BEFORE, TOLD_TO_END, Exit
+from hs_core.reports import (
+    CANNOT_FETCH,
+    CROWDED_OUT,
+    FINAL,
+    LAUNCH_FAILED,
+    LOST,
+    NOT_AS_BEFORE,
+    TOLD_TO_END,
+    Exit,
+    JobReport,
+)
 
 
 class Exits:
@@ -47,6 +57,8 @@ class Exits:
             self._anew.lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._ends.end(row, Happening.SUCCEEDED, ended, now_s, at_s)
+        elif self.is_crowded_out(row, ended):
+            self._make_more_room(row, ended, now_s)
         elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
         elif (began := self.began_before(row, ended)) is not None:
@@ -74,8 +86,7 @@ class Exits:
         servers, how = self.failed_abroad(row, ended, now_s), exit_text(ended)
         lost_s = checkpoints.lost_work_gpu_s(row, began.step)
         there = f" on {', '.join(servers)}" if len(row.hosts) > 1 and servers else ""
-        whence = f"step {began.step}" if not began.in_folder else f"its newest in {row.spec.checkpoint_dir}"
-        text = f"it failed{there} where it was sent before it did a step ({how}): it goes on from {whence} elsewhere"
+        text = f"it failed{there} where it was sent before it did a step ({how}): it goes on from {_whence(row, began)} elsewhere"
         self._fact(now_s, "sent-elsewhere", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         self._anew.again(row, began, ended, now_s, lost_s, leaves=True)
 
@@ -184,6 +195,30 @@ class Exits:
         self._fact(now_s, "sent-back", text, job=row.id, host=stored.hosts[0])
         self._anew.again(row, stored, ended, now_s, 0.0, home=stored.hosts)
 
+    def is_crowded_out(self, row: Job, ended: Exit) -> bool:
+        """For want of memory that others held, who can still leave it more."""
+        return ended.why.startswith(CROWDED_OUT) and row.needs_bytes < self._most_bytes(row)
+
+    def needing_more(self, row: Job, report: JobReport | None) -> Job:
+        """What it needs at the least is known by now; each time that this was too little twice as much is kept for it, until it is all of a GPU."""
+        said_bytes = report.device_memory_bytes if report is not None else 0
+        needs_bytes = min(max(said_bytes, 2 * row.needs_bytes), self._most_bytes(row))
+        return replace(row, needs_bytes=needs_bytes)
+
+    def _most_bytes(self, row: Job) -> int:
+        """That any GPU of its servers has."""
+        hosts = (self._book.hosts.get(name) for name in row.hosts)
+        return max((gpu.memory_bytes for host in hosts if host is not None for gpu in host.gpus), default=0)
+
+    def _make_more_room(self, row: Job, ended: Exit, now_s: float) -> None:
+        row = self.needing_more(row, row.report)
+        stored = self._anew.newest(row) or self._anew.perhaps(row)
+        lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
+        goes_on = f"it goes on from {_whence(row, stored)}" if stored is not None else "it begins afresh"
+        text = f"{exit_text(ended)}: {goes_on}, and has {row.needs_bytes / 2**30:.1f} GiB of each to itself"
+        self._fact(now_s, "crowded-out", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        self._anew.again(row, stored, ended, now_s, lost_s)
+
     def _forked_in_vain(self, row: Job, ended: Exit, now_s: float) -> None:
         """That it trains as copies was not its own idea, so it has not failed before it has done so as one."""
         stored = self._anew.newest(row) or self._anew.perhaps(row)
@@ -201,6 +236,10 @@ class Exits:
         text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
         self._fact(now_s, "retried", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         return row
+
+
+def _whence(row: Job, stored: Stored) -> str:
+    return f"step {stored.step}" if not stored.in_folder else f"its newest in {row.spec.checkpoint_dir}"
 
 
 def _is_one(stored: Stored | None) -> bool:

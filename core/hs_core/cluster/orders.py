@@ -78,6 +78,7 @@ class Orders:
             leave=row.move is not None or saves,
             source=source,
             accumulation=row.accumulation,
+            needs_bytes=min(row.needs_bytes, self._has_bytes(host)),
             shape=row.shape,
             grant=self.grant(row.id, row.epoch) if source or row.nodes > 1 else "",
             copy=rank if row.portions else -1,
@@ -86,6 +87,11 @@ class Orders:
         )
         self._wanted[key] = (row, run_as, (evicted, saves), wanted)
         return wanted
+
+    def _has_bytes(self, name: HostName) -> int:
+        """Of memory each of its GPUs."""
+        host = self._book.hosts.get(name)
+        return min((gpu.memory_bytes for gpu in host.gpus), default=0) if host is not None else 0
 
     def _peers(self, row: Job) -> tuple[Peer, ...]:
         hosts = self._book.hosts

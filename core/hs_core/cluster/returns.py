@@ -47,6 +47,8 @@ class Returns:
         if ended is not None and self._exits.began_before(said.now, ended) is not None:
             self._exits.failed_abroad(said.now, ended, now_s)
             ended = None
+        if ended is not None and self._exits.is_crowded_out(said.now, ended):
+            row, ended = self._exits.needing_more(row, said.now.report), None
         if ended is not None and not self._exits.may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
             return

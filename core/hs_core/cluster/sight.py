@@ -281,7 +281,9 @@ class Sight:
             gpu_types=row.spec.gpu_types,
             barred=self._barred(row, hosts),
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
-            memory_bytes=max(_declared(row, started), report.device_memory_bytes if report else 0),
+            memory_bytes=max(
+                _declared(row, started), report.device_memory_bytes if report else 0, row.needs_bytes
+            ),
             fixed_bytes=row.spec.gpu_memory_fixed_bytes,
             accumulation_max=row.spec.accumulation_max,
             accumulation=row.accumulation,

@@ -133,6 +133,7 @@ class JobExited(_JobAt):
     in_touch: bool = False  # as in `JobReport`
     ended_s: float = inf  # when; inf: that is not known, now at the latest
     step: int = -1  # that its processes left word of; -1: none
+    needs_bytes: int = 0  # of each of its GPUs, where it ended for want of their memory; 0: it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

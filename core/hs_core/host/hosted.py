@@ -113,6 +113,7 @@ class HostedJob(_Named):
     first_step: int = 0  # that its GPU-seconds here begin with: what was done before is of earlier epochs
     steps_per_s: float = 0.0
     device_memory_bytes: int = 0
+    crowds_s: float | None = None  # when one ended, newest, that had too little memory beside it
     noise_scale: float = 0.0
     noise_samples: int = 0
     parked_bytes: int = 0
@@ -241,12 +242,12 @@ class HostedJob(_Named):
 
     @property
     def memory_bytes(self) -> int:
-        """Per GPU, declared or measured, the larger; 0: unknown."""
+        """Per GPU: declared, measured, or what it had too little of, the largest; 0: unknown."""
         spec = self.wanted.spec
         declared = spec.gpu_memory_bytes
         if self.wanted.accumulation > 1:
             declared = split_memory(declared, spec.gpu_memory_fixed_bytes, self.wanted.accumulation)
-        return max(declared, self.device_memory_bytes)
+        return max(declared, self.device_memory_bytes, self.wanted.needs_bytes)
 
     @property
     def untried(self) -> bool:

@@ -15,7 +15,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId, JobId
 from hs_core.wanted import Turn
 
-VERSION = 15
+VERSION = 16
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -125,6 +125,7 @@ def _reboot(board: Board, then_s: float) -> None:
             job.came_s
         ) = now_s
         job.start_at_s = job.since_s = now_s
+        job.crowds_s = None
         job.stood_from_s = None if job.stood_from_s is None else now_s
         job.refused_edge_s = -1.0
     board.edge_s = now_s

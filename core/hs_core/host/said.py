@@ -271,7 +271,7 @@ def _froze(board: Board, job: HostedJob) -> None:
 def _exited(board: Board, job: HostedJob, event: JobExited) -> None:
     if job.phase is Phase.EXITED:
         return
-    exit_, ended_s = event.exit, min(event.ended_s, board.now_s)
+    exit_, ended_s = device_memory.judged(board, job, event), min(event.ended_s, board.now_s)
     job.in_touch = event.in_touch and not job.ended
     job.step = max(job.step, event.step)
     job.free(ended_s)

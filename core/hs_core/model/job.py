@@ -72,6 +72,9 @@ class Job:
     ] = ()  # it trains as copies, one on each of its servers, each with so many mini-batches to do in this epoch, by rank; empty: it does not
     base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
+    needs_bytes: int = (
+        0  # of the memory of each of its GPUs, since others left it too little; 0: that was never so
+    )
     shape: Form | None = None  # that it has at its home; None: as declared
     noise: NoiseScale | None = (
         None  # of an elastic job, newest that was measured well enough; None: as declared

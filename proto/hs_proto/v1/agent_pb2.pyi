@@ -645,6 +645,7 @@ class WantedJob(_message.Message):
     RESTARTS_FIELD_NUMBER: _builtins.int
     CARRY_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
+    NEEDS_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -673,6 +674,8 @@ class WantedJob(_message.Message):
     """(pass - virtual time) in strides, that it brings from the server that it has left"""
     last_step: _builtins.int
     """where the portion of a copy ends; 0: it goes on to its end"""
+    needs_bytes: _builtins.int
+    """of the memory of each of its GPUs, since others left it too little; 0: that is not so"""
     @_builtins.property
     def spec(self) -> _common_pb2.JobSpec: ...
     @_builtins.property
@@ -718,10 +721,11 @@ class WantedJob(_message.Message):
         restarts: _builtins.int = ...,
         carry: _builtins.float | None = ...,
         last_step: _builtins.int = ...,
+        needs_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "carry", b"carry", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "carry", b"carry", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "carry", b"carry", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "needs_bytes", b"needs_bytes", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carry: _TypeAlias = _typing.Literal["carry"]  # noqa: Y015
     _WhichOneofArgType__carry: _TypeAlias = _typing.Literal["_carry", b"_carry"]  # noqa: Y015

@@ -48,6 +48,16 @@ def with_untold(case: Case) -> Case:
     )
 
 
+def with_growth(case: Case) -> Case:
+    """Besides, most of their jobs hold more of GPUs after a while than was ever seen of them."""
+    case = with_untold(case)
+    dice = roll(case.experiment.seed, "growth")
+    untold = [job for job in case.experiment.workload.jobs if not case.specs[job.id].gpu_memory_bytes]
+    return replace(
+        case, grows_at={job.id: dice.randint(1, job.steps) for job in untold if dice.random() < 0.7}
+    )
+
+
 def _deed_among_traders(dice: Random) -> Fault:
     """Often at the moment at which they trade."""
     kind = dice.choice([Kind.POLICY_SET, Kind.TICKETS_SET, Kind.USER_LEFT])

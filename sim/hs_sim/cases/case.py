@@ -1,6 +1,7 @@
 """All that a seed stands for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hs_core.model import JobSpec
 from hs_sim.machines.trouble import FaultPlan
@@ -24,6 +25,7 @@ class Case:
     trades: bool = False  # classes of jobs are so unlike that users may trade
     parking_bytes: int = 0  # host memory for what jobs hold of GPUs between their turns
     cannot_swap: frozenset[int] = frozenset()  # and say they can
+    grows_at: Mapping[int, int] = field(default_factory=dict)  # as `World` has it
     spare_processes: int | None = (
         None  # for which each server's memory has room besides one for each GPU; None: for any number
     )

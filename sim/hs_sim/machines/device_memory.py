@@ -1,6 +1,6 @@
 """What lies in the memory of each GPU: of every process from its launch on, but while it is parked in the host's. As much as jobs say they need.
 
-Of one whose user says nothing it is half from its launch on, which is when scripts build their models, and all from its first step on.
+Of one whose user says nothing it is half from its launch on, which is when scripts build their models, and all from its first step on; or most of it, and all from a later one on.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ class DeviceMemory:
         self._capacity = {gpu.id: gpu.memory_bytes for gpu in gpus}
 
     def takes(self, part: "Part", now_s: float) -> bool:
-        """False: others leave it no room, and it dies of it. Raises LawBrokenError where that need not be: what it needs was said, or these could leave."""
+        """False: others leave it no room, and it dies of it. Raises LawBrokenError where that need not be: what all need was said or seen, and these could leave."""
         needed = part.gang.memory.held_bytes
         short = False
         for gpu in part.gpus if needed else ():
@@ -33,7 +33,9 @@ class DeviceMemory:
             short = True
             # Nobody waits for the other parts of a gang that comes up, and then again for others to leave.
             at_s = min(now_s, part.gang.let_go_s) if part.gang.nodes == 1 else part.launched_s
-            if not part.gang.job.untold or all(_could_leave(o, at_s) for o in there if o is not part):
+            left = all(_could_leave(o, at_s) for o in there if o is not part)
+            known = not any(one.gang.memory.surprises for one in there)
+            if not part.gang.job.untold or (left and known):
                 jobs = ", ".join(f"{one.key[0]}:{one.key[1]} {size}" for one, size in there.items())
                 raise LawBrokenError(
                     f"at {now_s:.3f}: more lies on {gpu} than it has, {self._capacity[gpu]} bytes: {jobs}"

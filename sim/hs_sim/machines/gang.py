@@ -55,7 +55,6 @@ class Gang:
         self.shape = wanted.form
         self.memory = GangMemory(world, wanted, job)
         self.holding = Holding(world, self.id, job)
-        self.starved = False  # there was no room for it, and it ends
         self.let_go_s = inf  # last
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
@@ -141,12 +140,10 @@ class Gang:
         return bool(parts)
 
     def _starve(self, part: Part) -> None:
-        """Out of memory, says its script, and ends: a failure of its own."""
-        if part.way is Way.GONE:
-            return
-        self.job.kills += not self.starved
-        self.starved = True
-        self.end(part, NO_MEMORY)
+        """Out of memory, says its script, and ends: no failure of its own, as it fits into its GPUs alone."""
+        if part.way is not Way.GONE:
+            part.needs_bytes = self.memory.bytes
+            self.end(part, NO_MEMORY)
 
     def _fail_abroad(self, part: Part) -> None:
         """What it imports is not there."""
@@ -191,7 +188,7 @@ class Gang:
         """Trains from now on, if nothing is in the way."""
         if self._progress.trains or not all(p.way is Way.GOING and not p.frozen for p in self.parts.values()):
             return
-        if not self.memory.grown and self._starve_all(self.memory.grow(self._in_order())):
+        if self.memory.grows(self.step) and self._starve_all(self.memory.grow(self._in_order(), self.step)):
             return
         clock = self.world.clock
         self._progress.begins(clock.now_s)
@@ -238,7 +235,7 @@ class Gang:
                 JobProgressed,
                 step=step,
                 steps_per_s=rate,
-                device_memory_bytes=self.memory.bytes if self.job.untold else 0,
+                device_memory_bytes=self.memory.tell() if self.job.untold else 0,
                 noise_scale=noise_scale,
                 noise_samples=noise_samples,
             )

@@ -11,6 +11,8 @@ from hs_sim.machines.truth import JobTruth
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
+EARLY_PART = 0.625  # of what it needs in the end, for one that grows
+
 
 class GangMemory:
     def __init__(self, world: "World", wanted: WantedJob, job: JobTruth) -> None:
@@ -18,23 +20,37 @@ class GangMemory:
         self.bytes = job.sim.gpu_memory_bytes if job.untold else _declared(wanted)  # on each of its GPUs
         # Each of them has all of what a checkpoint holds, and no activations.
         self.parked_bytes = min(self.bytes, job.sim.state_bytes or self.bytes)
-        self.grown = not job.untold  # it holds all of that
+        self._grows_at = world.grows_at.get(job.sim.id, 0)
+        self._known_bytes = wanted.needs_bytes
+        self.held_bytes = self.bytes // 2 if job.untold else self.bytes  # of each, but while it is parked
         self.parked = False  # what it holds lies in its hosts' memory
-
-    @property
-    def held_bytes(self) -> int:
-        """Of each of its GPUs, but while it is parked."""
-        return self.bytes if self.grown else self.bytes // 2
 
     @property
     def swap_s(self) -> float:
         """All of its GPUs at once, each over its own link."""
         return self.parked_bytes / self._world.costs.swap_bytes_per_s
 
-    def grow(self, parts: Iterable[Part]) -> list[Part]:
-        """With its first step. Those that have no room for that."""
-        self.grown = True
+    @property
+    def surprises(self) -> bool:
+        """It has grown since it was last known what it holds."""
+        return self.held_bytes > max(self._known_bytes, int(EARLY_PART * self.bytes))
+
+    def tell(self) -> int:
+        """What its hook measures."""
+        self._known_bytes = max(self._known_bytes, self.held_bytes)
+        return self.held_bytes
+
+    def grows(self, step: int) -> bool:
+        """With what it does next: its first step, or one from which on it needs more."""
+        return self._at(step) > self.held_bytes
+
+    def grow(self, parts: Iterable[Part], step: int) -> list[Part]:
+        """Those that have no room for that."""
+        self.held_bytes = self._at(step)
         return self._short(parts)
+
+    def _at(self, step: int) -> int:
+        return self.bytes if step >= self._grows_at else int(EARLY_PART * self.bytes)
 
     def park(self, parts: Iterable[Part]) -> None:
         self.parked = True

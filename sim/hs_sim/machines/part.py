@@ -41,6 +41,7 @@ class Part:
         "in_touch",
         "lacks",
         "launched_s",
+        "needs_bytes",
         "newest",
         "occupied_s",
         "parked_bytes",
@@ -69,6 +70,7 @@ class Part:
         self.lacks = False  # what it trained with is not there
         self.up_s = inf  # stands since then, or did once
         self.parked_bytes = 0  # of its GPUs' memory that it has moved: that much of its host's stays its own
+        self.needs_bytes = 0  # of each of its GPUs, for want of which it ended
         self.exit: Exit | None = None
         self.in_touch = False  # with the agents of the other parts, when it ended
         self.unsaid: list[
@@ -87,4 +89,6 @@ class Part:
         """What its agent finds of it once it is gone."""
         job, epoch = self.key
         assert self.exit is not None
-        return JobExited(now_s=now_s, job=job, epoch=epoch, exit=self.exit, in_touch=self.in_touch)
+        return JobExited(
+            now_s=now_s, job=job, epoch=epoch, exit=self.exit, in_touch=self.in_touch, needs_bytes=self.needs_bytes
+        )  # fmt: skip

@@ -1,7 +1,7 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import ceil
 from typing import NoReturn
 
@@ -80,6 +80,9 @@ class World:
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
         self.cannot_swap: frozenset[int] = frozenset()  # they say they can, and then it fails
+        self.grows_at: Mapping[
+            int, int
+        ] = {}  # steps from which on jobs hold more of their GPUs, by SimJob.id
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
         self.trade_laws: TradeLaws | None = None
