@@ -6,22 +6,21 @@ agreement with the agent, the one that trains and the one that hears the agent, 
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import math
 import os
 import sys
 import threading
 import time
-from typing import Dict, List, NoReturn, Optional
+from typing import Dict, List, Optional
 
 from hs_job import advice, blocked, said, starved
 from hs_job.advice import Advice
 from hs_job.agreement import Agreement, Phase
 from hs_job.aloud import say
 from hs_job.batch import Batch
+from hs_job.ending import Ending
 from hs_job.keeper import Keeper
-from hs_job.leaving import EXIT, end_workers, hush, undisturbed, vanish, works_for_a_loader
+from hs_job.leaving import end_workers, hush, undisturbed, vanish, works_for_a_loader
 from hs_job.link import Link, Message
 from hs_job.noted import Noted
 from hs_job.place import Place, number_of
@@ -34,7 +33,6 @@ from hs_job.tiers import Tiers
 _LEAVE_WITHIN_S = 10.0
 _LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
-_LAST_WORD_S = 1.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
 
@@ -58,6 +56,7 @@ class Runtime:
         self.telling = Telling(self._lock, self.place, self._agreement, self.steps, self.tiers, noted=noted)
         self._speaks = 0  # the thread that is at a suspend point, for all that train; 0: none
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
+        self._ending = Ending(self._end)
         self._places = Places()
         self._blocked = blocked.Watch()
 
@@ -77,31 +76,21 @@ class Runtime:
             apart=self.telling.note,
         )
         self.telling.link.start()
-        atexit.register(self._end)
-        os._exit = self._exit
-
-    def _exit(self, status: int) -> NoReturn:
-        """Scripts of gangs end so: torch may abort in what it does at exit. Watchdogs, too, which nothing may hold up: a lock that is never let go, an agent that does not listen."""
-        if self.live:
-            with contextlib.suppress(RuntimeError):  # the interpreter is at its end, and starts none
-                last = threading.Thread(target=self._end, daemon=True)
-                last.start()
-                last.join(_LAST_WORD_S)
-        EXIT(status)
+        self._ending.watch()
 
     def _end(self) -> None:
         """The steps since it was last said how many there are."""
         if not self.live:  # in a forked child: whoever held the lock stayed behind
             return
         handed = self.keeper.handed
-        if handed is not None and handed.passes_by and not hasattr(sys, "last_value"):
+        if handed is not None and handed.passes_by and self._ending.error is None:
             self.advice.give(advice.NEVER_THERE)
         self._tell_of_lack()
         self.telling.end()
 
     def _tell_of_lack(self) -> None:
         """Of device memory, if that is what has ended the script."""
-        asked = starved.asked_bytes(getattr(sys, "last_value", None))
+        asked = starved.asked_bytes(self._ending.error)
         if asked:
             self.find_place()
             self.telling.starved(asked)
@@ -114,6 +103,7 @@ class Runtime:
     def _in_child(self) -> None:
         # A forked child (a DataLoader's worker, say) is no rank. It takes no lock: whoever held it stayed behind.
         self.live = self._agreement.armed = False
+        self._ending.forget()
         self.steps.forget_portion()
         self.steps.pace.step_s = 0.0
         if self.telling.link is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import steps
+from hs_core.reports import CROWDED_OUT
 from hs_daemon import boot_s
 from hs_job.noted import Noted
 from tests.agent.real_jobs import python
@@ -71,6 +72,36 @@ def test_the_steps_of_a_job_that_nobody_remembers_are_told_with_its_end(
     assert (told.step, told.exit.code) == (BEFORE + AFTER, 3)
 
 
+GREEDY = """
+import pathlib, time
+import hs_job
+for _ in range(3):
+    hs_job.step()
+while not pathlib.Path("asks").exists():
+    hs_job.step()
+    time.sleep(0.01)
+raise RuntimeError("CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has a total capacity of 16.00 GiB")
+"""
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside-another", "alone"])
+def test_a_job_that_runs_out_of_gpu_memory_beside_another_is_not_to_blame(
+    daemon, controller, job, beside: bool
+) -> None:
+    daemon.start()
+    jobs = [job(1, *python(GREEDY), gpu_memory_bytes=4 << 30)]
+    if beside:
+        jobs.append(job(2, *python(GREEDY.replace("asks", "never")), gpu_memory_bytes=4 << 30))
+    controller.want(*jobs)
+    for one in jobs:
+        controller.wait_report(one.job, lambda r: r.step >= 3, "it trains")
+    (daemon.place / "asks").touch()
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.code == 1
+    assert report.exit.why.startswith(CROWDED_OUT) == beside
+    assert report.device_memory_bytes == (12 << 30 if beside else 0)
+
+
 def test_a_job_that_writes_nonsense_has_the_steps_that_were_heard(daemon, controller, job, wait_for) -> None:
     daemon.start()
     code = f"""
@@ -104,6 +135,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def record(step: int, needs_bytes: int = 0) -> bytes:
+    return b"%15d %15d\n" % (step, needs_bytes)
+
+
 def note(path: Path, rank: int, text: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(rank * steps.RECORD_BYTES)
@@ -112,30 +147,44 @@ def note(path: Path, rank: int, text: bytes) -> None:
 
 def test_what_all_ranks_here_have_done_is_what_the_last_of_them_has(file: Path) -> None:
     assert steps.noted(file).step == -1
-    note(file, 3, b"%15d\n" % 12)
+    note(file, 3, record(12))
     assert steps.noted(file).step == 12
-    note(file, 2, b"%15d\n" % 11)
+    note(file, 2, record(11))
     assert steps.noted(file).step == 11
+
+
+def test_of_what_ranks_lacked_the_most_is_told(file: Path) -> None:
+    Noted(str(file)).note(0, 12)
+    Noted(str(file)).note(1, 11, 5 << 30)
+    Noted(str(file)).note(2, 11, 6 << 30)
+    assert steps.noted(file) == steps.Word(11, 6 << 30)
+
+
+def test_more_than_can_be_noted_is_noted_as_the_most_that_can(file: Path) -> None:
+    Noted(str(file)).note(0, 12, 10**20)
+    assert steps.noted(file) == steps.Word(12, 10**15 - 1)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         b"9" * 40 + b"\n",
-        b"-1".rjust(15) + b"\n",
-        b"1e3".rjust(15) + b"\n",
-        b" " * 15 + b"\n",
-        "٣".encode().rjust(15) + b"\n",
+        b"-1".rjust(15) + b" " * 15 + b"0\n",
+        b"1e3".rjust(15) + b" " * 15 + b"0\n",
+        b"12".rjust(15) + b"-1".rjust(16) + b"\n",
+        b"12".rjust(15) + b"\n",
+        b" " * 31 + b"\n",
+        "٣".encode().rjust(15) + b" " * 15 + b"0\n",
     ],
 )
 def test_a_record_that_is_no_number_makes_all_of_it_nonsense(file: Path, text: bytes) -> None:
-    note(file, 0, b"%15d\n" % 12)
+    note(file, 0, record(12))
     note(file, 1, text)
     assert steps.noted(file).step == -1
 
 
 def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, file: Path) -> None:
-    note(file, 0, b"%15d\n" % 12)
+    note(file, 0, record(12))
     (tmp_path / "link").symlink_to(file)
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
@@ -144,7 +193,7 @@ def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, file: Path) -> N
 
 
 def test_of_a_file_without_end_no_more_is_read_than_ranks_may_write(file: Path) -> None:
-    note(file, 0, b"%15d\n" % 12)
+    note(file, 0, record(12))
     os.truncate(file, 1 << 40)
     assert steps.noted(file).step == 12
 

@@ -310,11 +310,15 @@ class Process:
         self.saved = (self.step, self._next_generation())
         self._say(JobCheckpointed, step=self.saved[0], generation=self.saved[1])
 
-    def _exit(self, exit_: Exit) -> None:
+    def starve(self, needs_bytes: int) -> None:
+        """It runs out of device memory."""
+        self._exit(Exit(code=1), needs_bytes)
+
+    def _exit(self, exit_: Exit, needs_bytes: int = 0) -> None:
         self._freeze(frozen=False)
         self._enter("gone")
         del self.place.processes[self.key]
-        self._say(JobExited, exit=exit_)
+        self._say(JobExited, exit=exit_, needs_bytes=needs_bytes)
 
     # --- time
 

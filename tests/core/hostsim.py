@@ -43,7 +43,17 @@ from hs_core.wanted import Lend, Peer, Source, Turn, Wanted, WantedJob
 
 GIB = 1 << 30
 LOOK_S = 2.0  # how often the host's memory is looked at
-ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "hold", "leave", "source")
+ENTRY = (
+    "time_limit_s",
+    "paused",
+    "cancelled",
+    "rendezvous",
+    "node_rank",
+    "hold",
+    "leave",
+    "source",
+    "needs_bytes",
+)
 
 
 class HostSim:

@@ -196,6 +196,7 @@ def end(ended: BaseException | None) -> None:
         if not isinstance(ended.code, int | None):
             sys.stderr.write(f"{ended.code}\n")
     elif ended is not None:
+        sys.last_value = ended
         sys.excepthook(type(ended), ended, ended.__traceback__)
         status = 1
     threading._shutdown()

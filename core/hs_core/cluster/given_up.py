@@ -15,13 +15,24 @@ from hs_core.cluster import checkpoints, copies, reports
 from hs_core.forms import Form, Spread, strategy_of
 from hs_core.model import Job, Stored, Switches, spans, spreads
 from hs_core.names import GpuId, HostName
-from hs_core.reports import LAUNCH_FAILED, LOST, TIME_LIMIT, TOLD_TO_END, WITH_AGENT, Exit, JobReport, Phase
+from hs_core.reports import (
+    CROWDED_OUT,
+    LAUNCH_FAILED,
+    LOST,
+    TIME_LIMIT,
+    TOLD_TO_END,
+    WITH_AGENT,
+    Exit,
+    JobReport,
+    Phase,
+)
 
 _ITS_OWN = (
+    CROWDED_OUT,
     LAUNCH_FAILED,
     TIME_LIMIT,
     WITH_AGENT,
-)  # how reasons begin that it would have failed for, had it been heard
+)  # how reasons begin that it would have failed for, or known to be crowded out, had it been heard
 MOST = 8  # incarnations of a job that were to begin on the same servers, one after another: older ones are not looked for
 
 

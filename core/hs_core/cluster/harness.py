@@ -314,7 +314,8 @@ def _wanted_job(job: WantedJob) -> str:
     if job.copy >= 0:
         of = f" copy {job.copy} of {job.copies} to step {job.last_step}"
     shape = f" on {job.shape}" if job.shape is not None else ""
-    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{shape}{limit}{of}{meet}{had}{marks}"
+    needs = f" and {job.needs_bytes / GiB:g} GiB of each GPU" if job.needs_bytes else ""
+    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{needs}{shape}{limit}{of}{meet}{had}{marks}"
 
 
 def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:

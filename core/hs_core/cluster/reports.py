@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
+from itertools import chain
 from math import isfinite
 from operator import attrgetter
 
@@ -11,6 +12,7 @@ from hs_core.names import GpuId
 from hs_core.reports import (
     CANNOT_FETCH,
     CANNOT_START,
+    CROWDED_OUT,
     FINAL,
     FOLLOWED,
     LOST,
@@ -179,8 +181,13 @@ def _unsaid() -> Exit:
 
 
 def followed(part: JobReport) -> JobReport:
-    """Of a part that ended because another one had: that one's exit is the job's. Its time limit it reached by itself, or ended with its own agent."""
-    if part.exit is None or part.exit.ok or part.exit.why in FINAL or part.exit.why.startswith(LOST):
+    """Of a part that ended because another one had: that one's exit is the job's. Its time limit it reached by itself, or ran out of memory, or ended with its own agent."""
+    if (
+        part.exit is None
+        or part.exit.ok
+        or part.exit.why in FINAL
+        or part.exit.why.startswith((LOST, CROWDED_OUT))
+    ):
         return part
     return replace(part, exit=replace(part.exit, why=FOLLOWED))
 
@@ -194,7 +201,8 @@ def own_end(row: Job) -> Exit | None:
     own = [end for end in ends if (end.code or end.signal) and end.why not in FINAL]
     if len(own) < len(ends) or any(end.signal in SENT for end in own):
         return None
-    first = next((end for end in own if end.why != FOLLOWED), own[0])
+    crowded = (end for end in own if end.why.startswith(CROWDED_OUT))
+    first = next(chain(crowded, (end for end in own if end.why != FOLLOWED), own))
     return replace(first, why="") if first.why.startswith((LOST, FOLLOWED)) else first
 
 

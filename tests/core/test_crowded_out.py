@@ -1,0 +1,110 @@
+"""Jobs that run out of GPU memory: who is to blame, and what is known of them from then on."""
+
+import pytest
+from fakejob import Ways
+from hostsim import GIB, HostSim
+
+from hs_core.host import HostConfig
+from hs_core.host.device_memory import LATELY_S
+from hs_core.names import JobId
+from hs_core.reports import CROWDED_OUT, Exit, JobReport
+from hs_core.wanted import Guest, Turn
+
+SWAPS = HostConfig(host_memory_budget_bytes=256 * GIB)
+WAYS = Ways(can_swap=True, memory_bytes=6 * GIB)
+
+
+def host(jobs: int, *, gpus: int = 1, ways: Ways = WAYS) -> HostSim:
+    """One that has had all of them train."""
+    sim = HostSim(gpus, memory_bytes=16 * GIB, config=SWAPS)
+    for number in range(1, jobs + 1):
+        sim.job(number, ways=ways)
+    sim.send()
+    sim.quanta(2 * jobs)
+    return sim
+
+
+def starve(sim: HostSim, number: int, needs_gib: int) -> JobReport:
+    sim.processes[JobId(number), 1].starve(needs_gib * GIB)
+    return sim.machine.report(JobId(number))
+
+
+def end(report: JobReport) -> Exit:
+    assert report.exit is not None
+    return report.exit
+
+
+def test_who_runs_out_of_memory_that_another_held_is_not_to_blame_and_is_known_to_need_more() -> None:
+    report = starve(host(2), 1, 12)
+    needed = "it needed 12.0 GiB of each GPU, of which others held some (job 2)"
+    assert end(report).why == f"{CROWDED_OUT}: {needed}"
+    assert end(report).code == 1
+    assert report.device_memory_bytes == 12 * GIB
+
+
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "needs_gib"),
+    [(1, 1, 12), (2, 2, 12), (2, 1, 17)],
+    ids=["alone", "others-on-other-gpus", "more-than-there-is"],
+)
+def test_who_would_have_run_out_of_memory_alone_has_failed(jobs: int, gpus: int, needs_gib: int) -> None:
+    sim = host(jobs, gpus=gpus)
+    report = starve(sim, 1, needs_gib)
+    assert end(report).why == ""
+    assert report.device_memory_bytes == 6 * GIB
+
+
+def test_one_whose_partners_memory_has_left_the_gpu_was_alone_there() -> None:
+    sim = host(2, ways=Ways(can_swap=True, memory_bytes=10 * GIB))
+    (swapped,) = [number for number, phase in sim.phases().items() if phase == "swapped"]
+    assert end(starve(sim, 3 - swapped, 12)).why == ""
+
+
+def test_of_two_that_run_out_beside_each_other_neither_is_to_blame() -> None:
+    sim = host(2)
+    first, second = starve(sim, 1, 12), starve(sim, 2, 11)
+    assert end(first).why.startswith(CROWDED_OUT)
+    assert end(second).why == f"{CROWDED_OUT}: it needed 11.0 GiB of each GPU"
+
+
+def test_one_that_runs_out_long_after_another_had_was_alone() -> None:
+    sim = host(2)
+    starve(sim, 1, 12)
+    sim.run(LATELY_S + 1.0)
+    assert end(starve(sim, 2, 11)).why == ""
+
+
+def test_one_that_was_told_to_end_has_ended_for_that() -> None:
+    sim = host(2)
+    sim.change(JobId(1), cancelled=True)
+    sim.send()
+    assert end(starve(sim, 1, 12)).why == "cancelled"
+
+
+def test_what_one_needs_since_it_was_crowded_out_is_kept_for_it() -> None:
+    """Beside one of 6 GiB, on a GPU of 16, they leave for each other from then on."""
+    sim = host(1)
+    second = sim.job(2, ways=WAYS, needs_bytes=12 * GIB)
+    sim.send()
+    sim.quanta(8)
+    assert min(sim.trained(JobId(1)), sim.trained(second)) > 2 * 60
+    assert "swapped" in sim.phases().values()
+
+
+def test_one_that_needs_all_of_its_gpu_is_not_kept_from_it_by_nobody() -> None:
+    sim = HostSim(1, memory_bytes=16 * GIB, config=SWAPS)
+    job = sim.job(1, ways=WAYS, needs_bytes=16 * GIB)
+    sim.send()
+    sim.quanta(2)
+    assert sim.trained(job) > 60
+
+
+def test_who_shares_its_gpu_within_a_turn_is_crowded_by_that_one() -> None:
+    sim = HostSim(1, memory_bytes=16 * GIB, config=SWAPS)
+    jobs = [sim.job(number, ways=WAYS, memory_bytes=6 * GIB) for number in (1, 2)]
+    sim.turn = Turn(
+        gangs=tuple(jobs), local=False, guests=(Guest(job=jobs[1], beside=(jobs[0],), gpus=(1,)),)
+    )
+    sim.send()
+    sim.quanta(2)
+    assert end(starve(sim, 2, 12)).why.endswith("(job 1)")
