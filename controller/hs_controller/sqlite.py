@@ -13,7 +13,7 @@ from hs_controller.tables import STATEMENTS, TABLES, put_meta
 from hs_daemon.held import NOTE, HeldError, hold
 from hs_daemon.owned import why_not_ours
 
-SCHEMA = 5
+SCHEMA = 6
 """Of the tables, and of what is in their rows: tests/controller/test_forms.py holds it to both. One that is lower is read, where nothing is lacking, and becomes this; one that is higher is refused."""
 
 APPLICATION_ID = 0x48535348  # "HSSH": tells our file from any other SQLite file

@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (15, "2ef9abbc58dd")
+FORM = (16, "f1bf55f24ffa")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

@@ -21,7 +21,8 @@ QUIET = range(120)  # nobody asks for anything in the middle of it
 DEEDS = range(320, 440)
 CUTS = range(80)
 LOSSES = range(60)
-UNTOLD = range(60)
+UNTOLD = range(40)
+GROWTH = range(100, 140)
 TEARS = range(40)
 LIMITS = range(40)
 LACKS = range(40)
@@ -44,7 +45,7 @@ def in_parts(seeds: range) -> pytest.MarkDecorator:
 
 
 def test_five_hundred_seeds_are_tried():
-    assert sum(map(len, (QUIET, DEEDS, CUTS, LOSSES, UNTOLD, TEARS, LIMITS, LACKS))) >= 500
+    assert sum(map(len, (QUIET, DEEDS, CUTS, LOSSES, UNTOLD, GROWTH, TEARS, LIMITS, LACKS))) >= 500
 
 
 @pytest.mark.slow
@@ -123,6 +124,13 @@ def test_what_a_part_that_had_ended_has_left_is_gone_where_its_server_comes_back
 @in_parts(UNTOLD)
 def test_nothing_is_broken_where_nobody_says_what_jobs_hold_of_gpus(seeds: range):
     failures = explore(seeds, untold=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@in_parts(GROWTH)
+def test_nothing_is_broken_where_jobs_come_to_hold_more_of_gpus_than_was_seen_of_them(seeds: range):
+    failures = explore(seeds, growth=True)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
 
 

@@ -4,6 +4,8 @@ It takes its steps by hand: torch's optimizers load its compiler first, which ta
 tests/job's matter.
 
 usage: learn.py FILE STEPS [STEP_S]   (a line a step in FILE.RANK: process, step, loss, clock; without STEP_S once FILE.hurry is there)
+
+With SHORT_AT in its environment it says once, in that step, that its GPU has no memory left.
 """
 
 import os
@@ -17,7 +19,8 @@ from torch import distributed, nn
 import hs_job
 
 path, steps, step_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
-hurry = Path(f"{path}.hurry")
+hurry, short = Path(f"{path}.hurry"), Path(f"{path}.short")
+short_at = int(os.environ.get("SHORT_AT", "0"))
 torch.set_num_threads(1)
 torch.manual_seed(3)
 rank, world = 0, int(os.environ.get("WORLD_SIZE", "1"))
@@ -34,6 +37,11 @@ with Path(f"{path}.{rank}").open("a", buffering=1) as file:
     for step in range(state.step + 1, steps + 1):
         batch = torch.randint(len(x), (8,))
         loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
+        if step == short_at and not short.exists():
+            short.touch()
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 12.00 GiB. GPU 0 has 16.00 GiB"
+            )
         model.zero_grad()
         loss.backward()
         with torch.no_grad():
