@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hs_agent.config import CgroupUse
+from hs_core.reports import NONE_LEFT, OUT_OF_MEMORY
 
 MOUNTS = Path("/proc/self/mounts")
 LIMITS = ("cpu", "memory", "pids")
@@ -105,7 +106,7 @@ class JobCgroup:
             with contextlib.suppress(OSError, ValueError):
                 counted = dict(line.split(" ", 1) for line in (group / events).read_text().splitlines())
                 if int(counted.get("oom_kill", "0")):
-                    return f"out of memory: the kernel killed a process of it{_within(group / limit)}"
+                    return OUT_OF_MEMORY + _within(group / limit)
         return ""
 
     def kill(self) -> None:
@@ -133,7 +134,7 @@ class JobCgroup:
 def _within(limit: Path) -> str:
     text = limit.read_text().strip()
     if not text.isdecimal() or int(text) >= NO_LIMIT_BYTES:
-        return "; the server had none left"
+        return NONE_LEFT
     return f"; its limit is {int(text) >> 20} MiB"
 
 

@@ -169,8 +169,20 @@ LAUNCH_FAILED = "launch failed"
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 
-CROWDED_OUT = "ran out of GPU memory beside other jobs"
-"""How the reason of an exit begins of one that would have fitted into its GPUs alone: it is taken up again, known to need more."""
+OUT_OF_MEMORY = "out of memory: the kernel killed a process of it"
+"""How the reason of an exit begins for which there was too little host memory: within its own limit, or …"""
+
+NONE_LEFT = "; the server had none left"
+"""… so it ends."""
+
+CROWDED_OUT = "crowded out of"
+"""How the reason of an exit begins for which others are to blame, as they held …"""
+
+OF_GPUS = f"{CROWDED_OUT} GPU memory"
+"""… memory of its GPUs, into which it would have fitted alone: it is taken up again, known to need more."""
+
+OF_HOST = f"{CROWDED_OUT} host memory"
+"""… its server's memory: it is taken up again if it has got farther than the last time."""
 
 TOLD_TO_END = "cancelled"
 """Why a job ended whose host was told to end it, by whomever and for whatever."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import steps
-from hs_core.reports import CROWDED_OUT
+from hs_core.reports import OF_GPUS
 from hs_daemon import boot_s
 from hs_job.noted import Noted
 from tests.agent.real_jobs import python
@@ -98,7 +98,7 @@ def test_a_job_that_runs_out_of_gpu_memory_beside_another_is_not_to_blame(
     (daemon.place / "asks").touch()
     report = controller.wait_report(1, lambda r: r.exit, "an exit")
     assert report.exit.code == 1
-    assert report.exit.why.startswith(CROWDED_OUT) == beside
+    assert report.exit.why.startswith(OF_GPUS) == beside
     assert report.device_memory_bytes == (12 << 30 if beside else 0)
 
 

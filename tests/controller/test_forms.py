@@ -6,7 +6,7 @@ from hs_controller.tables import TABLES
 from hs_core.model import Host, Job, User
 from tests.forms import digest, lines
 
-FORM = (6, "06a180e96471")
+FORM = (6, "9f7790c0bcba")
 
 
 def test_a_journal_of_another_form_has_another_number() -> None:

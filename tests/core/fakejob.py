@@ -314,6 +314,10 @@ class Process:
         """It runs out of device memory."""
         self._exit(Exit(code=1), needs_bytes)
 
+    def killed_for_memory(self, why: str) -> None:
+        """By the kernel."""
+        self._exit(Exit(signal=9, why=why))
+
     def _exit(self, exit_: Exit, needs_bytes: int = 0) -> None:
         self._freeze(frozen=False)
         self._enter("gone")

@@ -1,4 +1,4 @@
-"""Jobs that run out of GPU memory: who is to blame, and what is known of them from then on."""
+"""Jobs that run out of memory: who is to blame, and what is known of them from then on."""
 
 import pytest
 from fakejob import Ways
@@ -7,7 +7,7 @@ from hostsim import GIB, HostSim
 from hs_core.host import HostConfig
 from hs_core.host.device_memory import LATELY_S
 from hs_core.names import JobId
-from hs_core.reports import CROWDED_OUT, Exit, JobReport
+from hs_core.reports import NONE_LEFT, OF_GPUS, OF_HOST, OUT_OF_MEMORY, Exit, JobReport
 from hs_core.wanted import Guest, Turn
 
 SWAPS = HostConfig(host_memory_budget_bytes=256 * GIB)
@@ -37,7 +37,7 @@ def end(report: JobReport) -> Exit:
 def test_who_runs_out_of_memory_that_another_held_is_not_to_blame_and_is_known_to_need_more() -> None:
     report = starve(host(2), 1, 12)
     needed = "it needed 12.0 GiB of each GPU, of which others held some (job 2)"
-    assert end(report).why == f"{CROWDED_OUT}: {needed}"
+    assert end(report).why == f"{OF_GPUS}: {needed}"
     assert end(report).code == 1
     assert report.device_memory_bytes == 12 * GIB
 
@@ -63,8 +63,8 @@ def test_one_whose_partners_memory_has_left_the_gpu_was_alone_there() -> None:
 def test_of_two_that_run_out_beside_each_other_neither_is_to_blame() -> None:
     sim = host(2)
     first, second = starve(sim, 1, 12), starve(sim, 2, 11)
-    assert end(first).why.startswith(CROWDED_OUT)
-    assert end(second).why == f"{CROWDED_OUT}: it needed 11.0 GiB of each GPU"
+    assert end(first).why.startswith(OF_GPUS)
+    assert end(second).why == f"{OF_GPUS}: it needed 11.0 GiB of each GPU"
 
 
 def test_one_that_runs_out_long_after_another_had_was_alone() -> None:
@@ -108,3 +108,22 @@ def test_who_shares_its_gpu_within_a_turn_is_crowded_by_that_one() -> None:
     sim.send()
     sim.quanta(2)
     assert end(starve(sim, 2, 12)).why.endswith("(job 1)")
+
+
+def killed(sim: HostSim, number: int, why: str) -> Exit:
+    """By the kernel, for want of host memory."""
+    sim.processes[JobId(number), 1].killed_for_memory(why)
+    return end(sim.machine.report(JobId(number)))
+
+
+def test_whom_the_kernel_kills_as_the_server_has_no_memory_left_for_all_is_not_to_blame() -> None:
+    assert killed(host(2), 1, OUT_OF_MEMORY + NONE_LEFT) == Exit(
+        signal=9, why=f"{OF_HOST}: the kernel killed a process of it; the server had none left"
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "why"), [(1, NONE_LEFT), (2, "; its limit is 512 MiB")], ids=["alone", "within-its-own-limit"]
+)
+def test_who_alone_has_taken_all_memory_or_more_than_it_may_has_failed(jobs: int, why: str) -> None:
+    assert killed(host(jobs), 1, OUT_OF_MEMORY + why).why == OUT_OF_MEMORY + why

@@ -33,8 +33,6 @@ def test_a_job_that_another_left_too_little_gpu_memory_goes_on_from_its_checkpoi
     assert "retried" not in {event["kind"] for event in cluster.json("events")}
     (fact,) = [event for event in cluster.json("events") if event["kind"] == "crowded-out"]
     needed = "it needed 12.0 GiB of each GPU, of which others held some (job 1)"
-    assert fact["text"].startswith(
-        f"ran out of GPU memory beside other jobs: {needed}: it goes on from step "
-    )
+    assert fact["text"].startswith(f"crowded out of GPU memory: {needed}: it goes on from step ")
     assert fact["text"].endswith("and has 12.0 GiB of each to itself")
     assert cluster.view(other).state in {"running", "suspended"}

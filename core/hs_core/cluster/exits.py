@@ -15,14 +15,14 @@ from hs_core.model import Job, Stored
 from hs_core.names import HostName
 from hs_core.reports import (
     CANNOT_FETCH,
-    CROWDED_OUT,
     FINAL,
     LAUNCH_FAILED,
     LOST,
     NOT_AS_BEFORE,
+    OF_GPUS,
+    OF_HOST,
     TOLD_TO_END,
     Exit,
-    JobReport,
 )
 
 
@@ -58,7 +58,7 @@ class Exits:
         elif ended.ok:
             self._ends.end(row, Happening.SUCCEEDED, ended, now_s, at_s)
         elif self.is_crowded_out(row, ended):
-            self._make_more_room(row, ended, now_s)
+            self._crowded_out(row, ended, now_s)
         elif ended.why not in FINAL and copies.fail_at_start(row):
             self._forked_in_vain(row, ended, now_s)
         elif (began := self.began_before(row, ended)) is not None:
@@ -196,11 +196,16 @@ class Exits:
         self._anew.again(row, stored, ended, now_s, 0.0, home=stored.hosts)
 
     def is_crowded_out(self, row: Job, ended: Exit) -> bool:
-        """For want of memory that others held, who can still leave it more."""
-        return ended.why.startswith(CROWDED_OUT) and row.needs_bytes < self._most_bytes(row)
+        """For want of memory that others held, and it may go better once more."""
+        if ended.why.startswith(OF_HOST):
+            return row.step > row.crowded_step
+        return ended.why.startswith(OF_GPUS) and row.needs_bytes < self._most_bytes(row)
 
-    def needing_more(self, row: Job, report: JobReport | None) -> Job:
-        """What it needs at the least is known by now; each time that this was too little twice as much is kept for it, until it is all of a GPU."""
+    def after_crowding(self, row: Job, was: Job, ended: Exit) -> Job:
+        """`was`: as it ended. What it needs of each GPU at the least is known by now; each time that this was too little twice as much is kept for it, until it is all of a GPU."""
+        if ended.why.startswith(OF_HOST):
+            return replace(row, crowded_step=was.step)
+        report = was.report
         said_bytes = report.device_memory_bytes if report is not None else 0
         needs_bytes = min(max(said_bytes, 2 * row.needs_bytes), self._most_bytes(row))
         return replace(row, needs_bytes=needs_bytes)
@@ -210,12 +215,13 @@ class Exits:
         hosts = (self._book.hosts.get(name) for name in row.hosts)
         return max((gpu.memory_bytes for host in hosts if host is not None for gpu in host.gpus), default=0)
 
-    def _make_more_room(self, row: Job, ended: Exit, now_s: float) -> None:
-        row = self.needing_more(row, row.report)
+    def _crowded_out(self, row: Job, ended: Exit, now_s: float) -> None:
+        row = self.after_crowding(row, row, ended)
         stored = self._anew.newest(row) or self._anew.perhaps(row)
         lost_s = checkpoints.lost_work_gpu_s(row, stored.step if stored else 0)
         goes_on = f"it goes on from {_whence(row, stored)}" if stored is not None else "it begins afresh"
-        text = f"{exit_text(ended)}: {goes_on}, and has {row.needs_bytes / 2**30:.1f} GiB of each to itself"
+        own = f", and has {row.needs_bytes / 2**30:.1f} GiB of each to itself"
+        text = f"{exit_text(ended)}: {goes_on}{own if ended.why.startswith(OF_GPUS) else ''}"
         self._fact(now_s, "crowded-out", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         self._anew.again(row, stored, ended, now_s, lost_s)
 

@@ -48,7 +48,7 @@ class Returns:
             self._exits.failed_abroad(said.now, ended, now_s)
             ended = None
         if ended is not None and self._exits.is_crowded_out(said.now, ended):
-            row, ended = self._exits.needing_more(row, said.now.report), None
+            row, ended = self._exits.after_crowding(row, said.now, ended), None
         if ended is not None and not self._exits.may_try_again(row, ended):
             self._ended_unheard(row, host, said, ended, now_s, at_s=at_s)
             return

@@ -7,7 +7,7 @@ from hs_core.events.host import DeviceMemorySeen, JobExited
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.sizes import capacity_bytes, lying_bytes
-from hs_core.reports import CROWDED_OUT, Exit, Phase
+from hs_core.reports import OF_GPUS, Exit, Phase
 
 GROWS_S = 10.0
 """In its first seconds in turns a process builds up what it will hold: taken for all of it, that would let others come beside it."""
@@ -70,7 +70,7 @@ def judged(board: Board, job: HostedJob, event: JobExited) -> Exit:
         return exit_
     measured(board, job, needs_bytes)
     held = f", of which others held some ({_named(others)})" if others else ""
-    return replace(exit_, why=f"{CROWDED_OUT}: it needed {needs_bytes / 2**30:.1f} GiB of each GPU{held}")
+    return replace(exit_, why=f"{OF_GPUS}: it needed {needs_bytes / 2**30:.1f} GiB of each GPU{held}")
 
 
 def _beside(board: Board, job: HostedJob) -> Iterator[HostedJob]:

@@ -7,12 +7,13 @@ its turn, as its other hosts wait for it, with what they hold.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from hs_core.events.host import HostMemorySeen
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId
-from hs_core.reports import FOR_MEMORY, Phase
+from hs_core.reports import FOR_MEMORY, NONE_LEFT, OF_HOST, OUT_OF_MEMORY, Exit, Phase
 
 UNKNOWN_BYTES, UNKNOWN_PART = 1 << 30, 32
 """For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch and a device's context. Less on small hosts, such a part of
@@ -44,6 +45,15 @@ def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:
             grown.append(job)
         remember_most(board.class_bytes, job.wanted.job_class, held_bytes // max(job.gang, 1))
     return grown
+
+
+def judged(board: Board, job: HostedJob, exit_: Exit) -> Exit:
+    """The kernel kills whoever is largest when a server has no memory left: of several that is no job's own failure."""
+    if job.ended or exit_.why != OUT_OF_MEMORY + NONE_LEFT:
+        return exit_
+    if not any(other.alive for other in board.jobs.values() if other is not job):
+        return exit_
+    return replace(exit_, why=f"{OF_HOST}: {exit_.why.removeprefix('out of memory: ')}")
 
 
 def starts(board: Board, jobs: Iterable[HostedJob]) -> dict[JobId, int]:

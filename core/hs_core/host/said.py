@@ -24,7 +24,7 @@ from hs_core.events.host import (
     RendezvousReserved,
     SuspendFailed,
 )
-from hs_core.host import comings, deadlines, device_memory, edgeless, wants
+from hs_core.host import comings, deadlines, device_memory, edgeless, host_memory, wants
 from hs_core.host.board import Board, remember_most
 from hs_core.host.hosted import HostedJob
 from hs_core.host.pausing import pause
@@ -271,7 +271,8 @@ def _froze(board: Board, job: HostedJob) -> None:
 def _exited(board: Board, job: HostedJob, event: JobExited) -> None:
     if job.phase is Phase.EXITED:
         return
-    exit_, ended_s = device_memory.judged(board, job, event), min(event.ended_s, board.now_s)
+    exit_ = host_memory.judged(board, job, device_memory.judged(board, job, event))
+    ended_s = min(event.ended_s, board.now_s)
     job.in_touch = event.in_touch and not job.ended
     job.step = max(job.step, event.step)
     job.free(ended_s)

@@ -75,6 +75,7 @@ class Job:
     needs_bytes: int = (
         0  # of the memory of each of its GPUs, since others left it too little; 0: that was never so
     )
+    crowded_step: int = -1  # where it was, when it was last killed as its server had no memory left
     shape: Form | None = None  # that it has at its home; None: as declared
     noise: NoiseScale | None = (
         None  # of an elastic job, newest that was measured well enough; None: as declared
