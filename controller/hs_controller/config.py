@@ -67,6 +67,9 @@ class Config:
     )
     profile_share: float = 0.1  # of all GPU-time that these may take
     move_deadline_s: float = 120.0  # a migration that has not left by then is taken back
+    checkpoint_interval_s: float = (
+        0.0  # of jobs that say none; 0: these save only when they are suspended to disk
+    )
     seed: int = 0
     default_tickets: float = 100.0
     users: Mapping[str, ConfigUser] = field(default_factory=dict)
@@ -221,6 +224,19 @@ def _batches(value: Any, where: _Where) -> int:
     return value
 
 
+def _interval(value: Any, where: _Where) -> float:
+    """Of checkpoints: a shorter one would have servers do little else."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (value == 0 or 60 <= value <= 30 * 86400)
+    ):
+        where.wrong(
+            value, "60 to 2592000 seconds, or 0 for none but those of jobs that are suspended to disk"
+        )
+    return float(value)
+
+
 def _path(value: Any, where: _Where) -> Path:
     if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:
         where.wrong(value, "an absolute path")
@@ -308,6 +324,7 @@ _KEYS: Mapping[str, _Reader] = {
     "profile_batches": _batches,
     "profile_share": _number(0.001, 1),
     "move_deadline_s": _number(1, 86400, "seconds"),
+    "checkpoint_interval_s": _interval,
     "seed": _whole(0, 2**63 - 1),
     "default_tickets": _TICKETS,
     "users": _users,

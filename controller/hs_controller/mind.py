@@ -81,6 +81,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         dataset_cache_bytes=int(config.dataset_cache_gib * 2**30),
         profiling=Profiling(batches=config.profile_batches, share=config.profile_share),
         move_deadline_s=config.move_deadline_s,
+        checkpoint_interval_s=config.checkpoint_interval_s,
         grant_key=grant_key,
     )
 

@@ -92,6 +92,8 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         ('users."../x".tickets = 1', ["../x", "a user name"]),
         ('admins = "root"', ["admins = 'root'", "a list"]),
         ("limits.connections = 0", ["limits.connections = 0", "whole number"]),
+        ("checkpoint_interval_s = 59", ["checkpoint_interval_s = 59", "60 to 2592000 seconds, or 0"]),
+        ("checkpoint_interval_s = true", ["checkpoint_interval_s = True", "60 to 2592000 seconds"]),
         ("profile_batches = 1", ["profile_batches = 1", "from 2 to 1000000, or 0"]),
         ("profile_batches = 2.5", ["profile_batches = 2.5", "whole number"]),
         ("profile_share = 0", ["profile_share = 0", "a number from 0.001 to 1"]),

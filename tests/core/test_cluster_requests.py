@@ -40,6 +40,12 @@ def test_numbers_are_put_into_the_path_of_the_log_as_they_are_given():
     assert outputs == ["/logs/2_0-2.out", "/logs/2_1-3.out", "/logs/4-4.out", ""]
 
 
+def test_jobs_that_say_no_interval_save_as_often_as_an_administrator_has_set():
+    at = world(settings=replace(SETTINGS, checkpoint_interval_s=1800.0))
+    ids = submit(at, a_spec("silent"), a_spec("own", checkpoint_interval_s=60.0))
+    assert [at.machine.job(job).spec.checkpoint_interval_s for job in ids] == [1800.0, 60.0]
+
+
 def test_a_job_of_another_cluster_with_the_same_number_has_another_folder():
     folders = set()
     for at in (world("@1000"), world("@2000")):

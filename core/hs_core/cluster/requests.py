@@ -138,6 +138,7 @@ class Requests:
                 array_id=of_array,
                 output=spec.output.replace("%j", str(job)).replace("%A", str(of_array or job)),
                 checkpoint_dir=_folder_of(job, spec, event.now_s),
+                checkpoint_interval_s=spec.checkpoint_interval_s or self._settings.checkpoint_interval_s,
             )
             self._put(Job(id=job, user=event.user, spec=own, arrival_s=event.now_s), event.now_s)
             gang = "1 GPU" if own.gang == 1 else f"{own.gang} GPUs"

@@ -67,6 +67,9 @@ class Settings:
         240.0  # of jobs that have started; what an administrator drains is not counted
     )
     move_deadline_s: float = 120.0  # a job that has not written its checkpoint by then stays where it is
+    checkpoint_interval_s: float = (
+        0.0  # of jobs that say none; 0: these save only when they are suspended to disk
+    )
     grant_key: str = ""  # what grants between agents are made from: a secret of the controller's
     max_classes: int = 10_000  # job classes whose rates are remembered
     dataset_cache_bytes: int = 0  # of data sets that stay on a server; 0: not limited
@@ -80,7 +83,13 @@ class Settings:
             raise ValueError(
                 f"settle_s: {self.settle_s} is not between 0 and the quantum of {self.quantum_s}"
             )
-        for name in ("settle_s_per_job", "lease_s", "fence_after_s", "migrations_per_hour"):
+        for name in (
+            "settle_s_per_job",
+            "lease_s",
+            "fence_after_s",
+            "migrations_per_hour",
+            "checkpoint_interval_s",
+        ):
             if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name}: {getattr(self, name)} is not a number of 0 or more")
         if not 0 < self.move_deadline_s < float("inf"):
