@@ -71,3 +71,39 @@ def test_what_a_job_without_the_hook_holds_is_known_from_the_driver(
         lambda: int(cluster.json("show", str(job))["gpu_memory_bytes"]) > held_bytes,
         "it is measured, with its context",
     )
+
+
+GROWS = """
+import torch, hs_job
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hs_job.state(model=model, optimizer=optimizer)
+total = torch.cuda.mem_get_info()[1]
+for step in range(state.step, 200):
+    scratch = torch.empty(int(0.75 * total), dtype=torch.uint8, device="cuda") if step > 100 else None
+    model(torch.ones(64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.cuda.synchronize()
+    del scratch
+    hs_job.step()
+"""
+
+
+def test_a_job_that_comes_to_need_what_another_holds_runs_out_of_memory_once_and_then_has_it(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster("--devices", "nvml", "--quantum", "1", "--user", "ann", "--user", "bob")
+    a_layer = WIDTH * WIDTH * 4 * 4
+    pynvml.nvmlInit()
+    memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total
+    words = ("--width", str(WIDTH), "--layers", str(int(OF_A_GPU * memory / a_layer)), "--steps", "1000000")
+    run = ("-e", "PATH", "-e", "CUBLAS_WORKSPACE_CONFIG=:4096:8", "--", sys.executable)
+    other = cluster.submit(*run, str(TRAIN), *words, str(tmp_path / "other"), user="ann")
+    until(lambda: int(cluster.json("show", str(other))["resumes"]), "it trains")
+    (tmp_path / "grows.py").write_text(GROWS)
+    job = cluster.submit(*run, str(tmp_path / "grows.py"), user="bob")
+    ended = cluster.until_state(job, "succeeded", "failed")
+    assert ended.state == "succeeded", ended.exit
+    (fact,) = [event for event in cluster.json("events") if event["kind"] == "crowded-out"]
+    assert f"of which others held some (job {other})" in fact["text"]
