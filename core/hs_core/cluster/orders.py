@@ -78,7 +78,7 @@ class Orders:
             leave=row.move is not None or saves,
             source=source,
             accumulation=row.accumulation,
-            needs_bytes=min(row.needs_bytes, self._has_bytes(host)),
+            needs_bytes=min(row.needs_bytes, self._has_bytes(host)) if row.needs_bytes else 0,
             shape=row.shape,
             grant=self.grant(row.id, row.epoch) if source or row.nodes > 1 else "",
             copy=rank if row.portions else -1,
