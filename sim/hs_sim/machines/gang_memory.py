@@ -33,7 +33,7 @@ class GangMemory:
     @property
     def surprises(self) -> bool:
         """It has grown since it was last known what it holds."""
-        return self.held_bytes > max(self._known_bytes, int(EARLY_PART * self.bytes))
+        return self._grows_at > 0 and self.held_bytes > max(self._known_bytes, self._at(0))
 
     def tell(self) -> int:
         """What its hook measures."""
