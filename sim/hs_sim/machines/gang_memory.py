@@ -22,6 +22,7 @@ class GangMemory:
         self.parked_bytes = min(self.bytes, job.sim.state_bytes or self.bytes)
         self._grows_at = world.grows_at.get(job.sim.id, 0)
         self._known_bytes = wanted.needs_bytes
+        self._early_bytes = int(EARLY_PART * self.bytes)
         self.held_bytes = self.bytes // 2 if job.untold else self.bytes  # of each, but while it is parked
         self.parked = False  # what it holds lies in its hosts' memory
 
@@ -32,8 +33,8 @@ class GangMemory:
 
     @property
     def surprises(self) -> bool:
-        """It has grown since it was last known what it holds."""
-        return self._grows_at > 0 and self.held_bytes > max(self._known_bytes, self._at(0))
+        """It has grown since it was last known what it holds; or begins with more than was seen of its class, of which some grow."""
+        return bool(self._world.grows_at) and self.held_bytes > max(self._known_bytes, self._early_bytes)
 
     def tell(self) -> int:
         """What its hook measures."""
@@ -50,7 +51,7 @@ class GangMemory:
         return self._short(parts)
 
     def _at(self, step: int) -> int:
-        return self.bytes if step >= self._grows_at else int(EARLY_PART * self.bytes)
+        return self.bytes if step >= self._grows_at else self._early_bytes
 
     def park(self, parts: Iterable[Part]) -> None:
         self.parked = True
