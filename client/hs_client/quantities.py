@@ -3,9 +3,9 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from hs_client import zone
 
@@ -65,8 +65,8 @@ def duration(text: str) -> float:
     return float(seconds)
 
 
-def since(text: str, now: datetime) -> float:
-    """How many seconds ago: `90m`, `14:30` (the last time that a clock here showed it), `2026-05-01T14:30:05` (here, where it does not say otherwise: `Z`, `+02:00`)."""
+def since(text: str, asked: Callable[[], datetime]) -> float:
+    """How many seconds ago, where it matters by the time that is `asked` for: `90m`, `14:30` (the last time that a clock here showed it), `2026-05-01T14:30:05` (here, where it does not say otherwise: `Z`, `+02:00`)."""
     text = text.strip()
     span, clock = _SPAN.fullmatch(text), _TIME_OF_DAY.fullmatch(text)
     try:
@@ -74,14 +74,14 @@ def since(text: str, now: datetime) -> float:
             return duration(text)
         if clock is not None:
             hour, minute, second = (int(part or 0) for part in clock.groups())
-            then = now.astimezone().replace(
-                tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0
-            )
+            of_day, now = time(hour, minute, second), asked()
+            then = datetime.combine(now.astimezone().date(), of_day)
             if then.astimezone() > now:
                 then -= timedelta(days=1)
         else:
             # A bare number would be a day, 20260501, or nothing.
             then = datetime.fromisoformat("" if text.isdecimal() else text)
+            now = asked()
         here = then.tzinfo is None
         ago_s = (now - then.astimezone()).total_seconds()
     except (ValueError, OverflowError):

@@ -50,7 +50,7 @@ def utc(monkeypatch):
     ],
 )
 def test_since_is_how_long_ago_or_when(text, ago_s):
-    assert quantities.since(text, datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
+    assert quantities.since(text, lambda: datetime(2026, 5, 1, 12, tzinfo=UTC)) == ago_s
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_time_of_day_in_a_time_zone_that_nobody_knows_is_refused(hsctl, fake):
         assert "TZ = 'Europe/Berln': expected a time zone of this machine, e.g. Europe/Berlin" in refused.err
     assert hsctl("logs", "--since", "90m", "1").code == 0
     now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    assert quantities.since("2026-05-01T11:00:00Z", now) == 3600
+    assert quantities.since("2026-05-01T11:00:00Z", lambda: now) == 3600
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -94,6 +94,16 @@ def test_logs_ask_for_what_was_written_since_and_refuse_what_is_no_time(hsctl, f
         refused = hsctl("logs", "--since", text, "1")
         assert refused.code == 2
         assert "e.g. 30s, 90m, 2h or 7d, or when" in refused.err
+
+
+@pytest.mark.usefixtures("utc")
+def test_a_time_is_one_of_the_controllers_clock(hsctl, fake):
+    """As those that `hsctl events` shows."""
+    fake.add(state="running")
+    fake.info.now = datetime(2040, 5, 1, 12, tzinfo=UTC).timestamp()
+    for text in ("11:30", "2040-05-01T11:30"):
+        hsctl("logs", "--since", text, "1")
+        assert fake.last("Logs").since_s == 1800
 
 
 def test_of_a_job_over_several_servers_it_is_said_whose_output_it_is_and_how_to_see_the_others(hsctl, fake):

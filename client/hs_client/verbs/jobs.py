@@ -168,8 +168,8 @@ def logs(
     --since goes to the second, or to a thousandth of the time for which there is log, where that is more; in doubt it prints what is older, too, and from the
     beginning of its line. Times are taken when a server writes the log.
     """
-    since_s = _ago("--since", since)
     with connected(ctx) as client:
+        since_s = _ago("--since", since, client)
         job_id = job_words.one_job(client, job)
         if rank is None and (nodes := len(client.job(job_id).view.hosts)) > 1:
             warn(
@@ -181,12 +181,12 @@ def logs(
             write_chunk(chunk, warn)
 
 
-def _ago(flag: str, text: str | None) -> float:
-    """0: nothing was asked."""
+def _ago(flag: str, text: str | None, client: Client) -> float:
+    """0: nothing was asked. A time is one of the controller's clock, as all that people see."""
     if text is None:
         return 0.0
     try:
-        return quantities.since(text, datetime.now(UTC))
+        return quantities.since(text, lambda: datetime.fromtimestamp(client.now_s(), UTC))
     except ValueError as error:
         raise InvalidError(f"{flag} {text!r}: {error}") from None
 
