@@ -97,12 +97,14 @@ def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_t
         "the memory of GPUs 0,1 is held by jobs that can't be moved out",
     ],
 )
-def test_one_that_a_policy_lets_run_beside_jobs_that_hold_the_memory_of_its_gpus_is_told_so(
-    note: str,
+@pytest.mark.parametrize("policy", ["las", "gandiva-fair"])
+def test_one_that_may_run_beside_jobs_that_hold_the_memory_of_its_gpus_is_told_so(
+    policy: str, note: str
 ) -> None:
-    at = world(policy=find("las"))
+    at = world(policy=find(policy))
     at.do("submit alice a gpus=4")
-    at.do(f"report n1 1:0=waiting note={note.replace(' ', '_')}")
+    at.do("submit alice b gpus=4")
+    at.do(f"report n1 1:0=waiting note={note.replace(' ', '_')} 2:0=running")
     why = at.machine.why(JobId(1), 0.0)
     assert (why.reason, why.text) == (Reason.WAITING_FOR_GPUS, f"its turn is not given to it on n1: {note}")
 

@@ -36,6 +36,8 @@ def for_turn(scene: Scene) -> Why:
         return bound
     if job.gang > gpus - sum(scene.unsliced.values()):
         return _behind_unsliced(scene, gpus)
+    if held := short_of_gpu_memory(job):
+        return Why(reason=Reason.WAITING_FOR_GPUS, text=held, next_step=by_itself(job))
     if due < NO_SHARE and 0 <= scene.user_gpus < NO_SHARE:
         return _without_share(scene)
     one_in = 1 / part
