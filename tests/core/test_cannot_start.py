@@ -129,6 +129,29 @@ def test_who_has_trained_where_it_was_sent_or_ends_well_there_has_ended(
     assert sent_to_another(code, step).machine.job(JobId(1)).state is state
 
 
+@pytest.mark.parametrize(("step", "elsewhere"), [(3, True), (2, False)], ids=["trains", "does-not"])
+def test_who_found_an_older_checkpoint_where_it_was_sent_and_trained_from_that_may_fail_so_anew(
+    step: int, elsewhere: bool
+) -> None:
+    """It has not come to where it was to go on, and trains all the same."""
+    here = sent_to_another()
+    here.do("drain n1")
+    row = here.machine.job(JobId(1))
+    here.do(f"report {row.hosts[0]} 1:{row.epoch}=exited step=5 code=2")  # the second time
+    here.play("@1000\ntick")
+    row = here.machine.job(JobId(1))
+    there = f"report {row.hosts[0]} 1:{row.epoch}"
+    fell = "began_step=2 fallbacks=1 fallback_why=torn checkpoint_step=2 checkpoint_generation=0 can_checkpoint=yes"
+    here.do(f"{there}=running step={step} {fell}")
+    left = f"step={step} checkpoint_step={step} checkpoint_generation=1 began_step=2 fallbacks=1 fallback_why=torn"
+    here.do(f"{there}=checkpointed {left} {FAILS.format(1)}")
+    here.play("@2000\ntick")
+    row = here.machine.job(JobId(1))
+    assert row.hosts
+    here.do(f"report {row.hosts[0]} 1:{row.epoch}=exited step={step} code=2")
+    assert (here.machine.job(JobId(1)).state is not JobState.FAILED) == elsewhere
+
+
 NO_FOLDER = f"{LAUNCH_FAILED}: cannot enter the working folder /x".replace(" ", "_")
 
 

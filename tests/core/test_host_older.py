@@ -101,6 +101,18 @@ def test_where_the_one_before_is_damaged_as_well_it_is_given_up_and_both_are_nam
     assert sim.ordered("fetch", "launch") == ["fetch 1"] * 4
 
 
+def test_where_it_is_said_twice_that_none_lies_beside_the_damaged_one_it_is_given_up() -> None:
+    sim = coming()
+    fails(sim, Lack.DAMAGED, Lack.DAMAGED, Lack.GONE)
+    assert sim.machine.report(ONE).exit is None
+    fails(sim, Lack.GONE)
+    report = sim.machine.report(ONE)
+    assert report.exit is not None
+    assert report.exit.why == (
+        "cannot fetch checkpoint 3 from v9: v9: there is no such thing; tried 2 times (checkpoint 4 from v9: v9: torn)"
+    )
+
+
 def test_tries_count_by_what_went_wrong() -> None:
     """Who could not be reached, and has just come back, may not know yet to whom it lends; what is read wrong once may be read right."""
     sim = coming()

@@ -24,8 +24,12 @@ class Abroad:
         if row.id in self._times or not stored.is_at(row.hosts):
             self._arrived[row.id] = step
 
-    def stands_at(self, job: JobId, step: int) -> None:
-        if step > self._arrived.get(job, step):
+    def says(self, job: JobId, part: JobReport) -> None:
+        """Where its process found less than it was to go on from, it has not arrived, and trains all the same."""
+        began_step = self._arrived.get(job)
+        if began_step is None and job in self._times:
+            began_step = part.began_step if part.began_step >= 0 else None
+        if began_step is not None and part.step > began_step:
             self.forget(job)
 
     def fails(self, job: JobId, servers: tuple[HostName, ...], how: str) -> None:

@@ -121,7 +121,7 @@ class Lives:
         self, row: Job, step: int, host: HostName, before: JobReport | None, part: JobReport
     ) -> None:
         """It is at `step` by now: a profiling run may be over by that, and data have been read."""
-        self._contents.abroad.stands_at(row.id, part.step)
+        self._contents.abroad.says(row.id, part)
         trial = self._contents.said.trials.get(row.id)
         if trial is not None and row.step < trial.until_step <= step:
             self._asking.stale = True

@@ -14,6 +14,8 @@ FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 START_AGAIN_S, START_AGAIN_AT_MOST_S = 5.0, 60.0
 # Fetches in a row that end so: then the job is to go on from something else. One that is damaged the first time is read once more, as memory errs, too.
 TRIES = {Lack.GONE: 5, Lack.DAMAGED: 2}
+TRIES_OF_OLDER = 2
+"""Of one that is kept beside the one that is damaged, perhaps: whoever has said that of the one knows whether there is the other."""
 RESERVE_AGAIN_S = 30.0
 WORD_S = 3.0  # that the controller's word may be on its way to one server of a gang longer than to another
 STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
@@ -127,7 +129,7 @@ def fetch_failed(board: Board, job: HostedJob, event: FetchFailed) -> None:
     job.fetch_fails += 1
     job.fetch_alike = job.fetch_alike + 1 if event.lack is job.fetch_lack else 1
     job.fetch_lack = event.lack
-    if job.fetch_alike < TRIES.get(event.lack, inf):
+    if job.fetch_alike < _tries(job):
         job.fetch_at_s = board.now_s + wait_s
         board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
     elif (generation := _one_before(job)) is not None:
@@ -135,6 +137,11 @@ def fetch_failed(board: Board, job: HostedJob, event: FetchFailed) -> None:
     else:
         before = f" ({job.fallback_why})" if job.takes_older else ""
         board.exited(job, Exit(why=f"{job.waits_for}; tried {job.fetch_alike} times{before}"))
+
+
+def _tries(job: HostedJob) -> float:
+    tries = TRIES.get(job.fetch_lack, inf)
+    return min(tries, TRIES_OF_OLDER) if job.takes_older and tries < inf else tries
 
 
 def _one_before(job: HostedJob) -> int | None:
