@@ -36,6 +36,10 @@ OTHER_LOADERS = (
     "batches of another loader are trained on beside those of the one that was handed over to hs_job.state: how far that is is not saved, and a new process begins it anew "
     "(expected: one loader, of a dataset of both)"
 )
+RELOADS = (
+    "the trainer makes its training loader anew every so many epochs (reload_dataloaders_every_n_epochs), and only the first one was handed over "
+    "(expected: 0, and one loader whose dataset or sampler changes)"
+)
 TRAINS_AGAIN = "this process trains a second time: a job that is moved would begin the first time again, so it is not moved from now on"
 UNCOUNTED = (
     "hs_job.state was given no loader, and hs_job.step has not been called: the job is held, and not moved "

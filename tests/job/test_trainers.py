@@ -10,6 +10,7 @@ from moving import let_go, lines, move, slow_down
 from warm import Warm
 
 from hs_core.events.host import CheckpointFailed, JobCapable
+from hs_job import advice
 
 SCRIPT = str(Path(__file__).parent / "trainers.py")
 
@@ -60,6 +61,7 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("lightning", "own"), 15),
         (("lightning", "own", "asks", "worker"), 15),
         (("lightning", "persistent", "worker"), 15),
+        (("lightning", "begins", "worker"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
@@ -106,6 +108,13 @@ def test_a_job_whose_callback_has_changed_its_schedules_is_held_and_not_saved(ag
     assert not agent.wait(JobCapable, since).can_checkpoint
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
+
+
+def test_a_job_whose_trainer_makes_its_loader_anew_is_held_and_not_saved(agent: StubAgent) -> None:
+    job = agent.run(SCRIPT, "lightning", "reloads", "untried")
+    assert not let_go(agent).can_checkpoint
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, f"heteroshare: the job is held, and not moved: {advice.RELOADS}\n")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def with_lightning(net: Net) -> object:
     from lightning.pytorch.callbacks import (
         EarlyStopping,
         EMAWeightAveraging,
+        GradientAccumulationScheduler,
         LearningRateFinder,
         StochasticWeightAveraging,
     )
@@ -150,8 +151,14 @@ def with_lightning(net: Net) -> object:
             super().__init__()
             self.net, self.lr = net, 0.01
 
+        def on_train_epoch_start(self) -> None:
+            if "begins" in MORE:
+                self.part = 0.5**self.current_epoch
+                self.trainer.train_dataloader.dataset.noise = 0.1 * self.current_epoch
+
         def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
-            return self.net(**batch)["loss"]
+            loss = self.net(**batch)["loss"]
+            return loss * self.part if "begins" in MORE else loss
 
         def on_train_batch_end(self, *_: object) -> None:
             if stops in self.trainer.callbacks:  # not in a trial
@@ -166,10 +173,24 @@ def with_lightning(net: Net) -> object:
                 random.random(), torch.rand(())
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
-    stops = EarlyStopping("worth", patience=5)
+    class Epochs(lightning.Callback):
+        begun = 0
+
+        def on_train_epoch_start(self, *_: object) -> None:
+            self.begun += 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"begun": self.begun}
+
+        def load_state_dict(self, kept: dict[str, int]) -> None:
+            self.begun = kept["begun"]
+
+    stops, epochs = EarlyStopping("worth", patience=5), Epochs()
     callbacks = [stops]
     if "tries" in MORE:
         callbacks.insert(0, LearningRateFinder(num_training_steps=4, early_stop_threshold=None))
+    if "begins" in MORE:
+        callbacks += [epochs, GradientAccumulationScheduler({0: 1, 1: 3})]
     if "averages" in MORE:
         callbacks.append(EMAWeightAveraging(decay=0.9))
     if "swaps" in MORE:
@@ -178,18 +199,20 @@ def with_lightning(net: Net) -> object:
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=callbacks,
         num_sanity_val_steps=0 if "untried" in MORE else None,
+        reload_dataloaders_every_n_epochs=1 if "reloads" in MORE else 0,
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
     if "seeded" in MORE:  # by the epoch that it is told, as with several ranks
         sampler = DistributedSampler(Noisy(), num_replicas=1, rank=0)
         loader = DataLoader(Noisy(), batch_size=8, sampler=sampler)
-    with redirect_stderr(StringIO()):  # the trials' progress
+    with redirect_stderr(StringIO() if "tries" in MORE else sys.stderr):  # the trials' progress
         trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
     return (
         stops.best_score,
         stops.wait_count,
         trainer.current_epoch,
+        epochs.begun,
         trainer.optimizers[0].param_groups[0]["lr"],
     )
 
