@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any, Callable, Dict, Iterator, Optional, Set
 
-from hs_job import advice, cycled, gradients, loose, modules, rng, runtime, zero
+from hs_job import advice, cycled, gradients, loose, modules, rng, runtime, wrapped, zero
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -386,7 +386,7 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
             raise TypeError(
                 f"hs_job.state: {name} is a {type(thing).__name__}; expected state_dict and load_state_dict"
             )
-    if loader is not None and not hasattr(loader, "_index_sampler"):
+    if loader is not None and not hasattr(wrapped.inner(loader), "_index_sampler"):
         raise TypeError(
             f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader"
         )

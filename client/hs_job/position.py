@@ -51,6 +51,7 @@ class Data(Trained):
         self._made: Dict[str, Any] = {}
         self._begun: Optional[Dict[str, Any]] = None
         self._reused = False
+        self._iterations = 0  # as the loader has counted them when this epoch began
         self._goal: Optional[Dict[str, Any]] = None
         self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
@@ -82,6 +83,7 @@ class Data(Trained):
             "made": self._made,
             "begun": self._begun,
             "reused": self._reused,
+            "iterations": self._iterations,
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
             "gradients": self._gradients,
@@ -160,6 +162,7 @@ class Data(Trained):
         self._epoch += 1
         self._gone_on_after = 0
         self._made, self._reused = made.dice, made.reused
+        self._iterations = wrapped.iterations(self._outer)
 
     def begins(self) -> None:
         """The newest iterator is asked for its first batch. The script may have drawn numbers since it was made."""
@@ -179,6 +182,8 @@ class Data(Trained):
         torch = sys.modules.get("torch")
         self._epoch, self._reused = goal["epoch"], goal["reused"]
         self._made, self._begun = goal["made"], goal["begun"]
+        self._iterations = goal["iterations"]
+        wrapped.iterates_again(self._outer, self._iterations)
         if self._reused and self.loader.persistent_workers:
             original(self.loader)
         ours = None if self._own_dice else rng.capture(torch, [])

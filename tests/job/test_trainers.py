@@ -46,6 +46,8 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("accelerate", "seeded", "plain"), 25),
         (("accelerate", "adds-up", "worker"), 8),
         (("accelerate", "stream"), 15),
+        (("fabric",), 25),
+        (("fabric", "plain", "worker"), 15),
         (("transformers",), 15),
         (("transformers", "adds-up"), 8),
         (("transformers", "worker"), 11),
@@ -68,8 +70,8 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
 def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     agent: StubAgent, libraries: Warm, how: tuple[str, ...], at_step: int
 ) -> None:
-    """Lightning tries its validation out before it trains, and learning rates where it is told to."""
-    moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] == "lightning"))
+    """Lightning tries its validation out before it trains, and learning rates where it is told to; the script of Fabric looks at a batch."""
+    moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] in ("fabric", "lightning")))
     assert moved == alone(libraries, SCRIPT, *how)
 
 

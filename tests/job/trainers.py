@@ -82,6 +82,16 @@ def data(**more: object) -> DataLoader:
     )
 
 
+def by_epoch() -> DataLoader:
+    """It shuffles by the epoch that it is told, as with several ranks."""
+    return DataLoader(
+        Noisy(),
+        batch_size=8,
+        sampler=DistributedSampler(Noisy(), num_replicas=1, rank=0),
+        num_workers=WORKERS,
+    )
+
+
 def with_accelerate(net: Net) -> object:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
@@ -104,6 +114,27 @@ def with_accelerate(net: Net) -> object:
                 schedule.step()
                 optimizer.zero_grad()
             step += whole.sync_gradients
+            say(step, repr(net.last))
+    return schedule.get_last_lr()
+
+
+def with_fabric(net: Net) -> object:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.01))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
+    loader = fabric.setup_dataloaders(by_epoch())
+    next(iter(loader))  # it counts what it is gone through
+    state = hs_job.state(model=model, optimizer=optimizer, scheduler=schedule, loader=loader)
+    step = state.step
+    for _ in range(state.epoch if "plain" not in MORE else 0, EPOCHS):
+        for batch in loader:
+            fabric.backward(model(**batch)["loss"])
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            step += 1
             say(step, repr(net.last))
     return schedule.get_last_lr()
 
@@ -203,9 +234,8 @@ def with_lightning(net: Net) -> object:
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
-    if "seeded" in MORE:  # by the epoch that it is told, as with several ranks
-        sampler = DistributedSampler(Noisy(), num_replicas=1, rank=0)
-        loader = DataLoader(Noisy(), batch_size=8, sampler=sampler)
+    if "seeded" in MORE:
+        loader = by_epoch()
     with redirect_stderr(StringIO() if "tries" in MORE else sys.stderr):  # the trials' progress
         trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
     return (
@@ -218,9 +248,12 @@ def with_lightning(net: Net) -> object:
 
 
 net = Net()
-told = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}[HOW](
-    net
-)
+told = {
+    "accelerate": with_accelerate,
+    "fabric": with_fabric,
+    "lightning": with_lightning,
+    "transformers": with_transformers,
+}[HOW](net)
 digest = hashlib.sha256()
 for tensor in net.state_dict().values():
     digest.update(tensor.numpy().tobytes())
