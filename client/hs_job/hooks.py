@@ -135,7 +135,8 @@ class Hooks:
             if rt.steps.meter is not None:
                 rt.steps.meter.give_up()
             return
-        rt.trainer = threading.get_ident()
+        if not self._is_in_a_thread_of_torch():
+            rt.trainer = threading.get_ident()
         if batch.loader is not None:
             batch.loader.trains = True
         if rt.steps.meter is not None:
@@ -143,6 +144,14 @@ class Hooks:
         rt.steps.take()
         if not batch.was_held_at():
             rt.point()
+
+    def _is_in_a_thread_of_torch(self) -> bool:
+        """For each device torch has one that does the backward pass: where an optimizer steps amid that, who trains waits for it."""
+        task = getattr(self._torch._C, "_current_graph_task_id", None)
+        if task is None or task() < 0:
+            return False
+        known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        return known is None or isinstance(known, threading._DummyThread)
 
     # --- device memory ---------------------------------------------------------------------------------------------
 
