@@ -184,8 +184,7 @@ class Hooks:
             if not rt.live:
                 return original(loader)
             data = rt.keeper.handed.data if rt.keeper.handed is not None else None
-            gradients = self._torch.is_grad_enabled()
-            if data is not None and data.loader is loader and data.is_training(gradients=gradients):
+            if data is not None and self._begins_epoch(loader):
                 return data.iterate(original, self.fetch_unhooked)
             if rt.keeper.persisted > 0 and loader.persistent_workers and loader._iterator is None:
                 rt.keeper.persisted -= 1
@@ -200,6 +199,14 @@ class Hooks:
             return iterator
 
         kind.__iter__ = __iter__
+
+    def _begins_epoch(self, loader: Any) -> bool:
+        """Whether it is gone through now to train on it."""
+        handed = self._rt.keeper.handed
+        if handed is None or handed.data is None or handed.data.loader is not loader:
+            return False
+        gradients = self._torch.is_grad_enabled()
+        return handed.data.is_training(gradients=gradients, stepped=handed.has_stepped)
 
     def _start_workers(self, loader: Any, original: Callable[[Any], Any]) -> None:
         """As the process before has done: where they stay, only their start draws a number more, and that was drawn then."""

@@ -90,8 +90,11 @@ class Data(Trained):
             "asked": self._asked_before if fetched and self.ahead else None,
         }
 
-    def is_training(self, *, gradients: bool) -> bool:
-        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them."""
+    def is_training(self, *, gradients: bool, stepped: bool) -> bool:
+        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them. `stepped`: something has been trained on already. Else what was gone through before the first gradients were enabled (an evaluation ahead of
+        training, the mean of the data) was no epoch either: a new process knows that from the beginning."""
+        if gradients and not self._gradients and not stepped and self._goal is None:
+            self._epoch = -1
         self._gradients = self._gradients or gradients
         return gradients or not self._gradients
 
@@ -154,6 +157,7 @@ class Data(Trained):
         made: Optional[Made] = iterator.__dict__.get("_hs_made") if iterator is not None else None
         if made is None or iterator._num_yielded:
             return False
+        self._gradients = True
         self._begins_epoch(made)
         iterator.__dict__["_hs_trained"] = self
         return True

@@ -315,6 +315,24 @@ for epoch in range(state.epoch, 4):
         print(f"0:{step} {loss.item()!r}", flush=True)
 """
 
+EVALUATED_AHEAD = """
+def worth():
+    with torch.no_grad():
+        return [nn.functional.mse_loss(model(a), b).item() for a, b in loader]
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+worth(), worth()
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
 OF_NO_LENGTH = """
 class Order(torch.utils.data.Sampler):
     def __iter__(self):
@@ -391,6 +409,10 @@ for epoch in range(5):
             WITH_ARRAYS, 7, id="whose own state holds arrays, their scalars, bytes, types and complex numbers"
         ),
         pytest.param(DICE_OF_ITS_OWN_CHOICE, 7, id="that has given numpy another generator"),
+        pytest.param(EVALUATED_AHEAD, 7, id="that goes through the data without gradients ahead of training"),
+        pytest.param(
+            EVALUATED_AHEAD.replace("state.epoch", "0"), 7, id="that does so, and begins at epoch 0"
+        ),
         pytest.param(STEPS_AMID_BACKWARD, 7, id="whose optimizers step amid the backward pass"),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
