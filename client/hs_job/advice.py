@@ -23,6 +23,10 @@ LOADED_BEFORE = (
     "the job goes on from its checkpoint, and epochs that were done before are passed by, as its loop is taken to begin at 0. Its optimizer had a state before hs_job.state was called: "
     "if that is of a checkpoint of its own, and the loop begins at the epoch which that says, it passes epochs by that were not trained on (expected: at state.epoch where state.restored is true)"
 )
+LOOKED_THROUGH = (
+    "the loader handed over to hs_job.state was gone through with gradients enabled before anything was trained on: that counts as an epoch, and a new process would train on one less "
+    "(expected: that it is done before hs_job.state, or under torch.no_grad())"
+)
 NEVER_THERE = (
     "the script ends, and its loop has not come to where the job had stopped: nothing was trained in this process. It may have begun at an epoch that a checkpoint of its own says "
     "(expected: at state.epoch where state.restored is true)"

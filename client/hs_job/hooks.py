@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from hs_job import gradients, noise, rng, runtime
+from hs_job import advice, gradients, noise, rng, runtime
 from hs_job.position import Data, Made, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
@@ -205,8 +205,16 @@ class Hooks:
         handed = self._rt.keeper.handed
         if handed is None or handed.data is None or handed.data.loader is not loader:
             return False
-        gradients = self._torch.is_grad_enabled()
-        return handed.data.is_training(gradients=gradients, stepped=handed.has_stepped)
+        enabled, stepped = self._torch.is_grad_enabled(), handed.has_stepped
+        if enabled and not stepped and self._was_looked_through(handed.data):
+            self._rt.advice.give(advice.LOOKED_THROUGH)
+        return handed.data.is_training(gradients=enabled, stepped=stepped)
+
+    def _was_looked_through(self, data: Data) -> bool:
+        """Batches came, with gradients enabled, of which an optimizer has had nothing."""
+        known = list(self.optimizers)
+        waits = any(each.grad is not None for one in known for _, each in gradients.numbered(one))
+        return self._rt.batch.number > 0 and data.is_trained_on and bool(known) and not waits
 
     def _start_workers(self, loader: Any, original: Callable[[Any], Any]) -> None:
         """As the process before has done: where they stay, only their start draws a number more, and that was drawn then."""

@@ -98,6 +98,11 @@ class Data(Trained):
         self._gradients = self._gradients or gradients
         return gradients or not self._gradients
 
+    @property
+    def is_trained_on(self) -> bool:
+        """As far as it was ever gone through with gradients enabled."""
+        return self._gradients
+
     def is_done(self, iterator: Any) -> bool:
         """The next fetch ends the epoch: what the script does then belongs to the process that has trained on its batches."""
         if self.ahead:

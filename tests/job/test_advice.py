@@ -16,6 +16,7 @@ from hs_core.events.host import (
     JobWentOn,
 )
 from hs_core.reports import Tier
+from hs_job import advice
 
 LOADED = """
 import itertools, torch, hs_job
@@ -156,6 +157,38 @@ def test_one_that_evaluates_before_it_counts_its_steps_is_told_nothing(agent: St
     suspend_and_resume(agent, Tier.HOLD)
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
+
+
+LOOKED_THROUGH = """
+import torch, hs_job
+loader = torch.utils.data.DataLoader(torch.randn(40, 2), batch_size=8, shuffle=True)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+{ahead}
+for epoch in range(state.epoch, 3):
+    for xs in loader:
+        model(xs).square().sum().backward()
+    {steps}
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ahead", "steps", "said"),
+    [
+        ("mean = sum(xs.mean() for xs in loader)", "", f"heteroshare: {advice.LOOKED_THROUGH}\n"),
+        ("with torch.no_grad(): mean = sum(xs.mean() for xs in loader)", "", ""),
+        ("", "if epoch == 0: continue", ""),
+    ],
+    ids=["with gradients", "without", "gradients add up over more than an epoch"],
+)
+def test_a_loader_that_is_gone_through_ahead_of_training_is_told_of_where_that_counts_as_an_epoch(
+    agent: StubAgent, ahead: str, steps: str, said: str
+) -> None:
+    job = start(agent, script(agent, LOOKED_THROUGH.format(ahead=ahead, steps=steps)))
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, said)
 
 
 TRAINED_BY = """
