@@ -11,6 +11,10 @@ ASTRAY = (
     "it trains on batches that are not fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before "
     "(expected: iter(loader) after hs_job.state, or that no loader is handed over and each mini-batch ends with hs_job.step())"
 )
+COUNTED = (
+    "gradients of several batches add up to one step, and enumerate counts the batches of the epoch that goes on from its beginning, though some were done before: steps by that count are of other batches than they were "
+    "(expected: enumerate(loader, state.batch if epoch == state.epoch else 0))"
+)
 CYCLED = (
     "itertools.cycle goes through the loader, and keeps the batches of its first epoch: a new process would have no more of these than were left "
     "(expected a loop that iterates the loader once for each epoch)"

@@ -31,7 +31,9 @@ class State:
     def __init__(self, handed: Optional[Handed]) -> None:
         self._handed = handed
         self._step = handed.start_step if handed is not None else 0
-        self._epoch = handed.data.epoch if handed is not None and handed.data is not None else 0
+        self._epoch, self._batch = (0, 0)
+        if handed is not None and handed.data is not None:
+            self._epoch, self._batch = handed.data.epoch, handed.data.batch
 
     @property
     def step(self) -> int:
@@ -45,6 +47,11 @@ class State:
         """Iterations of the loader completed before this process. Reading it says: my loop starts there."""
         self.starts_at_epoch()
         return self._epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches of that epoch done before this process: who counts them goes on from there."""
+        return self._batch
 
     def starts_at_epoch(self) -> None:
         if self._handed is not None and self._handed.data is not None:
@@ -227,6 +234,7 @@ class Handed:
             if self.data.ask_again():
                 self._drawn = self._content
             self._content = None
+            self._tell_if_counted_anew(iterator)
         if not iterator._num_yielded:
             self.data.begins()
         if not self._looked:
@@ -234,6 +242,14 @@ class Handed:
             if cycled.goes_through(iterator):
                 self._rt.cannot_be_saved(advice.CYCLED)
         self.data.is_asked()
+
+    def _tell_if_counted_anew(self, iterator: Any) -> None:
+        """Where the script itself knows by the number of a batch whether it is the last one of a step."""
+        assert self.data is not None
+        if not self.data.adds_up or self._rt.keeper.single or wrapped.adds_up(self.data.outer):
+            return
+        if cycled.counts_less(iterator, iterator._num_yielded):
+            self._rt.advice.give(advice.COUNTED)
 
     def fetched(self) -> None:
         """The batch has come."""

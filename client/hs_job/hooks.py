@@ -271,6 +271,8 @@ class Hooks:
             return None
         rt.batch.is_asked_for(trained, holds=True)
         adds_up = mine is not None and self._adds_up(mine)
+        if mine is not None and adds_up and rt.steps.count:
+            mine.adds_up = True
         if not adds_up or time.monotonic() - rt.steps.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
                 restorable=mine is not None and not adds_up,

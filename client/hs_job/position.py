@@ -41,7 +41,7 @@ class Data(Trained):
     trains = True
 
     def __init__(self, loader: Any, advice: Advice) -> None:
-        self._outer = loader
+        self.outer = loader
         self._advice = advice
         self.loader = wrapped.inner(loader)
         self.ahead = wrapped.ahead(loader)  # batches that are fetched before the one in hand is trained on
@@ -56,6 +56,7 @@ class Data(Trained):
         self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
         self._own_dice = True
+        self.adds_up = False  # steps are of several of its batches
         self.loaded_before = False  # by the script itself, ahead of what is restored
         self._gradients = False  # it has been gone through with gradients enabled
         self._asked: Optional[Dict[str, Any]] = None  # dice when the newest batch was asked for …
@@ -68,12 +69,18 @@ class Data(Trained):
         self._goal = position
         self._own_dice = own_dice
         self._gradients = position["gradients"]
+        self.adds_up = position["adds_up"]
         self._asked = position["asked"] if own_dice else None
-        wrapped.go_to(self._outer, position["epoch"])
+        wrapped.go_to(self.outer, position["epoch"])
 
     @property
     def epoch(self) -> int:
         return self._goal["epoch"] if self._goal is not None else max(0, self._epoch)
+
+    @property
+    def batch(self) -> int:
+        """Of that epoch, at which this process begins."""
+        return self._batches(self._goal["fetched"], self._goal["stride"]) if self._goal is not None else 0
 
     def position(self, fetched: int) -> Dict[str, Any]:
         return {
@@ -87,6 +94,7 @@ class Data(Trained):
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
             "gradients": self._gradients,
+            "adds_up": self.adds_up,
             "asked": self._asked_before if fetched and self.ahead else None,
         }
 
@@ -110,7 +118,7 @@ class Data(Trained):
         return not _iterable(self.loader.dataset) and 0 < _batches(self.loader) <= iterator._num_yielded
 
     def is_of(self, loader: Any) -> bool:
-        return loader is self._outer
+        return loader is self.outer
 
     def trained(self, iterator: Any) -> int:
         """Batches of this epoch, where the next one is asked for and an optimizer has stepped since the last one came."""
@@ -171,7 +179,7 @@ class Data(Trained):
         self._epoch += 1
         self._gone_on_after = 0
         self._made, self._reused = made.dice, made.reused
-        self._iterations = wrapped.iterations(self._outer)
+        self._iterations = wrapped.iterations(self.outer)
 
     def begins(self) -> None:
         """The newest iterator is asked for its first batch. The script may have drawn numbers since it was made."""
@@ -192,7 +200,7 @@ class Data(Trained):
         self._epoch, self._reused = goal["epoch"], goal["reused"]
         self._made, self._begun = goal["made"], goal["begun"]
         self._iterations = goal["iterations"]
-        wrapped.iterates_again(self._outer, self._iterations)
+        wrapped.iterates_again(self.outer, self._iterations)
         if self._reused and self.loader.persistent_workers:
             original(self.loader)
         ours = None if self._own_dice else rng.capture(torch, [])

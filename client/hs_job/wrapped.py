@@ -34,6 +34,11 @@ def ahead(loader: Any) -> int:
     return 0 if kinds.isdisjoint(_LOOK_AHEAD) else 1
 
 
+def adds_up(loader: Any) -> bool:
+    """Accelerate counts the batches of a step by itself (`accumulate`)."""
+    return bool(getattr(getattr(loader, "gradient_state", None), "num_steps", 1) > 1)
+
+
 def shards(loader: Any) -> int:
     """Ranks among which batches of that size are handed out by what is put in the place of its sampler, or of its dataset."""
     batches, dataset = loader.batch_sampler, loader.dataset
