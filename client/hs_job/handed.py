@@ -12,9 +12,9 @@ import os
 import sys
 import threading
 from collections import OrderedDict, deque
-from typing import Any, Callable, Dict, Iterator, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-from hs_job import advice, cycled, gradients, loose, modules, rng, runtime, wrapped, zero
+from hs_job import advice, cycled, gradients, left_out, loose, modules, rng, runtime, wrapped, zero
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -103,11 +103,11 @@ class Handed:
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
 
-        with _asked() as asked:
+        with _asked() as asked, left_out.watched() as left:
             states = {
                 name: state_of(name, thing, whole=keeper.reshaped) for name, thing in self.objects.items()
             }
-        self._tell_left_out(asked)
+        self._tell_left_out(asked, left)
         content = {
             "format": FORMAT,
             "step": step,
@@ -126,17 +126,22 @@ class Handed:
             content["began"] = self._began
         return content
 
-    def _tell_left_out(self, asked: Set[int]) -> None:
-        """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
+    def _tell_left_out(self, asked: Set[int], left: List[Any]) -> None:
+        """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was. `left`: likewise what trains along."""
         if self._rt.batch.has_others:
             self._rt.advice.give(advice.OTHER_LOADERS)
         torch = sys.modules.get("torch")
+
+        def is_saved(thing: Any) -> bool:
+            return id(thing) in asked or any(thing is each for each in self.objects.values())
+
         for each in self._rt.keeper.lasting():
-            saved = id(each) in asked or any(each is thing for thing in self.objects.values())
             plain = torch is not None and type(each).state_dict is torch.optim.Optimizer.state_dict
-            if saved or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
+            if is_saved(each) or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
                 continue
             self._rt.advice.leaves_out(each)
+        for each, name in left_out.in_use(left, is_saved):
+            self._rt.advice.leaves_out_beside(each, name)
 
     # --- restoring -------------------------------------------------------------------------------------------------
 

@@ -242,3 +242,69 @@ def test_an_optimizer_that_trains_and_is_in_nothing_handed_over_is_told_of_once(
         "it is not saved, and a new process begins it anew\n"
     )
     assert (job.returncode, errors) == (0, line * said)
+
+
+BESIDE = """
+import torch, hs_job
+from torch.optim import lr_scheduler, swa_utils
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 5), lr_scheduler.ExponentialLR(optimizer, 0.99)]
+scheduler = lr_scheduler.SequentialLR(optimizer, parts, [5])
+plateau = lr_scheduler.ReduceLROnPlateau(optimizer)
+scaler = torch.amp.GradScaler("cpu")
+average = swa_utils.AveragedModel(model)
+
+class Both:
+    def state_dict(self):
+        return {"average": average.state_dict(), "scaler": scaler.state_dict()}
+
+    def load_state_dict(self, state):
+        average.load_state_dict(state["average"])
+        scaler.load_state_dict(state["scaler"])
+
+another = lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 5)
+never = lr_scheduler.StepLR(optimizer, 5), torch.amp.GradScaler("cpu"), swa_utils.AveragedModel(model)
+state = hs_job.state(model=model, optimizer=optimizer%s)
+for step in range(state.step, 400):
+    optimizer.zero_grad()
+    loss = model(torch.ones(2)).square().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update(); scheduler.step(); plateau.step(loss); another.step(); average.update_parameters(model)
+    hs_job.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "",
+            [
+                "AveragedModel average",
+                "GradScaler scaler",
+                "ReduceLROnPlateau scheduler",
+                "SequentialLR scheduler",
+            ],
+        ),
+        (", scheduler=scheduler, both=Both()", ["ReduceLROnPlateau scheduler"]),
+        (", scheduler=scheduler, plateau=plateau, average=average, scaler=scaler", []),
+    ],
+    ids=["by nothing", "by some, and inside of something", "by each"],
+)
+def test_what_trains_along_and_is_in_nothing_handed_over_is_told_of_once(
+    agent: StubAgent, given: str, said: list[str]
+) -> None:
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, BESIDE % given))
+    for step in (40, 80):
+        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
+        since = agent.seen()
+        agent.checkpoint()
+        agent.wait(JobCheckpointed, since)
+    _, errors = job.communicate()
+    assert job.returncode == 0, errors
+    told = re.findall(r"heteroshare: a (\w+) is in use .*\(expected: (\w+)=\)\n", errors)
+    assert sorted(map(" ".join, told)) == said
+    assert errors.count("heteroshare:") == len(said)
