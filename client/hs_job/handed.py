@@ -112,6 +112,7 @@ class Handed:
             "format": FORMAT,
             "step": step,
             "before": 0 if self._rt.steps.by_hand else self._before,
+            "by_hand": self._rt.steps.by_hand,
             "rank": self._rt.place.rank,
             "objects": {name: packed(state, name) for name, state in states.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
@@ -162,7 +163,7 @@ class Handed:
             rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
             self._before = content.get("before", 0)
-            rt.steps.restart(int(content["step"]))
+            rt.steps.restart(int(content["step"]), by_hand=content.get("by_hand", False))
             self.start_step = rt.steps.count - self._before
             if self.data is not None:
                 self.data.loaded_before = any(

@@ -287,7 +287,9 @@ class Hooks:
 
     def _adds_up(self, mine: Data) -> bool:
         """Batches came that no optimizer has stepped for yet: no checkpoint holds their gradients, nor, where one step is of several batches (pairs), these. Where a batch is fetched ahead,
-        only right after a step it is known which ones were trained on. Who trains without torch's optimizers has no such steps."""
+        only right after a step it is known which ones were trained on. Who trains without torch's optimizers has no such steps. Who says himself when a mini-batch is done may fetch several for it."""
+        if self._rt.steps.by_hand:
+            return not self._rt.batch.is_marked
         return self._rt.batch.is_amid and (mine.ahead > 0 or len(self.optimizers) > 0)
 
     def _fetched_by_others(self, trained: Optional[Trained]) -> bool:
