@@ -85,13 +85,11 @@ class Advice:
                 f"an optimizer ({type(optimizer).__name__}) trains whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew"
             )
 
-    def leaves_out_beside(self, thing: Any, name: str) -> None:
-        """What an optimizer trains with. `name`: as what it should be handed over."""
-        if thing not in self._left_out:
-            self._left_out.add(thing)
-            say(
-                f"a {type(thing).__name__} is in use whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew (expected: {name}=)"
-            )
+    def leaves_out_beside(self, thing: Any, expected: str) -> None:
+        """What an optimizer trains with. Once for each kind: a network has many layers of one."""
+        self.give(
+            f"a {type(thing).__name__} is in use whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew (expected: {expected})"
+        )
 
     def ended_early(self, batches: int) -> None:
         """`batches`: so many of its loader the job had trained on when it stopped."""

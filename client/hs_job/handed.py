@@ -103,7 +103,7 @@ class Handed:
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
 
-        with _asked() as asked, left_out.watched() as left:
+        with _asked() as asked, left_out.watched(loose.parameters(self.objects)) as left:
             states = {
                 name: state_of(name, thing, whole=keeper.reshaped) for name, thing in self.objects.items()
             }
@@ -141,8 +141,8 @@ class Handed:
             if is_saved(each) or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
                 continue
             self._rt.advice.leaves_out(each)
-        for each, name in left_out.in_use(left, is_saved):
-            self._rt.advice.leaves_out_beside(each, name)
+        for each, expected in left_out.in_use(left, is_saved):
+            self._rt.advice.leaves_out_beside(each, expected)
 
     # --- restoring -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""What trains along and is in nothing that was handed over: schedules of handed-over optimizers, scalers of losses, averages of weights. A new process begins them anew, and a loss curve does not show it at once."""
+"""What trains along and is in nothing that was handed over: schedules of handed-over optimizers, scalers of losses, averages of weights; layers whose parameters are saved with their optimizer, but not what
+else they keep (running means). A new process begins them anew, and a loss curve does not show it at once."""
 
 from __future__ import annotations
 
@@ -7,14 +8,21 @@ import gc
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
-Kinds = Dict[Any, Tuple[Callable[[Any], bool], str]]
+Kind = Tuple[Callable[[Any], bool], str]
+Kinds = Dict[Any, Kind]
+
+_LAYER: Kind = (lambda _: True, "the module that it is a part of, by a name")
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[List[Any]]:
-    """Those that are not asked for their state meanwhile, once that is over."""
-    kinds = tuple(_kinds())
-    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)] if kinds else []
+def watched(loose: Set[int]) -> Iterator[List[Any]]:
+    """Those that are not asked for their state meanwhile, once that is over. `loose`: parameters, by identity, that no handed-over module has."""
+    kinds, layers = tuple(_kinds()), _layers() if loose else ()
+    found = [
+        each
+        for each in gc.get_objects()
+        if issubclass(type(each), kinds) or (issubclass(type(each), layers) and _keeps_more(each, loose))
+    ]
     asked: Set[int] = set()
     left: List[Any] = []
     for each in found:
@@ -52,20 +60,34 @@ def in_use(things: List[Any], is_saved: Callable[[Any], bool]) -> Iterator[Tuple
             averaged is not None and is_saved(averaged)
         ):
             continue
-        works, name = next(kinds[kind] for kind in kinds if isinstance(each, kind))
+        works, name = next((kinds[kind] for kind in kinds if isinstance(each, kind)), _LAYER)
         if works(each):
             yield each, name
+
+
+def _layers() -> Tuple[Any, ...]:
+    torch = sys.modules.get("torch")
+    return (torch.nn.Module,) if torch is not None else ()
+
+
+def _keeps_more(layer: Any, loose: Set[int]) -> bool:
+    """It has buffers beside such parameters."""
+    own = vars(layer)
+    if not any(id(each) in loose for each in own.get("_parameters", {}).values()):
+        return False
+    passing = own.get("_non_persistent_buffers_set", ())
+    return any(each is not None and name not in passing for name, each in own.get("_buffers", {}).items())
 
 
 def _kinds() -> Kinds:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    found: Kinds = {torch.optim.lr_scheduler.LRScheduler: (lambda one: one.last_epoch > 0, "scheduler")}
+    found: Kinds = {torch.optim.lr_scheduler.LRScheduler: (lambda one: one.last_epoch > 0, "scheduler=")}
     scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
     if scaler is not None:
-        found[scaler] = (lambda one: one.is_enabled() and one._scale is not None, "scaler")  # noqa: SLF001
+        found[scaler] = (lambda one: one.is_enabled() and one._scale is not None, "scaler=")  # noqa: SLF001
     averages = sys.modules.get("torch.optim.swa_utils")
     if averages is not None:
-        found[averages.AveragedModel] = (lambda one: bool(one.n_averaged > 0), "average")
+        found[averages.AveragedModel] = (lambda one: bool(one.n_averaged > 0), "average=")
     return found
