@@ -41,7 +41,7 @@ def state(
     """Hand over what makes up the training's state, once, after it is built: it is restored here, and saved when the job has to move.
 
     Everything but `loader` (the training DataLoader) needs `state_dict` and `load_state_dict`. Start loops at
-    `.epoch` (of the loader) or `.step`; both are 0 in a fresh run.
+    `.epoch` (of the loader) or `.step`; both are 0 in a fresh run. `.batch` is how many batches of that epoch were done.
     """
     from hs_job import handed
 

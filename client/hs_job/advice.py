@@ -11,6 +11,10 @@ ASTRAY = (
     "it trains on batches that are not fetched from the loader handed over to hs_job.state, or from an iterator of it that was made before "
     "(expected: iter(loader) after hs_job.state, or that no loader is handed over and each mini-batch ends with hs_job.step())"
 )
+COUNTED = (
+    "gradients of several batches add up to one step, and enumerate counts the batches of the epoch that goes on from its beginning, though some were done before: steps by that count are of other batches than they were "
+    "(expected: enumerate(loader, state.batch if epoch == state.epoch else 0))"
+)
 CYCLED = (
     "itertools.cycle goes through the loader, and keeps the batches of its first epoch: a new process would have no more of these than were left "
     "(expected a loop that iterates the loader once for each epoch)"
@@ -22,6 +26,10 @@ FOLLOWS = (
 LOADED_BEFORE = (
     "the job goes on from its checkpoint, and epochs that were done before are passed by, as its loop is taken to begin at 0. Its optimizer had a state before hs_job.state was called: "
     "if that is of a checkpoint of its own, and the loop begins at the epoch which that says, it passes epochs by that were not trained on (expected: at state.epoch where state.restored is true)"
+)
+LOOKED_THROUGH = (
+    "the loader handed over to hs_job.state was gone through with gradients enabled before anything was trained on: that counts as an epoch, and a new process would train on one less "
+    "(expected: that it is done before hs_job.state, or under torch.no_grad())"
 )
 NEVER_THERE = (
     "the script ends, and its loop has not come to where the job had stopped: nothing was trained in this process. It may have begun at an epoch that a checkpoint of its own says "
@@ -35,6 +43,10 @@ NO_STATE = "no state was handed over with hs_job.state that a new process could 
 OTHER_LOADERS = (
     "batches of another loader are trained on beside those of the one that was handed over to hs_job.state: how far that is is not saved, and a new process begins it anew "
     "(expected: one loader, of a dataset of both)"
+)
+RELOADS = (
+    "the trainer makes its training loader anew every so many epochs (reload_dataloaders_every_n_epochs), and only the first one was handed over "
+    "(expected: 0, and one loader whose dataset or sampler changes)"
 )
 TRAINS_AGAIN = "this process trains a second time: a job that is moved would begin the first time again, so it is not moved from now on"
 UNCOUNTED = (
@@ -72,6 +84,12 @@ class Advice:
             say(
                 f"an optimizer ({type(optimizer).__name__}) trains whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew"
             )
+
+    def leaves_out_beside(self, thing: Any, expected: str) -> None:
+        """What an optimizer trains with. Once for each kind: a network has many layers of one."""
+        self.give(
+            f"a {type(thing).__name__} is in use whose state is in nothing that was handed over to hs_job.state: it is not saved, and a new process begins it anew (expected: {expected})"
+        )
 
     def ended_early(self, batches: int) -> None:
         """`batches`: so many of its loader the job had trained on when it stopped."""

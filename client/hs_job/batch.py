@@ -19,6 +19,7 @@ class Batch:
         # Batches of other loaders are trained on beside those of what was handed over.
         self.has_others = False
         self._came = False
+        self.is_marked = True  # none came since the script has said that its mini-batch is done
         self._others: Counter[Trained] = Counter()  # batches since the newest step
         self._held_at = False  # a place to stop since the newest step that counts
         self._round: Set[int] = set()  # optimizers of the newest step that counts
@@ -40,7 +41,7 @@ class Batch:
 
     def comes(self) -> None:
         """Of what was handed over: a job that is saved goes on from here."""
-        self._came = True
+        self._came, self.is_marked = True, False
         self.number += 1
         self.stepped.clear()
 

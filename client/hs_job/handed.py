@@ -12,9 +12,9 @@ import os
 import sys
 import threading
 from collections import OrderedDict, deque
-from typing import Any, Callable, Dict, Iterator, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-from hs_job import advice, cycled, gradients, loose, modules, rng, runtime, zero
+from hs_job import advice, cycled, gradients, left_out, loose, modules, rng, runtime, wrapped, zero
 from hs_job.inject import hook_torch
 from hs_job.keeper import Keeper
 from hs_job.pack import PackError, pack, unpack
@@ -31,7 +31,9 @@ class State:
     def __init__(self, handed: Optional[Handed]) -> None:
         self._handed = handed
         self._step = handed.start_step if handed is not None else 0
-        self._epoch = handed.data.epoch if handed is not None and handed.data is not None else 0
+        self._epoch, self._batch = (0, 0)
+        if handed is not None and handed.data is not None:
+            self._epoch, self._batch = handed.data.epoch, handed.data.batch
 
     @property
     def step(self) -> int:
@@ -45,6 +47,11 @@ class State:
         """Iterations of the loader completed before this process. Reading it says: my loop starts there."""
         self.starts_at_epoch()
         return self._epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches of that epoch done before this process: who counts them goes on from there."""
+        return self._batch
 
     def starts_at_epoch(self) -> None:
         if self._handed is not None and self._handed.data is not None:
@@ -96,15 +103,16 @@ class Handed:
         def packed(value: Any, where: str) -> Any:
             return pack(value, where, host_of, whole=keeper.reshaped)
 
-        with _asked() as asked:
+        with _asked() as asked, left_out.watched(loose.parameters(self.objects)) as left:
             states = {
                 name: state_of(name, thing, whole=keeper.reshaped) for name, thing in self.objects.items()
             }
-        self._tell_left_out(asked)
+        self._tell_left_out(asked, left)
         content = {
             "format": FORMAT,
             "step": step,
             "before": 0 if self._rt.steps.by_hand else self._before,
+            "by_hand": self._rt.steps.by_hand,
             "rank": self._rt.place.rank,
             "objects": {name: packed(state, name) for name, state in states.items()},
             "persistent": keeper.persistent(self._loader) + keeper.persisted,
@@ -119,17 +127,22 @@ class Handed:
             content["began"] = self._began
         return content
 
-    def _tell_left_out(self, asked: Set[int]) -> None:
-        """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was."""
+    def _tell_left_out(self, asked: Set[int], left: List[Any]) -> None:
+        """Loaders beside the one that was handed over. Optimizers that train, as one that the script has made in the place of one that it had handed over, and whose state is in nothing that was. `left`: likewise what trains along."""
         if self._rt.batch.has_others:
             self._rt.advice.give(advice.OTHER_LOADERS)
         torch = sys.modules.get("torch")
+
+        def is_saved(thing: Any) -> bool:
+            return id(thing) in asked or any(thing is each for each in self.objects.values())
+
         for each in self._rt.keeper.lasting():
-            saved = id(each) in asked or any(each is thing for thing in self.objects.values())
             plain = torch is not None and type(each).state_dict is torch.optim.Optimizer.state_dict
-            if saved or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
+            if is_saved(each) or not plain or not any(True for _ in tensors_in(dict(each.state), torch)):
                 continue
             self._rt.advice.leaves_out(each)
+        for each, expected in left_out.in_use(left, is_saved):
+            self._rt.advice.leaves_out_beside(each, expected)
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -150,7 +163,7 @@ class Handed:
             rt.keeper.persisted = max(0, content.get("persistent", 0) - rt.keeper.persistent(self._loader))
             self.restored = True
             self._before = content.get("before", 0)
-            rt.steps.restart(int(content["step"]))
+            rt.steps.restart(int(content["step"]), by_hand=content.get("by_hand", False))
             self.start_step = rt.steps.count - self._before
             if self.data is not None:
                 self.data.loaded_before = any(
@@ -227,6 +240,7 @@ class Handed:
             if self.data.ask_again():
                 self._drawn = self._content
             self._content = None
+            self._tell_if_counted_anew(iterator)
         if not iterator._num_yielded:
             self.data.begins()
         if not self._looked:
@@ -234,6 +248,14 @@ class Handed:
             if cycled.goes_through(iterator):
                 self._rt.cannot_be_saved(advice.CYCLED)
         self.data.is_asked()
+
+    def _tell_if_counted_anew(self, iterator: Any) -> None:
+        """Where the script itself knows by the number of a batch whether it is the last one of a step."""
+        assert self.data is not None
+        if not self.data.adds_up or self._rt.keeper.single or wrapped.adds_up(self.data.outer):
+            return
+        if cycled.counts_less(iterator, iterator._num_yielded):
+            self._rt.advice.give(advice.COUNTED)
 
     def fetched(self) -> None:
         """The batch has come."""
@@ -386,7 +408,7 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
             raise TypeError(
                 f"hs_job.state: {name} is a {type(thing).__name__}; expected state_dict and load_state_dict"
             )
-    if loader is not None and not hasattr(loader, "_index_sampler"):
+    if loader is not None and not hasattr(wrapped.inner(loader), "_index_sampler"):
         raise TypeError(
             f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader"
         )

@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from hs_job import gradients, noise, rng, runtime
+from hs_job import advice, gradients, noise, rng, runtime
 from hs_job.position import Data, Made, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
@@ -135,7 +135,8 @@ class Hooks:
             if rt.steps.meter is not None:
                 rt.steps.meter.give_up()
             return
-        rt.trainer = threading.get_ident()
+        if not self._is_in_a_thread_of_torch():
+            rt.trainer = threading.get_ident()
         if batch.loader is not None:
             batch.loader.trains = True
         if rt.steps.meter is not None:
@@ -143,6 +144,14 @@ class Hooks:
         rt.steps.take()
         if not batch.was_held_at():
             rt.point()
+
+    def _is_in_a_thread_of_torch(self) -> bool:
+        """For each device torch has one that does the backward pass: where an optimizer steps amid that, who trains waits for it."""
+        task = getattr(self._torch._C, "_current_graph_task_id", None)
+        if task is None or task() < 0:
+            return False
+        known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+        return known is None or isinstance(known, threading._DummyThread)
 
     # --- device memory ---------------------------------------------------------------------------------------------
 
@@ -175,8 +184,7 @@ class Hooks:
             if not rt.live:
                 return original(loader)
             data = rt.keeper.handed.data if rt.keeper.handed is not None else None
-            gradients = self._torch.is_grad_enabled()
-            if data is not None and data.loader is loader and data.is_training(gradients=gradients):
+            if data is not None and self._begins_epoch(loader):
                 return data.iterate(original, self.fetch_unhooked)
             if rt.keeper.persisted > 0 and loader.persistent_workers and loader._iterator is None:
                 rt.keeper.persisted -= 1
@@ -191,6 +199,22 @@ class Hooks:
             return iterator
 
         kind.__iter__ = __iter__
+
+    def _begins_epoch(self, loader: Any) -> bool:
+        """Whether it is gone through now to train on it."""
+        handed = self._rt.keeper.handed
+        if handed is None or handed.data is None or handed.data.loader is not loader:
+            return False
+        enabled, stepped = self._torch.is_grad_enabled(), handed.has_stepped
+        if enabled and not stepped and self._was_looked_through(handed.data):
+            self._rt.advice.give(advice.LOOKED_THROUGH)
+        return handed.data.is_training(gradients=enabled, stepped=stepped)
+
+    def _was_looked_through(self, data: Data) -> bool:
+        """Batches came, with gradients enabled, of which an optimizer has had nothing."""
+        known = list(self.optimizers)
+        waits = any(each.grad is not None for one in known for _, each in gradients.numbered(one))
+        return self._rt.batch.number > 0 and data.is_trained_on and bool(known) and not waits
 
     def _start_workers(self, loader: Any, original: Callable[[Any], Any]) -> None:
         """As the process before has done: where they stay, only their start draws a number more, and that was drawn then."""
@@ -247,6 +271,8 @@ class Hooks:
             return None
         rt.batch.is_asked_for(trained, holds=True)
         adds_up = mine is not None and self._adds_up(mine)
+        if mine is not None and adds_up and rt.steps.count:
+            mine.adds_up = True
         if not adds_up or time.monotonic() - rt.steps.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
                 restorable=mine is not None and not adds_up,
@@ -261,7 +287,9 @@ class Hooks:
 
     def _adds_up(self, mine: Data) -> bool:
         """Batches came that no optimizer has stepped for yet: no checkpoint holds their gradients, nor, where one step is of several batches (pairs), these. Where a batch is fetched ahead,
-        only right after a step it is known which ones were trained on. Who trains without torch's optimizers has no such steps."""
+        only right after a step it is known which ones were trained on. Who trains without torch's optimizers has no such steps. Who says himself when a mini-batch is done may fetch several for it."""
+        if self._rt.steps.by_hand:
+            return not self._rt.batch.is_marked
         return self._rt.batch.is_amid and (mine.ahead > 0 or len(self.optimizers) > 0)
 
     def _fetched_by_others(self, trained: Optional[Trained]) -> bool:

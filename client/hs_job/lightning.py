@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, Dict, List
 
 import hs_job
-from hs_job import rng, runtime
+from hs_job import advice, rng, runtime
 from hs_job.pack import PackError
 
 _SHARDED = {"DeepSpeedStrategy", "FSDPStrategy"}
@@ -66,9 +66,12 @@ def _hand_over(trainer: Any) -> None:
             f"hs_job.attach: the trainer trains on a {type(loader).__name__}; expected one torch.utils.data.DataLoader"
         )
     hs_job.state(loader=loader, **_objects(trainer)).starts_at_epoch()
-    handed, fetcher = runtime.current().keeper.handed, fit._data_fetcher
+    rt, fetcher = runtime.current(), fit._data_fetcher
+    handed = rt.keeper.handed
     if handed is None:
         return
+    if trainer.reload_dataloaders_every_n_epochs:
+        rt.cannot_be_saved(advice.RELOADS)
     assert handed.data is not None
     if fetcher.length is None:
         handed.data.ahead = max(handed.data.ahead, getattr(fetcher, "prefetch_batches", 0))
@@ -76,6 +79,10 @@ def _hand_over(trainer: Any) -> None:
         return
     if loader.persistent_workers:
         loader._iterator = None  # one that is only set back draws less than one that is made
+    if handed.restored:
+        _enter_epoch(trainer)
+        if trainer.current_epoch:
+            return
     for sampler in rng.samplers(loader):
         if callable(tell := getattr(sampler, "set_epoch", None)):
             tell(fit.epoch_progress.current.processed)  # it would, once the iterator is there
@@ -84,6 +91,25 @@ def _hand_over(trainer: Any) -> None:
     iter(fetcher)
     if made:
         rng.put_back(torch, [], after)
+
+
+def _enter_epoch(trainer: Any) -> None:
+    """What the script does where an epoch begins it does in the process that goes on amid it, too: Lightning leaves that out where it resumes, and the module would lack what it sets there. Of the first epoch
+    the iterator is made before, of others after it, as the data that its workers are given may be changed there."""
+    fit = trainer.fit_loop
+    starts = fit.on_advance_start
+
+    def starts_again() -> None:
+        del fit.on_advance_start  # once
+        starts()
+        if getattr(fit, "restarted_mid_epoch", False):  # before 2.5.1 it left nothing out
+            call: Any = sys.modules[type(fit).__module__].call
+            call._call_callback_hooks(trainer, "on_train_epoch_start")
+            call._call_lightning_module_hook(trainer, "on_train_epoch_start")
+        if trainer.current_epoch:
+            iter(fit._data_fetcher)
+
+    fit.on_advance_start = starts_again
 
 
 def _iterator(fetcher: Any) -> Any:
@@ -132,13 +158,12 @@ class Progress:
         }
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
-        """The loops once, before they begin: they resume by what they are told there, and count one step for it."""
+        """The loops once, before they begin: they resume by what they are told there, and count one step for it. All else once more where the first batch is fetched, whatever was done to it as the epoch began."""
         trainer = self._trainer
         trainer.fit_loop.epoch_loop._batches_that_stepped = saved["stepped"]
-        if self._loaded:
-            return
+        if not self._loaded:
+            trainer.fit_loop.load_state_dict(copy.deepcopy(saved["loops"]))
         self._loaded = True
-        trainer.fit_loop.load_state_dict(copy.deepcopy(saved["loops"]))
         if trainer.datamodule is not None:
             trainer.datamodule.load_state_dict(saved["data"])
         module, kept = trainer.lightning_module, copy.deepcopy(saved["callbacks"])

@@ -4,7 +4,7 @@ state dict leaves out what its parameters are, and a tensor has none of its own 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Iterator, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Set, Tuple
 
 from hs_job import gradients
 
@@ -30,6 +30,11 @@ def put_back(objects: Mapping[str, Any], saved: Saved, unpack: Callable[[Any], A
             )
         with sys.modules["torch"].no_grad():
             parameter.copy_(value)
+
+
+def parameters(objects: Mapping[str, Any]) -> Set[int]:
+    """By identity."""
+    return {id(parameter) for _, _, parameter in _of(objects)}
 
 
 def _of(objects: Mapping[str, Any]) -> Iterator[Tuple[str, int, Any]]:

@@ -41,7 +41,7 @@ class Data(Trained):
     trains = True
 
     def __init__(self, loader: Any, advice: Advice) -> None:
-        self._outer = loader
+        self.outer = loader
         self._advice = advice
         self.loader = wrapped.inner(loader)
         self.ahead = wrapped.ahead(loader)  # batches that are fetched before the one in hand is trained on
@@ -51,10 +51,12 @@ class Data(Trained):
         self._made: Dict[str, Any] = {}
         self._begun: Optional[Dict[str, Any]] = None
         self._reused = False
+        self._iterations = 0  # as the loader has counted them when this epoch began
         self._goal: Optional[Dict[str, Any]] = None
         self._gone_on_after = 0  # batches of the newest iterator that were trained on by the process before
         self._passed_by = 0
         self._own_dice = True
+        self.adds_up = False  # steps are of several of its batches
         self.loaded_before = False  # by the script itself, ahead of what is restored
         self._gradients = False  # it has been gone through with gradients enabled
         self._asked: Optional[Dict[str, Any]] = None  # dice when the newest batch was asked for …
@@ -67,12 +69,18 @@ class Data(Trained):
         self._goal = position
         self._own_dice = own_dice
         self._gradients = position["gradients"]
+        self.adds_up = position["adds_up"]
         self._asked = position["asked"] if own_dice else None
-        wrapped.go_to(self._outer, position["epoch"])
+        wrapped.go_to(self.outer, position["epoch"])
 
     @property
     def epoch(self) -> int:
         return self._goal["epoch"] if self._goal is not None else max(0, self._epoch)
+
+    @property
+    def batch(self) -> int:
+        """Of that epoch, at which this process begins."""
+        return self._batches(self._goal["fetched"], self._goal["stride"]) if self._goal is not None else 0
 
     def position(self, fetched: int) -> Dict[str, Any]:
         return {
@@ -82,16 +90,26 @@ class Data(Trained):
             "made": self._made,
             "begun": self._begun,
             "reused": self._reused,
+            "iterations": self._iterations,
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
             "gradients": self._gradients,
+            "adds_up": self.adds_up,
             "asked": self._asked_before if fetched and self.ahead else None,
         }
 
-    def is_training(self, *, gradients: bool) -> bool:
-        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them."""
+    def is_training(self, *, gradients: bool, stepped: bool) -> bool:
+        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them. `stepped`: something has been trained on already. Else what was gone through before the first gradients were enabled (an evaluation ahead of
+        training, the mean of the data) was no epoch either: a new process knows that from the beginning."""
+        if gradients and not self._gradients and not stepped and self._goal is None:
+            self._epoch = -1
         self._gradients = self._gradients or gradients
         return gradients or not self._gradients
+
+    @property
+    def is_trained_on(self) -> bool:
+        """As far as it was ever gone through with gradients enabled."""
+        return self._gradients
 
     def is_done(self, iterator: Any) -> bool:
         """The next fetch ends the epoch: what the script does then belongs to the process that has trained on its batches."""
@@ -100,7 +118,7 @@ class Data(Trained):
         return not _iterable(self.loader.dataset) and 0 < _batches(self.loader) <= iterator._num_yielded
 
     def is_of(self, loader: Any) -> bool:
-        return loader is self._outer
+        return loader is self.outer
 
     def trained(self, iterator: Any) -> int:
         """Batches of this epoch, where the next one is asked for and an optimizer has stepped since the last one came."""
@@ -152,6 +170,7 @@ class Data(Trained):
         made: Optional[Made] = iterator.__dict__.get("_hs_made") if iterator is not None else None
         if made is None or iterator._num_yielded:
             return False
+        self._gradients = True
         self._begins_epoch(made)
         iterator.__dict__["_hs_trained"] = self
         return True
@@ -160,6 +179,7 @@ class Data(Trained):
         self._epoch += 1
         self._gone_on_after = 0
         self._made, self._reused = made.dice, made.reused
+        self._iterations = wrapped.iterations(self.outer)
 
     def begins(self) -> None:
         """The newest iterator is asked for its first batch. The script may have drawn numbers since it was made."""
@@ -179,6 +199,8 @@ class Data(Trained):
         torch = sys.modules.get("torch")
         self._epoch, self._reused = goal["epoch"], goal["reused"]
         self._made, self._begun = goal["made"], goal["begun"]
+        self._iterations = goal["iterations"]
+        wrapped.iterates_again(self.outer, self._iterations)
         if self._reused and self.loader.persistent_workers:
             original(self.loader)
         ours = None if self._own_dice else rng.capture(torch, [])

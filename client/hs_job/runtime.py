@@ -136,6 +136,7 @@ class Runtime:
             self.tell_can()
         self.trainer = threading.get_ident()
         self.steps.take(n)
+        self.batch.is_marked = True
         handed = self.keeper.handed
         if self.live and (handed is None or handed.data is None):
             self.point(restorable=handed is not None)

@@ -32,9 +32,9 @@ class Steps:
         self.count += n
         self.mark = (self.count, now)
 
-    def restart(self, step: int) -> None:
-        """From a checkpoint."""
-        self.count, self.mark = step, (step, 0.0)
+    def restart(self, step: int, *, by_hand: bool) -> None:
+        """From a checkpoint of a process that counted so."""
+        self.count, self.mark, self.by_hand = step, (step, 0.0), by_hand
 
     def trust(self, start: int) -> None:
         """Until now optimizer steps were counted; from here on the script's word is taken. `start`: at which this process began."""

@@ -16,6 +16,7 @@ from hs_core.events.host import (
     JobWentOn,
 )
 from hs_core.reports import Tier
+from hs_job import advice
 
 LOADED = """
 import itertools, torch, hs_job
@@ -158,6 +159,38 @@ def test_one_that_evaluates_before_it_counts_its_steps_is_told_nothing(agent: St
     assert (job.returncode, errors) == (0, "")
 
 
+LOOKED_THROUGH = """
+import torch, hs_job
+loader = torch.utils.data.DataLoader(torch.randn(40, 2), batch_size=8, shuffle=True)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+{ahead}
+for epoch in range(state.epoch, 3):
+    for xs in loader:
+        model(xs).square().sum().backward()
+    {steps}
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ahead", "steps", "said"),
+    [
+        ("mean = sum(xs.mean() for xs in loader)", "", f"heteroshare: {advice.LOOKED_THROUGH}\n"),
+        ("with torch.no_grad(): mean = sum(xs.mean() for xs in loader)", "", ""),
+        ("", "if epoch == 0: continue", ""),
+    ],
+    ids=["with gradients", "without", "gradients add up over more than an epoch"],
+)
+def test_a_loader_that_is_gone_through_ahead_of_training_is_told_of_where_that_counts_as_an_epoch(
+    agent: StubAgent, ahead: str, steps: str, said: str
+) -> None:
+    job = start(agent, script(agent, LOOKED_THROUGH.format(ahead=ahead, steps=steps)))
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, said)
+
+
 TRAINED_BY = """
 import torch, hs_job
 model = torch.nn.Linear(2, 1)
@@ -209,3 +242,61 @@ def test_an_optimizer_that_trains_and_is_in_nothing_handed_over_is_told_of_once(
         "it is not saved, and a new process begins it anew\n"
     )
     assert (job.returncode, errors) == (0, line * said)
+
+
+BESIDE = """
+import torch, hs_job
+from torch.optim import lr_scheduler, swa_utils
+model, critic = (torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)) for _ in range(2))
+optimizer = torch.optim.SGD([*model.parameters(), *critic.parameters()], lr=0.1)
+parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 5), lr_scheduler.ExponentialLR(optimizer, 0.99)]
+scheduler = lr_scheduler.SequentialLR(optimizer, parts, [5])
+plateau = lr_scheduler.ReduceLROnPlateau(optimizer)
+scaler = torch.amp.GradScaler("cpu")
+average = swa_utils.AveragedModel(model)
+
+class Both:
+    def state_dict(self):
+        return {"average": average.state_dict(), "scaler": scaler.state_dict(), "critic": critic.state_dict()}
+
+    def load_state_dict(self, state):
+        critic.load_state_dict(state["critic"])
+        average.load_state_dict(state["average"])
+        scaler.load_state_dict(state["scaler"])
+
+another = lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 5)
+never = lr_scheduler.StepLR(optimizer, 5), torch.amp.GradScaler("cpu"), swa_utils.AveragedModel(model)
+state = hs_job.state(model=model, optimizer=optimizer%s)
+for step in range(state.step, 400):
+    optimizer.zero_grad()
+    loss = (model(torch.randn(4, 2)) - critic(torch.randn(4, 2))).square().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update(); scheduler.step(); plateau.step(loss); another.step(); average.update_parameters(model)
+    hs_job.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", ["AveragedModel", "BatchNorm1d", "GradScaler", "ReduceLROnPlateau", "SequentialLR"]),
+        (", scheduler=scheduler, both=Both()", ["ReduceLROnPlateau"]),
+        (", scheduler=scheduler, plateau=plateau, average=average, scaler=scaler, critic=critic", []),
+    ],
+    ids=["by nothing", "by some, and inside of something", "by each"],
+)
+def test_what_trains_along_and_is_in_nothing_handed_over_is_told_of_once(
+    agent: StubAgent, given: str, said: list[str]
+) -> None:
+    slow_down(agent, 0.01)
+    job = start(agent, script(agent, BESIDE % given))
+    for step in (40, 80):
+        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
+        since = agent.seen()
+        agent.checkpoint()
+        agent.wait(JobCheckpointed, since)
+    _, errors = job.communicate()
+    assert job.returncode == 0, errors
+    assert sorted(re.findall(r"heteroshare: a (\w+) is in use ", errors)) == said
+    assert errors.count("heteroshare:") == len(said)

@@ -271,6 +271,68 @@ for epoch in range(20):
         print(f"0:{epoch + 1} {losses!r}", flush=True)
 """
 
+STEPS_AMID_BACKWARD = """
+import threading
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizers = {each: torch.optim.AdamW([each], lr=0.01) for each in model.parameters()}
+threads = set()
+
+def steps(parameter):
+    threads.add(threading.get_ident())
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(steps)
+
+class Deeper(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, here, more, last):
+        ctx.more, ctx.last = more, last
+        return here.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        with torch.enable_grad():
+            backward(ctx.more - 1, ctx.last)
+        return None, None, None
+
+def backward(more, last):  # from some depth on torch takes a thread of its own, as it does for a GPU
+    if more:
+        Deeper.apply(torch.zeros((), requires_grad=True), more, last).backward()
+    else:
+        last()
+
+state = hs_job.state(model=model, loader=loader, **{f"of{at}": each for at, each in enumerate(optimizers.values())})
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = nn.functional.mse_loss(model(xs), ys)
+        backward(61, loss.backward)
+        assert threading.get_ident() not in threads
+        step += 1
+        print(f"0:{step} {loss.item()!r}", flush=True)
+"""
+
+EVALUATED_AHEAD = """
+def worth():
+    with torch.no_grad():
+        return [nn.functional.mse_loss(model(a), b).item() for a, b in loader]
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+worth(), worth()
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
 OF_NO_LENGTH = """
 class Order(torch.utils.data.Sampler):
     def __iter__(self):
@@ -347,6 +409,11 @@ for epoch in range(5):
             WITH_ARRAYS, 7, id="whose own state holds arrays, their scalars, bytes, types and complex numbers"
         ),
         pytest.param(DICE_OF_ITS_OWN_CHOICE, 7, id="that has given numpy another generator"),
+        pytest.param(EVALUATED_AHEAD, 7, id="that goes through the data without gradients ahead of training"),
+        pytest.param(
+            EVALUATED_AHEAD.replace("state.epoch", "0"), 7, id="that does so, and begins at epoch 0"
+        ),
+        pytest.param(STEPS_AMID_BACKWARD, 7, id="whose optimizers step amid the backward pass"),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
 )

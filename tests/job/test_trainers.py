@@ -10,6 +10,7 @@ from moving import let_go, lines, move, slow_down
 from warm import Warm
 
 from hs_core.events.host import CheckpointFailed, JobCapable
+from hs_job import advice
 
 SCRIPT = str(Path(__file__).parent / "trainers.py")
 
@@ -45,6 +46,8 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("accelerate", "seeded", "plain"), 25),
         (("accelerate", "adds-up", "worker"), 8),
         (("accelerate", "stream"), 15),
+        (("fabric",), 25),
+        (("fabric", "plain", "worker"), 15),
         (("transformers",), 15),
         (("transformers", "adds-up"), 8),
         (("transformers", "worker"), 11),
@@ -60,14 +63,15 @@ def output_alone(libraries: Warm, *argv: str, **environment: str) -> str:
         (("lightning", "own"), 15),
         (("lightning", "own", "asks", "worker"), 15),
         (("lightning", "persistent", "worker"), 15),
+        (("lightning", "begins", "worker"), 15),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
 def test_a_job_that_trains_through_a_library_is_moved_bit_for_bit(
     agent: StubAgent, libraries: Warm, how: tuple[str, ...], at_step: int
 ) -> None:
-    """Lightning tries its validation out before it trains, and learning rates where it is told to."""
-    moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] == "lightning"))
+    """Lightning tries its validation out before it trains, and learning rates where it is told to; the script of Fabric looks at a batch."""
+    moved = lines(move(agent, (SCRIPT, *how), at_step, looks_first=how[0] in ("fabric", "lightning")))
     assert moved == alone(libraries, SCRIPT, *how)
 
 
@@ -106,6 +110,13 @@ def test_a_job_whose_callback_has_changed_its_schedules_is_held_and_not_saved(ag
     assert not agent.wait(JobCapable, since).can_checkpoint
     _, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
+
+
+def test_a_job_whose_trainer_makes_its_loader_anew_is_held_and_not_saved(agent: StubAgent) -> None:
+    job = agent.run(SCRIPT, "lightning", "reloads", "untried")
+    assert not let_go(agent).can_checkpoint
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, f"heteroshare: the job is held, and not moved: {advice.RELOADS}\n")
 
 
 @pytest.mark.parametrize(

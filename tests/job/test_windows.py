@@ -8,6 +8,7 @@ from moving import let_go, taken_up
 
 from hs_core.events.host import JobHeld, JobRestored
 from hs_core.reports import Tier
+from hs_job import advice
 
 WINDOW = 4
 TRAIN = """
@@ -119,6 +120,131 @@ def test_where_a_step_is_of_two_batches_neither_is_lost(agent: StubAgent, step: 
     assert (held.tier, held.step) == (Tier.CHECKPOINT, step)
     begun.append(job.communicate()[0])
     assert expected.endswith("".join(begun) + taken_up(agent, str(script), held))
+
+
+COUNTED = """
+import os, sys, time, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+torch.manual_seed(1)
+loader = DataLoader(torch.randn(88, 4), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+for epoch in range(state.epoch, 3):
+    for at, xs in {counted}:
+        model(xs).square().mean().backward()
+        if (at + 1) % 4 == 0 or at + 1 == len(loader):
+            os.write(1, f"{{epoch}} {{at}} {{model.bias.item()!r}}\\n".encode())
+            while sys.argv[1:] == [str(epoch), str(at)] and not hs_job.should_yield():
+                time.sleep(0.001)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ("enumerate(loader, state.batch if epoch == state.epoch else 0)", ""),
+        ("enumerate(each for each in loader)", f"heteroshare: {advice.COUNTED}\n"),
+    ],
+    ids=["from where it was", "from the beginning of the epoch"],
+)
+def test_a_script_that_knows_by_its_count_when_to_step_counts_on_or_is_told(
+    agent: StubAgent, counted: str, said: str
+) -> None:
+    script = agent.folder / "train.py"
+    script.write_text(COUNTED.format(counted=counted))
+    undisturbed = agent.run(str(script))
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    since = agent.seen()
+    job = agent.run(str(script), "1", "3")
+    let_go(agent, since)
+    assert job.stdout is not None
+    begun = [next(job.stdout) for _ in range(4)]
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (held.tier, held.step) == (Tier.CHECKPOINT, 4)
+    job.wait()
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    again = agent.run(str(script), env={"HS_RESTORE": str(held.generation)})
+    let_go(agent, since)
+    end, errors = again.communicate()
+    assert (again.returncode, errors) == (0, said)
+    assert ("".join(begun) + end == expected) is not bool(said)
+
+
+CYCLES = """
+import os, sys, time, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+torch.manual_seed(1)
+loader = DataLoader(torch.randn(88, 4), batch_size=8, shuffle=True)
+critic, made = nn.Linear(4, 1), nn.Linear(2, 4)
+of_critic, of_made = (torch.optim.RMSprop(each.parameters(), lr=0.01) for each in (critic, made))
+state = hs_job.state(critic=critic, made=made, of_critic=of_critic, of_made=of_made, loader=loader)
+
+def forever():
+    while True:
+        yield from loader
+
+batches = forever()
+for cycle in range(state.step, 14):
+    for turn in range(3):
+        xs = next(batches)
+        if turn == 1:
+            os.write(1, f"{cycle}\\n".encode())
+            while sys.argv[1:] == [str(cycle)] and not hs_job.should_yield():
+                time.sleep(0.001)
+        of_critic.zero_grad()
+        (critic(xs) - critic(made(torch.randn(8, 2)).detach())).mean().backward()
+        of_critic.step()
+    of_made.zero_grad()
+    critic(made(torch.randn(8, 2))).mean().backward()
+    of_made.step()
+    hs_job.step()
+    os.write(1, f"of {cycle} {made.bias.tolist()}\\n".encode())
+"""
+
+
+def test_where_a_script_says_itself_when_a_step_of_several_batches_is_done_it_is_saved_there(
+    agent: StubAgent,
+) -> None:
+    """Asked amid such a step, also amid the first one of a process."""
+    script = agent.folder / "train.py"
+    script.write_text(CYCLES)
+    undisturbed = agent.run(str(script))
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    said, restore = "", {}
+    for cycle in (4, 5):
+        since = agent.seen()
+        job = agent.run(str(script), str(cycle), env=restore)
+        let_go(agent, since)
+        assert job.stdout is not None
+        for line in job.stdout:
+            said += line
+            if line == f"{cycle}\n":
+                break
+        since = agent.seen()
+        agent.suspend(Tier.CHECKPOINT)
+        held = agent.wait(JobHeld, since)
+        assert (held.tier, held.step) == (Tier.CHECKPOINT, cycle + 1)
+        said += job.communicate()[0]
+        restore = {"HS_RESTORE": str(held.generation)}
+        agent.kill()
+        agent.start()
+    since = agent.seen()
+    last = agent.run(str(script), env=restore)
+    let_go(agent, since)
+    assert said + last.communicate()[0] == expected
 
 
 def test_it_is_held_between_two_steps_and_can_leave_from_there(

@@ -82,6 +82,16 @@ def data(**more: object) -> DataLoader:
     )
 
 
+def by_epoch() -> DataLoader:
+    """It shuffles by the epoch that it is told, as with several ranks."""
+    return DataLoader(
+        Noisy(),
+        batch_size=8,
+        sampler=DistributedSampler(Noisy(), num_replicas=1, rank=0),
+        num_workers=WORKERS,
+    )
+
+
 def with_accelerate(net: Net) -> object:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
@@ -104,6 +114,27 @@ def with_accelerate(net: Net) -> object:
                 schedule.step()
                 optimizer.zero_grad()
             step += whole.sync_gradients
+            say(step, repr(net.last))
+    return schedule.get_last_lr()
+
+
+def with_fabric(net: Net) -> object:
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.01))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
+    loader = fabric.setup_dataloaders(by_epoch())
+    next(iter(loader))  # it counts what it is gone through
+    state = hs_job.state(model=model, optimizer=optimizer, scheduler=schedule, loader=loader)
+    step = state.step
+    for _ in range(state.epoch if "plain" not in MORE else 0, EPOCHS):
+        for batch in loader:
+            fabric.backward(model(**batch)["loss"])
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            step += 1
             say(step, repr(net.last))
     return schedule.get_last_lr()
 
@@ -141,6 +172,7 @@ def with_lightning(net: Net) -> object:
     from lightning.pytorch.callbacks import (
         EarlyStopping,
         EMAWeightAveraging,
+        GradientAccumulationScheduler,
         LearningRateFinder,
         StochasticWeightAveraging,
     )
@@ -150,8 +182,14 @@ def with_lightning(net: Net) -> object:
             super().__init__()
             self.net, self.lr = net, 0.01
 
+        def on_train_epoch_start(self) -> None:
+            if "begins" in MORE:
+                self.part = 0.5**self.current_epoch
+                self.trainer.train_dataloader.dataset.noise = 0.1 * self.current_epoch
+
         def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
-            return self.net(**batch)["loss"]
+            loss = self.net(**batch)["loss"]
+            return loss * self.part if "begins" in MORE else loss
 
         def on_train_batch_end(self, *_: object) -> None:
             if stops in self.trainer.callbacks:  # not in a trial
@@ -166,10 +204,24 @@ def with_lightning(net: Net) -> object:
                 random.random(), torch.rand(())
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
-    stops = EarlyStopping("worth", patience=5)
+    class Epochs(lightning.Callback):
+        begun = 0
+
+        def on_train_epoch_start(self, *_: object) -> None:
+            self.begun += 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"begun": self.begun}
+
+        def load_state_dict(self, kept: dict[str, int]) -> None:
+            self.begun = kept["begun"]
+
+    stops, epochs = EarlyStopping("worth", patience=5), Epochs()
     callbacks = [stops]
     if "tries" in MORE:
         callbacks.insert(0, LearningRateFinder(num_training_steps=4, early_stop_threshold=None))
+    if "begins" in MORE:
+        callbacks += [epochs, GradientAccumulationScheduler({0: 1, 1: 3})]
     if "averages" in MORE:
         callbacks.append(EMAWeightAveraging(decay=0.9))
     if "swaps" in MORE:
@@ -178,26 +230,30 @@ def with_lightning(net: Net) -> object:
         max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, accumulate_grad_batches=PARTS, callbacks=callbacks,
         num_sanity_val_steps=0 if "untried" in MORE else None,
+        reload_dataloaders_every_n_epochs=1 if "reloads" in MORE else 0,
     )  # fmt: skip
     hs_job.attach(trainer)
     loader = data()
-    if "seeded" in MORE:  # by the epoch that it is told, as with several ranks
-        sampler = DistributedSampler(Noisy(), num_replicas=1, rank=0)
-        loader = DataLoader(Noisy(), batch_size=8, sampler=sampler)
-    with redirect_stderr(StringIO()):  # the trials' progress
+    if "seeded" in MORE:
+        loader = by_epoch()
+    with redirect_stderr(StringIO() if "tries" in MORE else sys.stderr):  # the trials' progress
         trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
     return (
         stops.best_score,
         stops.wait_count,
         trainer.current_epoch,
+        epochs.begun,
         trainer.optimizers[0].param_groups[0]["lr"],
     )
 
 
 net = Net()
-told = {"accelerate": with_accelerate, "transformers": with_transformers, "lightning": with_lightning}[HOW](
-    net
-)
+told = {
+    "accelerate": with_accelerate,
+    "fabric": with_fabric,
+    "lightning": with_lightning,
+    "transformers": with_transformers,
+}[HOW](net)
 digest = hashlib.sha256()
 for tensor in net.state_dict().values():
     digest.update(tensor.numpy().tobytes())
