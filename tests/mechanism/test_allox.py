@@ -11,7 +11,7 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.allox import allox
 from hs_core.mechanism.gavel.finish import Lives
 from hs_core.mechanism.gavel.question import Allocation, Question
-from hs_core.solve import assign
+from hs_core.solve import Sinks, assign, transport
 from tests.mechanism import gavelsim
 
 
@@ -129,3 +129,21 @@ def test_gavels_own_simulation_comes_out_alike() -> None:
     done = gavelsim.simulate(jobs, tables, (12, 12, 12), Held())
     assert done.mean_jct_s == pytest.approx(11490, rel=0.02)
     assert done.makespan_s == pytest.approx(51326, rel=0.02)
+
+
+def test_devices_that_come_free_at_different_times_have_their_places_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def counted(costs: np.ndarray, sinks: Sinks) -> np.ndarray | None:
+        asked.append(costs.shape[1])
+        return transport(costs, sinks)
+
+    monkeypatch.setattr("hs_core.mechanism.allox.transport", counted)
+    dice = np.random.default_rng(1)
+    left = 10 ** dice.uniform(2, 5, 400)[:, None] * np.array([1.0, 2, 4])
+    found = allox(left, [dice.uniform(0, 1e4, many) for many in (12, 12, 56)])
+    assert found.total_s == pytest.approx(found.bound_s, rel=1e-9)
+    assert len(asked) <= 2
+    assert max(asked) < 80  # with a place of its own for each device there were ten times as many

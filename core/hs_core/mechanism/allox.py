@@ -79,7 +79,7 @@ def _seated(left_s: Floats, waits_s: Sequence[Floats]) -> tuple[Ints, Ints, floa
     at_once = [np.count_nonzero(wait_s == wait_s[:1]) for wait_s in waits_s]
     # A queue longer than all jobs need, on those devices that are free the earliest, is never used.
     deepest = np.array([-(-jobs // many) if many else 0 for many in at_once])
-    depth = np.minimum(deepest, int(np.ceil(ROOM * jobs / sum(map(len, waits_s)))))
+    depth = np.minimum(deepest, _likely(left_s, np.array(list(map(len, waits_s)))))
     while True:
         of = np.repeat(np.arange(len(waits_s)), depth)
         k = np.concatenate([np.arange(1, deep + 1) for deep in depth])
@@ -97,9 +97,19 @@ def _seated(left_s: Floats, waits_s: Sequence[Floats]) -> tuple[Ints, Ints, floa
         if not short.any():
             total = float(costs[np.arange(jobs), seat].sum())
             total += sum(float(waits_s[of[at]][:many].sum()) for at, many in enumerate(np.bincount(seat)))
-            bound = float(worth.sum() - (sinks.many * np.maximum(0.0, price[sinks.column] - sinks.extra)).sum())
+            bound = float(
+                worth.sum() - (sinks.many * np.maximum(0.0, price[sinks.column] - sinks.extra)).sum()
+            )
             return of[seat], k[seat], total, bound
         depth = np.where(short, np.minimum(deepest, depth * 2), depth)
+
+
+def _likely(left_s: Floats, devices: Ints) -> Ints:
+    """How deep queues become where devices take as many jobs as they are fast, and somewhat more: each time that this is too little, all is solved again."""
+    best: Floats = left_s.min(axis=1, keepdims=True)
+    speed = np.divide(best, left_s, out=np.ones(left_s.shape), where=left_s > 0).mean(axis=0)
+    depth: Ints = np.ceil(ROOM * len(left_s) * speed / (speed @ devices)).astype(np.int64)
+    return np.maximum(1, depth)
 
 
 def _sinks(of: Ints, waits_s: Sequence[Floats]) -> Sinks:

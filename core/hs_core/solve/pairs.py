@@ -78,7 +78,9 @@ def transport(costs: Floats, sinks: Sinks) -> Ints | None:
 
     rows, columns = costs.shape
     if np.isnan(costs).any() or (costs < 0).any():
-        raise BrokenError(f"costs ({rows} by {columns}) has values below 0 or not numbers; expected at least 0")
+        raise BrokenError(
+            f"costs ({rows} by {columns}) has values below 0 or not numbers; expected at least 0"
+        )
     sinks.check(columns)
     row, col = np.nonzero(np.isfinite(costs))
     if len(np.unique(row)) < rows or sinks.many.sum() < rows:
