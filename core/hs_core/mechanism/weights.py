@@ -74,18 +74,20 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
 
     For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
-    there = floor(snapshot.hosts)
+    hosts = floor(snapshot.hosts).hosts
     gangs, parts = [], []
     for job in snapshot.jobs:
         if (home := homes.get(job.id)) is None:
             continue
         gangs.append((job.id, job.gang))
-        if not runs_at(job, home, there.hosts):
-            continue
         if len(home) == 1:
-            parts.append((job.id, job.user, there.hosts[home[0]].model, job.per_node))
+            host, per_node = hosts[home[0]], job.per_node
+            if per_node <= host.gpus:
+                parts.append((job.id, job.user, host.model, per_node))
             continue
-        for model, nodes in Counter(there.hosts[name].model for name in home).items():
+        if not runs_at(job, home, hosts):
+            continue
+        for model, nodes in Counter(hosts[name].model for name in home).items():
             parts.append((job.id, job.user, model, job.per_node * nodes))
     return _weights(_Asked(pools(snapshot, homes), gangs, parts, dict(snapshot.tickets)))
 

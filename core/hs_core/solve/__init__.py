@@ -10,7 +10,6 @@ from hs_core.solve.matrices import Entries, Floats, InfeasibleError, Ints, Matri
 from hs_core.solve.pairs import Sinks, assign, match, transport
 
 __all__ = [
-    "Sinks",
     "Entries",
     "Floats",
     "InfeasibleError",
@@ -19,6 +18,7 @@ __all__ = [
     "LpAnswer",
     "Matrix",
     "Method",
+    "Sinks",
     "UnboundedError",
     "assign",
     "ip",
