@@ -165,12 +165,14 @@ class Seats:
     def rest(self, job: JobFacts, *, stays: bool = False) -> bool:
         """GPUs that nobody has yet, where that moves nobody; False if there are none. `stays`: only at its home, where it has one."""
         slots = self._slots
+        home = slots.home(job)
+        if not slots.may_find_some(job) or (home and job.started and slots.free(home[0]) < job.per_node):
+            return slots.runs(job)
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
-        home = slots.home(job)
         at_home = bool(home) and slots.has_room(job, home)
         free_to_go = not job.started and (not home or (job.movable and not stays))
-        if not (at_home or (free_to_go and slots.may_find_some(job))):
+        if not (at_home or free_to_go):
             return False
         if at_home and slots.model_of(job) in self.choices(job) and slots.take(job, home, ""):
             return True
