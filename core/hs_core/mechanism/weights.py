@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from hs_core.mechanism.floor import floor
+from hs_core.mechanism.floor import Shape, floor, shape_of
 from hs_core.mechanism.placing import (
     Home,
     fits,
@@ -15,7 +15,6 @@ from hs_core.mechanism.placing import (
     most_of_one_pool,
     runs_at,
     settled_homes,
-    takes_new,
 )
 from hs_core.names import HostName, JobId, UserName
 from hs_core.newest import Newest
@@ -123,10 +122,13 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
     homes, hosts = settled_homes(snapshot), {host.name: host for host in snapshot.hosts}
     entitled = _entitle_all(snapshot, homes)
     gpus: dict[UserName, int] = {}
+    holds: dict[Shape, bool] = {}
     for job in snapshot.jobs:
+        shape = shape_of(job)
+        if shape not in holds:
+            holds[shape] = most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes
         # Another policy may have given it a home that spans pools, none of which would hold it.
-        at_home = job.id in homes and runs_at(job, homes[job.id], hosts)
-        if at_home or most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
+        if holds[shape] or (job.id in homes and runs_at(job, homes[job.id], hosts)):
             gpus[job.user] = gpus.get(job.user, 0) + job.gang
     totals: dict[UserName, Fraction] = {}
     for (user, _), share in entitled.items():
@@ -144,8 +146,7 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
         elif is_lost(job, hosts):
             models = set()
         else:
-            there = Counter(host.model for host in snapshot.hosts if takes_new(host) and fits(job, host))
-            models = {model for model, servers in there.items() if servers >= job.nodes}
+            models = set(floor(snapshot.hosts).usable(job))
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
     return entitle_pools(pools(snapshot, homes), demands, snapshot.tickets)
