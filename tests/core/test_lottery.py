@@ -51,7 +51,8 @@ def test_a_lot_is_drawn_by_where_the_die_falls_among_the_sums_of_those_left(
     unit = Urn(weights)._weights.copy()
     while urn:
         sums = list(accumulate(unit))
-        assert (drawn := urn.draw(dice)) == bisect_right(sums, other.randrange(sums[-1]))
+        drawn = urn.draw(dice)
+        assert drawn == bisect_right(sums, other.randrange(sums[-1]))
         urn.take_out(drawn)
         unit[drawn] = 0
 
