@@ -56,7 +56,7 @@ class Promises:
     def serve(self, order: Iterable[JobFacts], slots: Slots) -> None:
         """Each its fastest pool with room, in that order, as long as there is any."""
         for job in order:
-            if not self._most():
+            if self._most() <= 0:
                 return
             self.make_any(job, slots)
 
@@ -77,7 +77,7 @@ class Promises:
 
     def _most(self) -> int:
         """GPUs of the pool that has most of those that are promised to nobody yet."""
-        return max(0, *self._free.values())
+        return max(self._free.values(), default=0)
 
     def take_back(self, job: JobFacts, model: str) -> None:
         del self._chosen[job.id]
