@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,9 +62,9 @@ def test_as_one_of_thousands_is_taken_out_few_sums_change() -> None:
     class Counted(list[int]):
         changed = 0
 
-        def __setitem__(self, at: object, value: object) -> None:
+        def __setitem__(self, at: Any, value: Any) -> None:
             self.changed += 1
-            super().__setitem__(at, value)  # type: ignore[index,assignment]
+            super().__setitem__(at, value)
 
     urn, dice = Urn([Fraction(1)] * 2_000), roll(1)
     urn._sums = counted = Counted(urn._sums)
