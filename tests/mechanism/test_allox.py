@@ -147,3 +147,10 @@ def test_devices_that_come_free_at_different_times_have_their_places_together(
     assert found.total_s == pytest.approx(found.bound_s, rel=1e-9)
     assert len(asked) <= 2
     assert max(asked) < 80  # with a place of its own for each device there were ten times as many
+
+
+def test_of_two_that_could_change_places_the_first_has_the_device_that_is_free_sooner() -> None:
+    found = allox(np.array([[10.0], [20], [30]]), [np.array([5.0, 0, 1])])
+    assert found.place.tolist() == [1, 1, 1]
+    assert found.device.tolist() == [0, 1, 2]
+    assert found.total_s == 66
