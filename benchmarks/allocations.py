@@ -105,9 +105,9 @@ def matching() -> None:
     for jobs, devices, literal in ((400, (12, 12, 12), True), (4_000, (334, 333, 333), False)):
         dice = np.random.default_rng(3)
         left = 10 ** dice.uniform(2, 5, jobs)[:, None] * dice.uniform(1, 6, (jobs, 3))
-        count = np.array(devices)
-        found = allox(left, count)
-        flow = took(lambda left=left, count=count: allox(left, count), 7)
+        idle = [np.zeros(many) for many in devices]
+        found = allox(left, idle)
+        flow = took(lambda left=left, idle=idle: allox(left, idle), 7)
         print(
             f"AlloX, {jobs:5,} jobs on {sum(devices):5,} devices: {1e3 * flow:6.1f} ms; the bound is {abs(1 - found.bound_s / found.total_s):.0e} from it"
         )
@@ -130,7 +130,7 @@ def matching() -> None:
 
 def main() -> None:
     max_min(question(64, 16))  # imports the solvers
-    allox(np.ones((2, 1)), np.array([1]))
+    allox(np.ones((2, 1)), [np.zeros(1)])
     print("CPU time, median")
     max_min_by_class()
     shared()

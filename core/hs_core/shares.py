@@ -149,8 +149,12 @@ def job_tickets(
     for _, user, model, gang in jobs:
         gangs[user, model] = gangs.get((user, model), 0) + gang
     found: dict[JobId, Fraction] = {}
+    known: dict[tuple[UserName, str, int], Fraction] = {}  # many jobs of a user are as wide as others
     for job, user, model, gang in jobs:
-        share, total = entitled.get((user, model), ZERO), gangs[user, model]
-        part = share if gang == total else Fraction(share.numerator * gang, share.denominator * total)
+        part = known.get((user, model, gang))
+        if part is None:
+            share, total = entitled.get((user, model), ZERO), gangs[user, model]
+            part = share if gang == total else Fraction(share.numerator * gang, share.denominator * total)
+            known[user, model, gang] = part
         found[job] = found[job] + part if job in found else part
     return found

@@ -1,7 +1,10 @@
 """The urn: exact weights, and nothing but them."""
 
+from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
+from itertools import accumulate
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,3 +42,32 @@ def test_without_replacement_every_lot_comes_once(weights: list[Fraction], seed:
 
 def test_an_empty_urn_is_empty() -> None:
     assert not Urn([])
+
+
+@given(weights_st, st.integers(0, 99))
+def test_a_lot_is_drawn_by_where_the_die_falls_among_the_sums_of_those_left(
+    weights: list[Fraction], seed: int
+) -> None:
+    urn, dice, other = Urn(weights), roll(seed), roll(seed)
+    unit = Urn(weights)._weights.copy()
+    while urn:
+        sums = list(accumulate(unit))
+        drawn = urn.draw(dice)
+        assert drawn == bisect_right(sums, other.randrange(sums[-1]))
+        urn.take_out(drawn)
+        unit[drawn] = 0
+
+
+def test_as_one_of_thousands_is_taken_out_few_sums_change() -> None:
+    class Counted(list[int]):
+        changed = 0
+
+        def __setitem__(self, at: Any, value: Any) -> None:
+            self.changed += 1
+            super().__setitem__(at, value)
+
+    urn, dice = Urn([Fraction(1)] * 2_000), roll(1)
+    urn._sums = counted = Counted(urn._sums)
+    while urn:
+        urn.take_out(urn.draw(dice))
+    assert 0 < counted.changed <= 2_000 * 11

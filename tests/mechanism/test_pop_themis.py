@@ -139,3 +139,8 @@ def test_the_job_furthest_from_fair_is_offered_first() -> None:
     assert found.bid[1] == pytest.approx(1.9)
     with pytest.raises(BrokenError, match="worst is 0"):
         auction(asked, lives, 100.0, worst=0)
+
+
+def test_where_jobs_can_run_is_found_once_for_all_that_ask() -> None:
+    asked = question(1)
+    assert asked.can is asked.can

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import by_arrival
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Snapshot
@@ -26,10 +27,12 @@ def least_attained_first(snapshot: Snapshot, had: Mapping[JobId, float] | None =
     return sorted(snapshot.jobs, key=lambda job: (gpu_s[job.id], by_arrival(job)))
 
 
-def why_attained(jobs: Sequence[JobFacts]) -> dict[JobId, str]:
+def why_attained(jobs: Sequence[JobFacts]) -> Mapping[JobId, str]:
     """For people, who wait for their turn in that order."""
-    return {
-        job.id: "jobs that had less GPU-time run first, and who runs goes on until it had a quantum more;"
-        f" it had {job.attained_gpu_s:.0f} GPU-seconds"
-        for job in jobs
-    }
+    return Later(
+        lambda: {
+            job.id: "jobs that had less GPU-time run first, and who runs goes on until it had a quantum more;"
+            f" it had {job.attained_gpu_s:.0f} GPU-seconds"
+            for job in jobs
+        }
+    )

@@ -1,6 +1,5 @@
 """Drawing by weight, so that neither the order of entries nor a common factor of the weights changes a draw; and what was won in a quantum."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
@@ -21,18 +20,31 @@ class Urn:
         assert all(weight > 0 for weight in whole), f"weights must be more than 0: {weights}"
         common = gcd(*whole) or 1
         self._weights = [weight // common for weight in whole]
-        self._sums = list(accumulate(self._weights))
+        self._left = sum(self._weights)
+        # The n-th is the sum of the lots before the n-th, as many as n's lowest bit says (a Fenwick tree): of thousands, few change as one is taken out.
+        before = [0, *accumulate(self._weights)]
+        self._sums = [before[at] - before[at - (at & -at)] for at in range(len(before))]
 
     def __bool__(self) -> bool:
-        return bool(self._sums) and self._sums[-1] > 0
+        return self._left > 0
 
     def draw(self, dice: Random) -> int:
         assert self, "nothing left to draw"
-        return bisect_right(self._sums, dice.randrange(self._sums[-1]))
+        left, lot = dice.randrange(self._left), 0
+        for bit in reversed(range(len(self._weights).bit_length())):
+            further = lot + (1 << bit)
+            if further < len(self._sums) and self._sums[further] <= left:
+                left -= self._sums[further]
+                lot = further
+        return lot
 
     def take_out(self, lot: int) -> None:
-        self._weights[lot] = 0
-        self._sums = list(accumulate(self._weights))
+        weight, self._weights[lot] = self._weights[lot], 0
+        self._left -= weight
+        at = lot + 1
+        while at < len(self._sums):
+            self._sums[at] -= weight
+            at += at & -at
 
 
 def won_before(snapshot: Snapshot, memory: Memory, slots: Slots) -> list[JobId]:

@@ -17,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from hs_core.mechanism.idle_elsewhere import WITHIN_A_ROUND
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import HostName, JobId
@@ -81,17 +82,21 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool, order: Ord
     without, elsewhere, put_aside = _stay(seats, line, alone, came)
     homes = {job: home for job, home in homes.items() if job not in put_aside}
     jobs = {job.id: job for job in snapshot.jobs} if guests else {}
-    for job in line:
+    for job in line if guests else ():
         if (said := guests.get(str(job.id))) is not None:
             beside = {
                 HostName(name): {JobId(partner): gpus for partner, gpus in at} for name, at in said.items()
             }
             if not seats.share_again(job, beside, jobs):
                 seats.rest(job)
-    why = {
-        job.id: "the GPUs of its server are others'" if job.started else "nothing that it could take is idle"
-        for job in line
-    }
+    why = Later(
+        lambda: {
+            job.id: "the GPUs of its server are others'"
+            if job.started
+            else "nothing that it could take is idle"
+            for job in line
+        }
+    )
     for job in line:
         if job.id not in homes:
             if not seats.rest(job) and order is not None:
@@ -125,6 +130,8 @@ def _stay(
     elsewhere: set[JobId] = set()
     put_aside: set[JobId] = set()
     claims = Counter[HostName]()
+    # Of a thousand jobs most wait.
+    line = [job for job in line if job.id in homes or (came is not None and job.id in came)]
     for job in line:
         for name in homes.get(job.id, ()):
             claims[name] += job.per_node

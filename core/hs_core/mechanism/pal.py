@@ -99,7 +99,7 @@ def place(
             )
         open_ = free if want.able is None else free & want.able
         if moves is not None and moves <= 0 and want.started:
-            open_ = open_ & np.isin(pool.host, want.home)
+            open_ = open_ & _among(want.home, int(pool.host.max(initial=-1)) + 1)[pool.host]
         held[list(want.has)] = False
         found = _best(pool.host, pool.score[want.feels], open_, held, want)
         if found is not None:
@@ -127,17 +127,24 @@ def _within(host: Ints, score: Floats, free: Bools, held: Bools, want: Want, *, 
     able = np.flatnonzero(counts >= each)
     if len(able) < nodes:
         return None
-    here = np.flatnonzero(free & np.isin(host, able))
+    here = np.flatnonzero(free & (counts[host] >= each))
     here = here[np.lexsort((here, held[here], score[here], host[here]))]
     first = np.searchsorted(host[here], able)  # of each server's, the best first
     taken = here[first[:, None] + np.arange(each)]
-    away = ~np.isin(able, want.home)
+    away = ~_among(want.home, len(counts))[able]
     worst = np.round(score[taken[:, -1]], 9)
     best = np.lexsort((able, counts[able], held[taken].sum(axis=1), away, worst))[:nodes]
     chosen = taken[best].ravel()
     if want.has and free[list(want.has)].all() and score[list(want.has)].max() <= score[chosen].max() + SAME:
         chosen = np.array(want.has, dtype=np.int64)
     return Place(gpus=tuple(sorted(chosen.tolist())), slowdown=float(score[chosen].max()))
+
+
+def _among(servers: Sequence[int], count: int) -> Bools:
+    """Of so many servers: whether it is one of these."""
+    found = np.zeros(count, np.bool_)
+    found[[server for server in servers if server < count]] = True
+    return found
 
 
 def binned(score: Floats, most: int = MOST_BINS) -> Floats:

@@ -3,9 +3,9 @@
 The largest gangs do, so that what was chosen fits together; where it does not, who was chosen first.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from types import MappingProxyType
+from typing import NamedTuple
 
 from hs_core.mechanism.floor import floor
 from hs_core.mechanism.placing import Home
@@ -19,6 +19,12 @@ PASSES = 4
 
 Chosen = Mapping[JobId, tuple[JobFacts, str]]
 """Jobs and the GPU model that each was promised, in the order in which they were chosen."""
+
+
+class _InLine(NamedTuple):
+    job: JobFacts
+    model: str  # that it was promised
+    claimed: Home  # servers where it would stay
 
 
 class Precedence:
@@ -37,13 +43,14 @@ class Precedence:
         """As `hand_out`, with the slots as they are then; but nobody goes without while who was chosen later has GPUs, unless those before it leave it none."""
         before, passes = slots.copy(), 0
         ahead: dict[JobId, int] = {}
-        seated = self.hand_out(slots, chosen, targets)
+        line = self._line(slots, chosen)
+        seated = self._seat(slots, line, targets, ahead)
         while passed := self._passed_over(slots, chosen, seated).difference(ahead):
             passes += 1
             first = [job for job in chosen if passes > PASSES or job in passed or job in ahead]
             ahead = {job: at for at, job in enumerate(first)}
             slots = before.copy()
-            seated = self.hand_out(slots, chosen, targets, ahead)
+            seated = self._seat(slots, line, targets, ahead)
         if ahead:
             # Where these fit together by themselves, the largest first, none need leave for who went ahead.
             alone = {job: (chosen[job][0], slots.model_of(chosen[job][0])) for job in seated}
@@ -51,34 +58,41 @@ class Precedence:
                 slots = before
         return slots, seated
 
-    def hand_out(
-        self,
-        slots: Slots,
-        chosen: Chosen,
-        targets: Mapping[JobId, Home],
-        ahead: Mapping[JobId, int] = MappingProxyType({}),
-    ) -> set[JobId]:
-        """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs.
+    def hand_out(self, slots: Slots, chosen: Chosen, targets: Mapping[JobId, Home]) -> set[JobId]:
+        """Who found GPUs, where the largest go first; of equal ones those that cannot leave, those at home, then by arrival."""
+        return self._seat(slots, self._line(slots, chosen), targets, {})
 
-        `ahead`: before all others, in that order; not only on the model that was promised, if it matters less than the order.
-        """
+    def _line(self, slots: Slots, chosen: Chosen) -> "list[_InLine]":
+        """In the order of `hand_out`."""
         hosts = self._hosts
-        claims = dict.fromkeys(hosts, 0)  # GPUs that chosen jobs would stay on
         line = []
         for job, model in chosen.values():
             home, gang, per_node = slots.home(job), job.gang, job.per_node
             stays = bool(home) and hosts[home[0]].model == model
-            for name in home if stays else ():
-                claims[name] += per_node
             moves_on = not (stays and job.id in self._running)
-            place = ahead.get(job.id, len(ahead))
-            rank = (place, slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
-            line.append((rank, job, model, home if stays else ()))
+            rank = (slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
+            line.append((rank, _InLine(job, model, home if stays else ())))
         line.sort(key=itemgetter(0))
-        seated = set[JobId]()
-        for (_, _, less, *_), job, model, claimed in line:
+        return [job for _, job in line]
+
+    def _seat(
+        self,
+        slots: Slots,
+        line: "Sequence[_InLine]",
+        targets: Mapping[JobId, Home],
+        ahead: Mapping[JobId, int],
+    ) -> set[JobId]:
+        """`ahead`: before all others, in that order; not only on the model that was promised, if it matters less than the order."""
+        claims = dict.fromkeys(self._hosts, 0)  # GPUs that chosen jobs would stay on
+        for job, _, claimed in line:
             for name in claimed:
-                claims[name] += less
+                claims[name] += job.per_node
+        if ahead:
+            line = sorted(line, key=lambda entry: ahead.get(entry.job.id, len(ahead)))
+        seated = set[JobId]()
+        for job, model, claimed in line:
+            for name in claimed:
+                claims[name] -= job.per_node
             found = slots.runs(job) or self._seating.seat(
                 slots, job, (model,), claims, target=targets.get(job.id, ())
             )

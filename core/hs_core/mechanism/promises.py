@@ -1,6 +1,7 @@
 """GPUs of a round, promised pool by pool: who runs on which GPU model. On which servers is found afterwards."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from hs_core.mechanism.choices import Choices
 from hs_core.mechanism.floor import floor
@@ -52,12 +53,31 @@ class Promises:
         self._chosen[job.id] = (job, model)
         return True
 
+    def serve(self, order: Iterable[JobFacts], slots: Slots) -> None:
+        """Each its fastest pool with room, in that order, as long as there is any."""
+        for job in order:
+            if self._most() <= 0:
+                return
+            self.make_any(job, slots)
+
     def make_any(self, job: JobFacts, slots: Slots) -> bool:
         """Of its fastest pool with room; False if it fits nowhere."""
-        if not any(self.make(job, model, slots) for model in self._choices.of(job, slots)):
+        if not self._may_find_some(job, slots) or not any(
+            self.make(job, model, slots) for model in self._choices.of(job, slots)
+        ):
             return False
         self._served.add(job.id)
         return True
+
+    def _may_find_some(self, job: JobFacts, slots: Slots) -> bool:
+        """As far as numbers of GPUs tell: of a thousand jobs that wait most need no other look."""
+        if self.moves_left <= 0 and job.started and not slots.should_leave(job):
+            return self._free.get(slots.model_of(job), 0) >= job.gang
+        return self._most() >= job.gang
+
+    def _most(self) -> int:
+        """GPUs of the pool that has most of those that are promised to nobody yet."""
+        return max(self._free.values(), default=0)
 
     def take_back(self, job: JobFacts, model: str) -> None:
         del self._chosen[job.id]

@@ -35,6 +35,8 @@ class Seating:
         target: Home = (),
     ) -> bool:
         """`claims`: GPUs of each server that others are to have who could stay there; `target`: where it is to go if it can. False if none has room."""
+        if not slots.may_find_some(job):
+            return False
         home = slots.home(job)
         if target and (target == home or all(_may_enter(slots, job, self._hosts[name]) for name in target)):
             text = f"its GPUs of this round are on {', '.join(target)}"

@@ -103,8 +103,7 @@ class Seats:
 
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
-        for job in order:
-            self.choose_any(job)
+        self._promises.serve(order, self._slots)
 
     def chosen(self) -> Mapping[JobId, str]:
         """GPU model of each that was chosen."""
@@ -166,23 +165,24 @@ class Seats:
     def rest(self, job: JobFacts, *, stays: bool = False) -> bool:
         """GPUs that nobody has yet, where that moves nobody; False if there are none. `stays`: only at its home, where it has one."""
         slots = self._slots
+        home = slots.home(job)
+        if not slots.may_find_some(job) or (home and job.started and slots.free(home[0]) < job.per_node):
+            return slots.runs(job)
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
-        if not self._may_find_some(job):
-            return False
-        home = slots.home(job)
-        if slots.model_of(job) in self.choices(job) and slots.take(job, home, ""):
-            return True
+        at_home = bool(home) and slots.has_room(job, home)
         free_to_go = not job.started and (not home or (job.movable and not stays))
+        if not (at_home or free_to_go):
+            return False
+        if at_home and slots.model_of(job) in self.choices(job) and slots.take(job, home, ""):
+            return True
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
 
     def press_in(self, job: JobFacts, claims: Mapping[HostName, int]) -> bool:
         """On its fastest pool with room: GPUs that nobody has taken yet, of the fewest of those who are to follow (`claims`: theirs, by server)."""
-        return self._may_find_some(job) and self._seating.seat(self._slots, job, self.choices(job), claims)
-
-    def _may_find_some(self, job: JobFacts) -> bool:
-        """As far as the server with most GPUs left tells: of a thousand jobs that wait most need no other look."""
-        return (1 if job.spreads else job.per_node) <= self._slots.most_left
+        return self._slots.may_find_some(job) and self._seating.seat(
+            self._slots, job, self.choices(job), claims
+        )
 
     # --- the line of a round --------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Seats:
     ) -> None:
         """GPUs that nobody has yet, to these in turn; who has a mate joins it, or has some where that one has none."""
         for job in left:
-            if job.id not in seated and job.id not in mates:
+            if job.id not in seated and job.id not in mates and self._slots.may_find_some(job):
                 self.press_in(job, {})
         if mates:
             Packer(self._snapshot, self._slots).join(mates)

@@ -117,12 +117,19 @@ class Slots:
     def gpus_left(self) -> int:
         return sum(self._free.values())
 
-    @property
-    def most_left(self) -> int:
-        """GPUs that are nobody's yet in this quantum, of the server that has most of them."""
+    def may_find_some(self, job: JobFacts) -> bool:
+        """As far as its home tells, where it may not leave that, and the server with most GPUs left: of a thousand jobs that wait most need no other look."""
         if self._most_left is None:
             self._most_left = max(self._free.values(), default=0)
-        return self._most_left
+        per_node = job.per_node
+        if (1 if job.spreads else per_node) > self._most_left:
+            return False
+        home = self._homes.get(job.id)
+        if home is None or not job.started or self._free[home[0]] >= per_node:
+            return True
+        if self._moves_left <= 0 and not self._floor.drained:
+            return False
+        return self._may_move(home) and job.movable and job.migrate is not Migrate.NEVER
 
     def reachable(self, job: JobFacts) -> bool:
         """Not so if a server of its home is away, or it is held up there: it is neither offered GPUs nor in anybody's way."""

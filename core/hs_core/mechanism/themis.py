@@ -81,6 +81,8 @@ def auction(question: Question, lives: Lives, lease_s: float, *, worst: float = 
     for type_ in range(len(free)):
         free[type_] -= question.gang[on == type_].sum()
     for job in order:
+        if not free.any():
+            break
         fits = question.can[job] & (question.gang[job] <= free)
         if on[job] < 0 and fits.any():
             on[job] = int(np.argmax(np.where(fits, question.speed[job], -1.0)))

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from hs_core.mechanism.floor import floor
+from hs_core.mechanism.floor import Shape, floor, shape_of
 from hs_core.mechanism.placing import (
     Home,
     fits,
@@ -15,7 +15,6 @@ from hs_core.mechanism.placing import (
     most_of_one_pool,
     runs_at,
     settled_homes,
-    takes_new,
 )
 from hs_core.names import HostName, JobId, UserName
 from hs_core.newest import Newest
@@ -74,18 +73,20 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
 
     For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
-    there = floor(snapshot.hosts)
+    hosts = floor(snapshot.hosts).hosts
     gangs, parts = [], []
     for job in snapshot.jobs:
         if (home := homes.get(job.id)) is None:
             continue
         gangs.append((job.id, job.gang))
-        if not runs_at(job, home, there.hosts):
-            continue
         if len(home) == 1:
-            parts.append((job.id, job.user, there.hosts[home[0]].model, job.per_node))
+            host, per_node = hosts[home[0]], job.per_node
+            if per_node <= host.gpus:
+                parts.append((job.id, job.user, host.model, per_node))
             continue
-        for model, nodes in Counter(there.hosts[name].model for name in home).items():
+        if not runs_at(job, home, hosts):
+            continue
+        for model, nodes in Counter(hosts[name].model for name in home).items():
             parts.append((job.id, job.user, model, job.per_node * nodes))
     return _weights(_Asked(pools(snapshot, homes), gangs, parts, dict(snapshot.tickets)))
 
@@ -121,10 +122,13 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
     homes, hosts = settled_homes(snapshot), {host.name: host for host in snapshot.hosts}
     entitled = _entitle_all(snapshot, homes)
     gpus: dict[UserName, int] = {}
+    holds: dict[Shape, bool] = {}
     for job in snapshot.jobs:
+        shape = shape_of(job)
+        if shape not in holds:
+            holds[shape] = most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes
         # Another policy may have given it a home that spans pools, none of which would hold it.
-        at_home = job.id in homes and runs_at(job, homes[job.id], hosts)
-        if at_home or most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
+        if holds[shape] or (job.id in homes and runs_at(job, homes[job.id], hosts)):
             gpus[job.user] = gpus.get(job.user, 0) + job.gang
     totals: dict[UserName, Fraction] = {}
     for (user, _), share in entitled.items():
@@ -142,8 +146,7 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
         elif is_lost(job, hosts):
             models = set()
         else:
-            there = Counter(host.model for host in snapshot.hosts if takes_new(host) and fits(job, host))
-            models = {model for model, servers in there.items() if servers >= job.nodes}
+            models = set(floor(snapshot.hosts).usable(job))
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
     return entitle_pools(pools(snapshot, homes), demands, snapshot.tickets)

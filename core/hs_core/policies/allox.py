@@ -34,18 +34,17 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     holding = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id in held]
     waiting = [job for job in snapshot.jobs if job.id not in held]
     table = rows(snapshot, seats, [job for job in waiting if job.gang == 1 and _finds_room(seats, job)])
-    models, counts, free_in_s = _devices(snapshot, table, holding)
     left_s = np.divide(
         table.steps_left[:, None], table.speed, out=np.full(table.speed.shape, np.inf), where=table.speed > 0
     )
     left_s *= 1.0 + NEWER * np.arange(len(table.models))
-    found = allox(left_s[:, models], counts, free_in_s)
+    found = allox(left_s, _free_in_s(snapshot, table, holding))
     why: dict[JobId, str] = {}
     for at, job in enumerate(table.jobs):
         on = int(found.on[at])
         if on < 0:
             continue
-        model, idle = table.models[models[on]], on < len(table.models)
+        model, idle = table.models[on], int(found.device[at]) < table.gpus[on]
         if not (found.first[at] and idle and seats.choose(job, model)):
             why[job.id] = f"it is to run on a {model} that others use before it"
     gangs = sorted((job for job in waiting if job.gang > 1), key=by_arrival)
@@ -75,22 +74,18 @@ def _finds_room(seats: Seats, job: JobFacts) -> bool:
     return seats.room(job.hosts[0]) >= job.gang and not seats.outrun(job)
 
 
-def _devices(
-    snapshot: Snapshot, table: Rows, holding: Sequence[JobFacts]
-) -> tuple[list[int], NDArray[np.int64], NDArray[np.float64]]:
-    """Kinds of GPUs as AlloX sees them: the free ones of each model, then those of each job that holds some (model, number, free in s)."""
-    models = list(range(len(table.models)))
-    counts, free_in_s = table.gpus.tolist(), [0.0] * len(models)
+def _free_in_s(snapshot: Snapshot, table: Rows, holding: Sequence[JobFacts]) -> list[NDArray[np.float64]]:
+    """By model, seconds until each of its GPUs is free: 0 of those that nobody holds."""
     estimates = estimated(snapshot, table.models)
     hosts = {host.name: host.model for host in snapshot.hosts}
+    free_in_s = [[0.0] * count for count in table.gpus.tolist()]
     for job in holding:
         on = table.models.index(hosts[(job.going.hosts if job.going is not None else job.hosts)[0]])
         speed = float(estimates.speeds(job.job_class)[on])
-        models.append(on)
-        counts.append(job.gang)
         known = speed > 0 and estimates.measured(job.job_class)
-        free_in_s.append(job.steps_left / speed if job.steps_left and known else UNKNOWN_S)
-    return models, np.array(counts, dtype=np.int64), np.array(free_in_s, dtype=float)
+        left_s = job.steps_left / speed if job.steps_left and known else UNKNOWN_S
+        free_in_s[on] += [left_s] * job.gang
+    return [np.array(waits_s, dtype=float) for waits_s in free_in_s]
 
 
 def _in_gavel(case: Case) -> Allocation:
@@ -100,7 +95,7 @@ def _in_gavel(case: Case) -> Allocation:
     alone = np.where(holds[:, None], case.before, 0.0)
     free = np.maximum(0, question.gpus - alone[holds].sum(axis=0).astype(np.int64))
     speed = np.where(question.speed > 0, question.speed, LEAST_SPEED)[~holds]
-    found = allox(rows.steps_left[~holds, None] / speed, free)
+    found = allox(rows.steps_left[~holds, None] / speed, [np.zeros(count) for count in free.tolist()])
     for job, on, first in zip(
         np.flatnonzero(~holds).tolist(), found.on.tolist(), found.first.tolist(), strict=True
     ):

@@ -17,13 +17,14 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     had = attained(snapshot) | _had_at_the_edge(snapshot, memory)
     order = least_attained_first(snapshot, had)
     seats.serve(order)
-    pools = {model: pool for model in seats.models if (pool := Scored(snapshot, model)).uneven}
+    models = seats.models if snapshot.slowdowns else ()
+    pools = {model: pool for model in models if (pool := Scored(snapshot, model)).uneven}
     bound = [job for job in order if seats.bound(job)]
-    models, moves = seats.chosen(), snapshot.migrations_left
+    chosen, moves = seats.chosen(), snapshot.migrations_left
     jobs = {job.id: job for job in snapshot.jobs}
     spots: dict[JobId, tuple[Spot, ...]] = {}
     for model, pool in pools.items():
-        mine = [job for job in order if models.get(job.id) == model]
+        mine = [job for job in order if chosen.get(job.id) == model]
         found = pool.place(mine, seats, bound, moves)
         homes = homes_of(jobs, found)
         moves -= sum(jobs[job].started and home != jobs[job].hosts for job, home in homes.items())

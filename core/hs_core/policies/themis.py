@@ -14,6 +14,7 @@ import numpy as np
 
 from hs_core.mechanism.gavel.finish import Lives
 from hs_core.mechanism.gavel.question import Question, isolated_speed
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import by_arrival, settled_homes
 from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.rows import rows
@@ -46,11 +47,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     for job, on in worst_first:
         if on >= 0 and seats.choose(job, table.models[on]):
             leased[str(job.id)] = ends_s
-    why = {
-        job.id: f"others have the leases, which end in {ends_s - snapshot.now_s:.0f} s at the latest; then GPUs go to those that are worst off:"
-        f" if it waits till then it takes {rho:.2f} times as long as with a fair part"
-        for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
-    }
+    why = Later(
+        lambda: {
+            job.id: f"others have the leases, which end in {ends_s - snapshot.now_s:.0f} s at the latest; then GPUs go to those that are worst off:"
+            f" if it waits till then it takes {rho:.2f} times as long as with a fair part"
+            for job, rho in zip(table.jobs, found.rho.tolist(), strict=True)
+        }
+    )
     return seats.verdict({"ends": leased}, why, [job for job, _ in worst_first])
 
 

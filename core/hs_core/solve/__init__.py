@@ -7,7 +7,7 @@ OR-Tools (one process can't hold both), so HiGHS is reached through scipy. No ti
 from hs_core.solve.ip import IpAnswer, ip
 from hs_core.solve.lp import LpAnswer, Method, lp
 from hs_core.solve.matrices import Entries, Floats, InfeasibleError, Ints, Matrix, UnboundedError
-from hs_core.solve.pairs import assign, match, transport
+from hs_core.solve.pairs import Sinks, assign, match, transport
 
 __all__ = [
     "Entries",
@@ -18,6 +18,7 @@ __all__ = [
     "LpAnswer",
     "Matrix",
     "Method",
+    "Sinks",
     "UnboundedError",
     "assign",
     "ip",

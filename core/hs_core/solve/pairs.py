@@ -1,5 +1,7 @@
 """Who goes with whom, or where: assignments, matchings and flows."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hs_core.errors import BrokenError
@@ -47,32 +49,54 @@ def match(gains: Entries) -> tuple[Ints, Ints]:
 FINE = 2.0**44  # steps between 0 and the largest cost of a transport
 
 
-def transport(costs: Floats, seats: Ints) -> Ints | None:
-    """The column of each row, of least total cost; a column takes at most its `seats`. Infinite costs: not there. None: there is no such way.
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Of columns: so many[i] more in column[i], each at extra[i]. A column may be named again, dearer ones apart from cheaper ones."""
+
+    column: Ints
+    many: Ints
+    extra: Floats
+
+    def check(self, columns: int) -> None:
+        there = len(self.column)
+        if self.many.shape != (there,) or self.extra.shape != (there,):
+            raise BrokenError(
+                f"sinks has {there} columns, {len(self.many)} numbers and {len(self.extra)} costs; expected one each"
+            )
+        if there and not (self.column.min() >= 0 and self.column.max() < columns):
+            raise BrokenError(f"sinks names column {self.column.max()}; expected 0 to {columns - 1}")
+        if (self.many < 0).any() or not ((self.extra >= 0) & np.isfinite(self.extra)).all():
+            raise BrokenError("sinks has numbers or costs below 0; expected at least 0, and an end to costs")
+
+
+def transport(costs: Floats, sinks: Sinks) -> Ints | None:
+    """The column of each row, of least total cost, of what the seats that are taken cost too. Infinite costs: not there. None: there is no such way.
 
     Min-cost flow over whole numbers: costs are rounded to 2^-44 of the largest, so the total is exact to that for each row.
     """
     from ortools.graph.python import min_cost_flow  # noqa: PLC0415
 
     rows, columns = costs.shape
-    if seats.shape != (columns,) or np.isnan(costs).any() or (costs < 0).any():
+    if np.isnan(costs).any() or (costs < 0).any():
         raise BrokenError(
-            f"costs is {rows} by {columns}, seats {seats.shape}; expected costs of at least 0, seats by column"
+            f"costs ({rows} by {columns}) has values below 0 or not numbers; expected at least 0"
         )
+    sinks.check(columns)
     row, col = np.nonzero(np.isfinite(costs))
-    if len(np.unique(row)) < rows or seats.sum() < rows:
+    if len(np.unique(row)) < rows or sinks.many.sum() < rows:
         return None
-    largest = float(costs[row, col].max(initial=0.0))
+    largest = float(max(costs[row, col].max(initial=0.0), sinks.extra.max(initial=0.0)))
     scale = min(FINE, 2.0**61 / (rows + columns + 2)) / (largest if largest > 0 else 1.0)
-    whole = np.rint(costs[row, col] * scale).astype(np.int64)
     flow = min_cost_flow.SimpleMinCostFlow()
-    arcs = flow.add_arcs_with_capacity_and_unit_cost(row, rows + col, np.ones(len(row), np.int64), whole)
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(
+        row, rows + col, np.ones(len(row), np.int64), _whole(costs[row, col], scale)
+    )
     end = rows + columns
     flow.add_arcs_with_capacity_and_unit_cost(
-        rows + np.arange(columns),
-        np.full(columns, end),
-        np.asarray(seats, np.int64),
-        np.zeros(columns, np.int64),
+        rows + sinks.column,
+        np.full(len(sinks.column), end),
+        np.asarray(sinks.many, np.int64),
+        _whole(sinks.extra, scale),
     )
     flow.set_nodes_supplies(np.arange(rows), np.ones(rows, np.int64))
     flow.set_node_supply(end, -rows)
@@ -85,3 +109,7 @@ def transport(costs: Floats, seats: Ints) -> Ints | None:
     column = np.zeros(rows, np.int64)
     column[row[used]] = col[used]
     return column
+
+
+def _whole(costs: Floats, scale: float) -> Ints:
+    return np.rint(costs * scale).astype(np.int64)

@@ -1,6 +1,7 @@
 """What an allocation is asked with, and what it answers."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Sharing:
     speed: Floats  # kinds x kinds x types: steps/s of a job of the first kind beside one of the second; 0: not together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """J jobs over T GPU types. Steps/s are those of the whole job, on all GPUs of its gang."""
 
@@ -71,7 +72,7 @@ class Question:
         if not same:
             raise BrokenError("two jobs of one kind have different speeds or gangs; expected the same")
 
-    @property
+    @cached_property
     def can(self) -> Bools:
         """J x T: whether the job can run there at all, for its speed and its gang."""
         able: Bools = (self.speed > 0) & (self.gang[:, None] <= self.room[None, :])
