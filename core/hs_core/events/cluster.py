@@ -35,12 +35,14 @@ class JobsCancelled(At):
 class JobsPaused(At):
     by: UserName
     jobs: tuple[JobId, ...]
+    leave_ended: bool = False  # of an array, say: some may have ended since its user looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsUnpaused(At):
     by: UserName
     jobs: tuple[JobId, ...]
+    leave_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
