@@ -25,7 +25,7 @@ from hs_controller.own_certificate import OwnCertificate
 from hs_controller.pki import Authority, PkiError
 from hs_core.errors import Kind, RefusedError
 from tests.controller.kit import started, until
-from tests.controller.secured import CONNECTED, Cluster, Host, free_port
+from tests.controller.secured import CONNECTED, Cluster, Host, free_port, run_init
 
 
 def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
@@ -218,6 +218,31 @@ def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp
         again = asyncio.run(Keeper(mine, cluster.address).renew())
         assert again.not_before_s < time.time() < again.not_after_s
         assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
+
+
+def test_where_the_clusters_ca_was_made_anew_its_hosts_are_told_what_to_do(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    host = Host(cluster.start(), "v32")
+    host.join()
+    assert cluster.end() == 0
+    shutil.rmtree(tmp_path / "state" / "pki")
+    cluster.ca_sha256 = run_init(cluster.file).stdout.split()[-1]
+    cluster.start()
+    try:
+        with host.running():
+            host.says("shows a certificate of another CA than this host's")
+            host.says(
+                "`hsctl node enroll v32` where an administrator is, then `hs-agent join --replace` here"
+            )
+            looked = host.doctor()
+            assert looked.returncode == 1
+            assert (
+                f"fail  controller      {cluster.address} shows a certificate of another CA" in looked.stdout
+            )
+            host.join(replace=True)
+            host.says(CONNECTED)
     finally:
         assert cluster.end() == 0
 
