@@ -6,8 +6,8 @@ from hs_core.cluster.harness import a_spec
 from hs_core.job_class import job_class
 
 
-def named(*command: str) -> str:
-    return job_class("ann", a_spec("x", command=command))
+def named(*command: str, workdir: str = "/home/ann") -> str:
+    return job_class("ann", a_spec("x", command=command, workdir=workdir))
 
 
 def test_hyper_parameters_tell_no_classes_apart() -> None:
@@ -26,7 +26,7 @@ def test_hyper_parameters_tell_no_classes_apart() -> None:
         for lr in ("0.1", "0.2")
         for seed in (1, 2)
     }
-    assert alike == {"ann/python train.py --lr --seed -v --note model.width/1"}
+    assert alike == {"ann/python /home/ann/train.py --lr --seed -v --note model.width/1"}
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,13 @@ def test_other_scripts_are_of_other_classes(before: tuple[str, ...]) -> None:
     first, second = (named(*before, word) for word in words)
     assert first != second
     assert (words[0] in first, words[1] in second) == (True, True)
+
+
+def test_scripts_of_one_name_in_two_folders_are_two_wherever_they_are_started() -> None:
+    ours = named("python", "train.py", workdir="/home/ann/ours")
+    assert ours != named("python", "train.py", workdir="/home/ann/theirs")
+    assert ours == named("python", "../train.py", workdir="/home/ann/ours/run-7")
+    assert ours == named("python", "/home/ann/ours/train.py")
+    assert named("sh", "-c", "python train.py", workdir="/a") != named(
+        "sh", "-c", "python train.py", workdir="/b"
+    )
