@@ -279,7 +279,7 @@ def test_thousands_of_jobs_that_are_forgotten_at_once_are_so_in_one_go_and_one_t
         monkeypatch.setattr(agent.launcher, "forget", forget)
         monkeypatch.setattr(agent.launcher, "forget_checkpoints", looks.append)
         monkeypatch.setattr(agent, "reports", tuple)
-        agent._term = 1
+        agent.grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=()))
         for key in many:
             agent._perform(Forget(job=key.job, epoch=key.epoch))
         while agent.jobs._tasks:
