@@ -92,5 +92,18 @@ _KINDS = {
 }
 
 
+_OF_ANOTHER_CA = ("self signed certificate", "self-signed certificate", "unable to get local issuer")
+
+
+def of_another_ca(controller: str, node: str, said: str) -> str:
+    """What to tell people where the library `said` so of the certificate that was shown; empty: it did not."""
+    if not any(words in said for words in _OF_ANOTHER_CA):
+        return ""
+    return (
+        f"{controller} shows a certificate of another CA than this host's: if the cluster's was made anew,"
+        f" `hsctl node enroll {node}` where an administrator is, then `hs-agent join --replace` here; else that is another cluster"
+    )
+
+
 def refusal(error: grpc.RpcError, controller: str) -> RefusedError:
     return RefusedError(f"{controller}: {error.details()}", _KINDS.get(error.code(), Kind.UNAVAILABLE))

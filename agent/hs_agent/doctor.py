@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from hs_agent import cgroup, folder, host_clock, host_memory, memory, procs, secure
+from hs_agent import cgroup, credentials, folder, host_clock, host_memory, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes, split_address
 from hs_agent.devices import Devices, GpuProcess, open_devices
 from hs_agent.program import check_launcher
@@ -489,6 +489,8 @@ def _controller(config: Config) -> Finding:
     if found is not None and any(said in found.why for said in _BY_THE_CLOCK):
         text = f"{target} shows a certificate that is not good by this host's clock: set that right, here or there ({found.why})"
         return Finding(FAIL, "controller", text)
+    if found is not None and (other := credentials.of_another_ca(str(target), config.name, found.why)):
+        return Finding(FAIL, "controller", other)
     if found is not None:
         text = (
             f"{target} does not answer as this cluster's controller: is it that one's `listen`? ({found.why})"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from hs_agent import checkup, dialling, streams, tidings
+from hs_agent import checkup, credentials, dialling, streams, tidings
 from hs_agent.config import Config
 from hs_agent.delay import Delay
 from hs_agent.now_and_then import NowAndThen
@@ -107,13 +107,20 @@ class Link:
                 why = f"the controller at {self.config.controller} refuses this host: {error.details()}"
                 log.error(why, name=self.config.name)
                 raise RefusedError(why, Kind.NOT_ALLOWED) from None
-            why = self._identity.keeper.why_not_good() if self._identity is not None else ""
-            return why or f"{error.code().name}: {error.details()}"
+            return self._why_not_let_in(error) or f"{error.code().name}: {error.details()}"
         except (TimeoutError, OSError, RefusedError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
         except Exception as error:
             log.exception("the link broke")
             return f"{type(error).__name__}: {error}"
+
+    def _why_not_let_in(self, error: grpc.aio.AioRpcError) -> str:
+        if self._identity is None:
+            return ""
+        shown = credentials.of_another_ca(
+            self.config.controller, self.config.name, str(error.details() or "")
+        )
+        return self._identity.keeper.why_not_good() or shown
 
     def _is_removed(self, error: grpc.aio.AioRpcError) -> bool:
         """Said by nobody but the controller: over TLS only, to who has a certificate that the cluster's CA signed for it. On this machine nobody is removed so."""

@@ -381,8 +381,8 @@ class Agent:
     # --- what is wanted ---------------------------------------------------------------------------------------------
 
     def _kept(self) -> frozenset[JobId] | None:
-        """Jobs that are wanted, here, or lent."""
-        if self._term < 0:
+        """Jobs that are wanted, here, or lent, as this agent has heard: the one before did not note all of it."""
+        if self.grants.newest[0] < 0:
             return None
         here = {report.job for report in self.reports()} | {key.job for key in self.jobs.running}
         return self._wanted | self.grants.lends() | here
@@ -393,11 +393,13 @@ class Agent:
 
     def wanted(self, wanted: Wanted, late_s: float) -> None:
         """`late_s`: since it was said, beyond the usual."""
+        if wanted.term < self._term:
+            return  # nor does it know which checkpoints others are to fetch from here
         if self.stands:
             self._renew(wanted, late_s)
             return
-        lent = self.grants.lends()
-        self._term = max(self._term, wanted.term)
+        lent, is_first = self.grants.lends(), self.grants.newest[0] < 0
+        self._term = wanted.term
         if self.grants.newest > (wanted.term, wanted.seq):
             return  # said before what is known already
         self.grants.take(wanted)
@@ -412,7 +414,7 @@ class Agent:
             self.jobs.meet(Key(job.job, job.epoch), job.nodes)
         self._renew(wanted, late_s)
         self.post(WantedChanged(now_s=boot_s(), wanted=wanted, late_s=late_s))
-        if lent - self.grants.lends():
+        if is_first or lent - self.grants.lends():
             self.forgetting.checkpoints()
 
     def _renew(self, wanted: Wanted, late_s: float) -> None:

@@ -96,11 +96,12 @@ class Client:
     def cancel(self, *job_ids: int) -> wire.JobsReply:
         return self._change(self._stub.Cancel, job_ids)
 
-    def pause(self, *job_ids: int) -> wire.JobsReply:
-        return self._change(self._stub.Pause, job_ids)
+    def pause(self, *job_ids: int, leave_ended: bool = False) -> wire.JobsReply:
+        """`leave_ended`: what of them has ended is left as it is, unless all has; else that is refused."""
+        return self._change(self._stub.Pause, job_ids, leave_ended=leave_ended)
 
-    def resume(self, *job_ids: int) -> wire.JobsReply:
-        return self._change(self._stub.Unpause, job_ids)
+    def resume(self, *job_ids: int, leave_ended: bool = False) -> wire.JobsReply:
+        return self._change(self._stub.Unpause, job_ids, leave_ended=leave_ended)
 
     def jobs(
         self,
@@ -318,8 +319,11 @@ class Client:
         """Whom `--me` means: the one acted for, else whom the controller takes us for."""
         return self.user or self.info().you
 
-    def _change(self, method: Callable[..., wire.JobsReply], job_ids: Sequence[int]) -> wire.JobsReply:
-        return self._call(method, wire.JobsRequest(key=new_key(), job_ids=job_ids))
+    def _change(
+        self, method: Callable[..., wire.JobsReply], job_ids: Sequence[int], *, leave_ended: bool = False
+    ) -> wire.JobsReply:
+        request = wire.JobsRequest(key=new_key(), job_ids=job_ids, leave_ended=leave_ended)
+        return self._call(method, request)
 
 
 def new_key() -> str:

@@ -57,6 +57,11 @@ def job_ids(client: Asked, words: Sequence[str], *, under_way: bool = False) -> 
     return list(dict.fromkeys(found))
 
 
+def are_many(words: Sequence[str]) -> bool:
+    """Whether some of them are names of several jobs."""
+    return any(word.endswith("_all") or _RANGE.fullmatch(word) for word in words)
+
+
 def _called(client: Asked, name: str) -> str:
     """Names are nobody's alone: whoever says one is told the numbers."""
     if not name[:1].isalpha():

@@ -161,9 +161,12 @@ def _costs(jobs: Sequence[wire.JobDetail]) -> dict[str, float]:
 
 
 def _starts_s(job: wire.JobDetail) -> list[float]:
-    """Of the processes that came up before their turn. When one that was started in its turn was up nobody has told."""
+    """Of the processes that came up before their turn. When one that was started in its turn was up nobody has told.
+
+    A job without steps computes from its launch on, and is said to be up when its server has waited for steps in vain.
+    """
     found, began = list[float](), 0.0
-    for event in job.story:
+    for event in job.story if job.view.step else ():
         if event.kind == "starting":
             began = event.at
         elif event.kind in _BESIDE:

@@ -27,6 +27,7 @@ try:
     from hs_controller.thinker import still_at_it
     from hs_core import policies
     from hs_core.errors import BrokenError, RefusedError
+    from hs_core.words import counted
     from hs_daemon import logs, version
 except ModuleNotFoundError as missing:
     sys.exit(f"hs-controller: {not_installed(missing, 'controller')}")
@@ -103,7 +104,7 @@ def restore(before: Path | None, file: Path | None, *, source: Path, force: bool
         sys.exit(_complain(error, BAD_CONFIG))
     except StoreError as error:
         sys.exit(_complain(error, REFUSED_TO_START))
-    print(f"restored, with {jobs} jobs" + (f"; what was there is now {aside}" if aside else ""))
+    print(f"restored, with {counted(jobs, 'job')}" + (f"; what was there is now {aside}" if aside else ""))
 
 
 def _settings(file: Path) -> config.Config:

@@ -194,9 +194,18 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         link.taken_in = heard
         host = link.host.name
 
+        # Of what another controller has said the numbers tell nothing here.
+        obeys = heard[0] if heard > self._loop.mind.machine.newest_order else None
+
         def make(now_s: float) -> HostReported:
             return HostReported(
-                now_s=now_s, host=host, reports=told, gpus=gpus, heard=heard, said_s=link.clock_s
+                now_s=now_s,
+                host=host,
+                reports=told,
+                gpus=gpus,
+                heard=heard if obeys is None else None,
+                obeys=obeys,
+                said_s=link.clock_s,
             )
 
         await self._take_in(link, make)

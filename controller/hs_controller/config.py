@@ -298,7 +298,7 @@ _LIMIT_KEYS: Mapping[str, _Reader] = {
     "live_jobs": _whole(1, 10_000_000),
     "spec_bytes_per_user": _whole(256 << 10, 1 << 40),
     "log_buffer_bytes": _whole(128 << 10, 1 << 30),
-    "message_bytes": _whole(64 << 10, 64 << 20),
+    "message_bytes": _whole(1 << 20, 64 << 20),  # agents say up to 768 KiB at once, hsctl all of these
 }
 
 

@@ -275,7 +275,9 @@ def _end_of(job: Job, lines: int) -> bytes:
     text = job.exit.log_tail if job.exit else ""
     if not text:
         raise _out_of_reach(job)
-    kept = text.splitlines(keepends=True)
+    kept = [
+        f"{line}\n" for line in text.removesuffix("\n").split("\n")
+    ]  # agents leave the last one's end out
     return "".join(kept[-lines:] if lines > 0 else kept if lines < 0 else []).encode()
 
 

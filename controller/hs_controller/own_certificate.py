@@ -7,10 +7,12 @@ import time
 import structlog
 
 from hs_controller.pki import Authority, PkiError
+from hs_daemon import boot_s
 
 log = structlog.get_logger("hs_controller")
 
-LOOKED_AT_S = 3600.0  # how often it is looked whether it is due
+LOOKED_AT_S = 60.0  # how often it is looked whether it is due: clocks are set, and machines that were suspended go on, at any time
+TOLD_AGAIN_S = 3600.0  # that it cannot be renewed
 CA_LOW_S = 90 * 86_400.0  # left of the CA's life: then it is told with each start
 
 
@@ -19,6 +21,7 @@ class OwnCertificate:
         self._authority = authority
         self._contexts: list[ssl.SSLContext] = []
         self._renewing: asyncio.Task[None] | None = None
+        self._told_s = float("-inf")  # that it cannot be renewed, on the boot clock
 
     async def context(self, protocol: str) -> ssl.SSLContext:
         """For a port over which `protocol` (as ALPN names it) is spoken; kept up to date until `stop`. Raises PkiError where none could be made."""
@@ -47,8 +50,9 @@ class OwnCertificate:
         except PkiError as error:  # a full disk, say
             if not due_s:
                 raise
-            log.error("own-certificate-not-renewed", why=str(error))  # there is a third of its life left
+            self._complain(error)  # there is a third of its life left
         else:
+            self._told_s = float("-inf")
             log.info("own-certificate-renewed")
 
     async def _keep_renewed(self) -> None:
@@ -59,4 +63,9 @@ class OwnCertificate:
                 for context in self._contexts:
                     self._authority.load_own(context)
             except PkiError as error:
-                log.error("own-certificate-not-renewed", why=str(error))
+                self._complain(error)
+
+    def _complain(self, error: PkiError) -> None:
+        if boot_s() >= self._told_s + TOLD_AGAIN_S:
+            self._told_s = boot_s()
+            log.error("own-certificate-not-renewed", why=str(error))

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -158,15 +158,15 @@ class Service(AdminCalls, TokenCalls):
         return await self._change("Cancel", JobsCancelled, request)
 
     async def Pause(self, request: pb.JobsRequest, context: Context) -> pb.JobsReply:
-        return await self._change("Pause", JobsPaused, request)
+        return await self._change("Pause", partial(JobsPaused, leave_ended=request.leave_ended), request)
 
     async def Unpause(self, request: pb.JobsRequest, context: Context) -> pb.JobsReply:
-        return await self._change("Unpause", JobsUnpaused, request)
+        return await self._change("Unpause", partial(JobsUnpaused, leave_ended=request.leave_ended), request)
 
     async def _change(
         self,
         method: str,
-        event: type[JobsCancelled] | type[JobsPaused] | type[JobsUnpaused],
+        event: Callable[..., JobsCancelled | JobsPaused | JobsUnpaused],
         request: pb.JobsRequest,
     ) -> pb.JobsReply:
         caller = CALLER.get()

@@ -24,7 +24,7 @@ from hs_agent.loop import Agent
 from hs_core.events.host import Forget
 from hs_core.names import JobId
 from hs_core.reports import CANNOT_START, NO_ACCOUNT, Exit, Phase
-from hs_core.wanted import Turn, Wanted
+from hs_core.wanted import Lend, Turn, Wanted
 from tests.agent.real_jobs import COUNT, FROZEN, UNSUSPENDED, lines, python
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -231,6 +231,35 @@ def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
     asyncio.run(forgets())
 
 
+def test_an_agent_that_was_started_again_removes_no_checkpoint_before_it_hears_whose_others_are_to_fetch(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forgets() -> None:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        monkeypatch.setattr(agent, "post", lambda _: None)
+        monkeypatch.setattr(agent, "reports", tuple)
+        agent._term = 5  # of the controller that the agent before this one obeyed
+        agent.launcher.make_checkpoint_dir(job(7, "true"), accounts.account(job(7, "true").run_as, config))
+        nothing = Wanted(term=5, seq=3, quantum_s=1.0, turn=Turn(), jobs=())
+        lend = Lend(job=JobId(7), epoch=1, generation=1, grant="g")
+
+        def is_there() -> bool:
+            agent.forgetting.checkpoints()  # as where a job that was ended before has gone
+            return (agent.launcher.checkpoints / "7").exists()
+
+        assert is_there(), "nobody has been heard"
+        agent.wanted(replace(nothing, term=4, seq=9), 0.0)
+        assert is_there(), "one of an earlier term was heard"
+        agent.wanted(replace(nothing, seq=2, lends=(lend,)), 0.0)
+        assert is_there(), "it is lent"
+        agent.wanted(nothing, 0.0)
+        assert not is_there()
+        await asyncio.gather(*agent.jobs._tasks)
+
+    asyncio.run(forgets())
+
+
 def test_thousands_of_jobs_that_are_forgotten_at_once_are_so_in_one_go_and_one_that_fails_keeps_no_others(
     settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +279,7 @@ def test_thousands_of_jobs_that_are_forgotten_at_once_are_so_in_one_go_and_one_t
         monkeypatch.setattr(agent.launcher, "forget", forget)
         monkeypatch.setattr(agent.launcher, "forget_checkpoints", looks.append)
         monkeypatch.setattr(agent, "reports", tuple)
-        agent._term = 1
+        agent.grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=()))
         for key in many:
             agent._perform(Forget(job=key.job, epoch=key.epoch))
         while agent.jobs._tasks:

@@ -201,7 +201,7 @@ class FakeController(HeteroShareServicer):
         self._came("GetJob", request, context)
         view = self._job(request.job_id, context)
         own = {
-            "job_class": "ann/python train.py/1",
+            "job_class": "ann/python /home/ann/train.py/1",
             "way_rates": [
                 wire.WayRate(gpu_model="K80", steps_per_s=2.5, nodes=1),
                 wire.WayRate(gpu_model="V100", steps_per_s=12.5, nodes=1),

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hs_client.limits import MOST_JOBS
+from hs_proto.v1 import controller_pb2 as wire
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,24 @@ def test_of_an_array_what_has_ended_or_is_about_to_is_neither_paused_nor_resumed
         fake.add(id=10 + index, array_id=10, array_index=index, state=state)
     assert hsctl(verb, "10_all").code == 0
     assert list(fake.last(method).job_ids) == [11, 12]
+    assert fake.last(method).leave_ended, "more of it may end before the request comes"
     hsctl(verb, "10_0")
     assert list(fake.last(method).job_ids) == [10], "who names a task is told that it has ended"
+    assert not fake.last(method).leave_ended
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_what_of_an_array_ended_meanwhile_is_named_as_left(hsctl, fake, monkeypatch, verb):
+    for index in range(2):
+        fake.add(id=10 + index, array_id=10, array_index=index, state="queued")
+
+    def answer(*_asked):
+        fake.change(10, state="succeeded")
+        return wire.JobsReply(jobs=[fake.jobs[10], fake.jobs[11]], unchanged=[10])
+
+    monkeypatch.setattr(fake, "_many", answer)
+    ran = hsctl(verb, "10_all")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "job 10 is left as it is (succeeded)")
 
 
 def test_tasks_of_an_array_have_names(hsctl, fake):

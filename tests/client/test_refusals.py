@@ -17,6 +17,7 @@ from hs_client import Client, ImpossibleError, UnavailableError
 from hs_client import line as line_module
 from hs_client.errors import BY_KIND
 from hs_client.line import Line
+from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -465,6 +466,18 @@ def test_a_terminal_that_cannot_repaint_is_shown_one_page_and_not_nothing_for_ev
     top = AtTerminal(serving, "dumb", "top")
     assert top.end() == 0
     assert b"this-one" in top.said
+
+
+def test_a_terminal_is_shown_the_beginning_of_a_command_without_end_and_a_pipe_all_of_it(
+    serving, fake, hsctl
+):
+    job = fake.add()
+    fake.specs[job.id] = common.JobSpec(command=["sh", "-c", "x" * 50_000], gpus=1, nodes=1)
+    assert "x" * 50_000 in hsctl("show", job.id).out
+    show = AtTerminal(serving, "xterm", "show", str(job.id))
+    assert show.end() == 0
+    assert b"x (48006 more characters; --json has all)" in show.said.replace("…".encode(), b"")
+    assert len(show.said) < 5000
 
 
 def test_a_terminal_that_cannot_repaint_is_shown_each_table_that_is_another(serving, fake):

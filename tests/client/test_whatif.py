@@ -373,8 +373,9 @@ def test_switches_are_taken_to_cost_what_they_did() -> None:
     story = ((10.0, "placed"), (11.0, "starting"), (14.0, "ready"), (20.0, "running"), (30.0, "paused"),
              (31.0, "starting"), (32.0, "exec"), (39.0, "suspended"), (40.0, "starting"), (41.0, "paused"), (99.0, "running"))  # fmt: skip
     jobs = [
-        job(1, story=story, suspends=4, suspend_s=1.0, resumes=1, resume_s=0.5),
-        job(2, story=((1.0, "starting"), (6.0, "running")), suspends=1, suspend_s=0.5),
+        job(1, step=7, story=story, suspends=4, suspend_s=1.0, resumes=1, resume_s=0.5),
+        job(2, step=1, story=((1.0, "starting"), (6.0, "running")), suspends=1, suspend_s=0.5),
+        *(job(3 + n, story=((1.0, "starting"), (31.0, "ready"))) for n in range(9)),  # without the hook
     ]
     found = past(jobs, [node("a", "V100", 4)], {})
     assert (found.costs, found.starts) == ({"start": 5.0, "suspend": 0.3, "resume": 0.5}, 3)

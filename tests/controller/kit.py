@@ -185,6 +185,10 @@ class FakeAgent:
     async def has_troubles(self, *troubles: str) -> None:
         await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(troubles=troubles)))
 
+    async def has_heard(self, term: int, seq: int) -> None:
+        report = agent_pb2.Report(heard_term=term, heard_seq=seq)
+        await self._call.write(agent_pb2.FromAgent(report=report))
+
     async def leave(self) -> None:
         self._call.cancel()
         if self._reading is not None:

@@ -13,17 +13,19 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hs_agent import credentials, joining
 from hs_agent.renewal import Keeper
-from hs_controller import pki
+from hs_controller import own_certificate, pki
 from hs_controller.config import Config
+from hs_controller.own_certificate import OwnCertificate
 from hs_controller.pki import Authority, PkiError
 from hs_core.errors import Kind, RefusedError
-from tests.controller.kit import started
-from tests.controller.secured import CONNECTED, Cluster, Host, free_port
+from tests.controller.kit import started, until
+from tests.controller.secured import CONNECTED, Cluster, Host, free_port, run_init
 
 
 def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
@@ -158,6 +160,41 @@ def test_a_renewal_for_which_the_disk_has_no_room_leaves_the_certificate_that_is
     assert authority.own_due_s(time.time() + 2 * 86_400.0) == 0.0
 
 
+def test_a_certificate_that_has_ended_while_its_controller_slept_is_renewed_within_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_certificate.LOOKED_AT_S <= 60.0
+    monkeypatch.setattr(own_certificate, "LOOKED_AT_S", 0.01)
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    write, fails = pki.write_new, [3]
+    told: list[str] = []
+
+    def note(event: str, **_more: str) -> None:
+        told.append(event)
+
+    def full_at_first(file: Path, data: bytes) -> None:
+        if fails[0]:
+            fails[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, data)
+
+    async def story() -> None:
+        own = OwnCertificate(authority)
+        await own.context("h2")
+        authority.renew_own(time.time() - pki.LEAF_S - 60.0)
+        assert authority.own_due_s(time.time()) == 0.0
+        monkeypatch.setattr(pki, "write_new", full_at_first)
+        monkeypatch.setattr(own_certificate, "log", SimpleNamespace(error=note, info=note))
+        await until(lambda: "own-certificate-renewed" in told)
+        await own.stop()
+
+    asyncio.run(story())
+    assert authority.own_due_s(time.time()) > time.time()
+    assert told == ["own-certificate-not-renewed", "own-certificate-renewed"]
+
+
 def certificate_of(config: Config) -> list[bytes]:
     return [(config.state_dir / "pki" / f"server.{end}").read_bytes() for end in ("key", "pem")]
 
@@ -181,6 +218,31 @@ def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp
         again = asyncio.run(Keeper(mine, cluster.address).renew())
         assert again.not_before_s < time.time() < again.not_after_s
         assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
+
+
+def test_where_the_clusters_ca_was_made_anew_its_hosts_are_told_what_to_do(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    host = Host(cluster.start(), "v32")
+    host.join()
+    assert cluster.end() == 0
+    shutil.rmtree(tmp_path / "state" / "pki")
+    cluster.ca_sha256 = run_init(cluster.file).stdout.split()[-1]
+    cluster.start()
+    try:
+        with host.running():
+            host.says("shows a certificate of another CA than this host's")
+            host.says(
+                "`hsctl node enroll v32` where an administrator is, then `hs-agent join --replace` here"
+            )
+            looked = host.doctor()
+            assert looked.returncode == 1
+            assert (
+                f"fail  controller      {cluster.address} shows a certificate of another CA" in looked.stdout
+            )
+            host.join(replace=True)
+            host.says(CONNECTED)
     finally:
         assert cluster.end() == 0
 

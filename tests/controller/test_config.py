@@ -113,6 +113,7 @@ def test_the_documentation_names_the_limits_that_there_are() -> None:
         (f"quantum_s = 3\nquantum_s = {'4' * 100}\n", ["not TOML", f": quantum_s = {'4' * 68}"]),
         ("admins = " + "[" * 20_000, ["not TOML", "without end"]),
         ("limits.spec_bytes_per_user = 1000", ["limits.spec_bytes_per_user = 1000", "from 262144"]),
+        ("limits.message_bytes = 524288", ["limits.message_bytes = 524288", "from 1048576"]),
         ("deed_limit = 1", ["deed_limit = 1", "a whole number from 100"]),
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
         ("heartbeat_s = 15", ["heartbeat_s = 15.0", "at most half of `lease_s`, which is 20"]),

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import grpc
@@ -253,6 +254,27 @@ def test_troubles_of_a_server_are_among_its_warnings_for_as_long_as_it_has_them(
             await warned("no job can be started: No space left on device", "x" * 500)
             await agent.has_troubles()
             await warned()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "more_than", [lambda term, _: (term + 1, 0), lambda term, seq: (term, seq + 100)], ids=["term", "seq"]
+)
+def test_what_a_server_has_heard_of_another_controller_is_none_of_what_this_one_wants_and_is_told(
+    config: Config, more_than: Callable[[int, int], tuple[int, int]]
+) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            agent = await here.agent().join()
+            await agent.has_heard(*more_than(*here.loop.mind.machine.newest_order))
+            async with asyncio.timeout(60):
+                warnings: tuple[str, ...] = ()
+                while not warnings:
+                    [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+                    warnings = tuple(node.warnings)
+            assert "has obeyed another controller" in warnings[0]
+            assert here.loop.mind.machine._contents.newest_heard == {}
 
     asyncio.run(story())
 

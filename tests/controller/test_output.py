@@ -166,7 +166,13 @@ def test_each_server_is_asked_for_what_was_written_since_the_same_moment_however
 
 @pytest.mark.parametrize(("ago_s", "said"), [(30.0, b""), (90.0, b"the end\n"), (0.0, b"the end\n")])
 def test_what_came_with_the_exit_counts_by_when_that_was(ago_s: float, said: bytes) -> None:
-    assert output({}, [], epoch=0, hosts=("a",), ago_s=ago_s, ended_s=940.0, log_tail="the end\n") == said
+    assert output({}, [], epoch=0, hosts=("a",), ago_s=ago_s, ended_s=940.0, log_tail="the end") == said
+
+
+def test_what_came_with_the_exit_is_lines_that_have_ends() -> None:
+    for text in ("a\nthe end", "a\nthe end\n"):
+        assert output({}, [], epoch=0, hosts=("a",), log_tail=text) == b"a\nthe end\n"
+        assert output({}, [], epoch=0, hosts=("a",), log_tail=text, tail=1) == b"the end\n"
 
 
 @pytest.mark.parametrize(

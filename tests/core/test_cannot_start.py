@@ -6,6 +6,8 @@ import pytest
 
 from hs_core.cluster.harness import World
 from hs_core.cluster.state import Settings
+from hs_core.cluster.why.reason import Reason
+from hs_core.events.cluster import HostReported
 from hs_core.model import JobState
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
@@ -571,3 +573,23 @@ def test_whose_server_was_cut_off_as_it_failed_at_its_start_there_has_not_failed
     row = here.machine.job(JobId(1))
     assert (row.state, row.step) == (JobState.QUEUED, 5)
     assert here.do("why 1")[0].count("exit code 2") >= 1
+
+
+def test_a_server_that_obeys_a_later_controller_is_named_and_who_waits_there_is_told() -> None:
+    here = world("user ann\nhost n1 V100:2\nsubmit ann first gpus=1")
+    said = HostReported(now_s=1.0, host=N1, reports=(), obeys=9)
+    here.handle(said)
+    (fact,) = here.outcome.facts
+    assert (fact.kind, fact.host) == ("orders-refused", N1)
+    assert "has obeyed another controller (of term 9; this one's is 1)" in fact.text
+    assert here.machine.cannot_start(N1) in fact.text
+    why = here.machine.why(JobId(1), 1.0)
+    assert why.reason is Reason.HOST_TROUBLE
+    assert "n1 cannot start it (it has obeyed another controller" in why.text
+    here.handle(said)
+    assert here.outcome.facts == (), "once"
+    here.do("report n1")
+    assert here.machine.cannot_start(N1) == "", "this one was heard"
+    here.handle(said)
+    here.do("host n1 V100:2")
+    assert here.machine.cannot_start(N1) == "", "it has joined again, and has said nothing of that yet"

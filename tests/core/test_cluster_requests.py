@@ -11,7 +11,7 @@ from hs_core.cluster.book import Book
 from hs_core.cluster.harness import a_spec
 from hs_core.cluster.pace import BURST
 from hs_core.errors import Kind, RefusedError
-from hs_core.events.cluster import UserSet
+from hs_core.events.cluster import JobsPaused, JobsUnpaused, UserSet
 from hs_core.forms import Elastic
 from hs_core.model import After, AfterCondition, JobState, SuspendMode, Topology
 from hs_core.names import JobId
@@ -211,6 +211,22 @@ def test_requests_about_several_jobs_are_carried_out_whole_or_not_at_all() -> No
     before = at.machine.state
     assert at.do("pause alice 2 1") == ["refused, conflict: job 1 has ended (succeeded) and cannot be paused"]
     assert at.machine.state == before
+
+
+@pytest.mark.parametrize("event", [JobsPaused, JobsUnpaused])
+def test_of_an_array_what_ended_before_the_request_came_is_left_as_it_is(
+    event: type[JobsPaused] | type[JobsUnpaused],
+) -> None:
+    at = world("submit alice a count=3")
+    at.do("cancel alice 2")
+    if event is JobsUnpaused:
+        at.do("pause alice 1")
+    at.do("report n1 3:0=exited code=0")
+    request = event(now_s=1.0, by=ALICE, jobs=(JobId(1), JobId(2), JobId(3)), leave_ended=True)
+    assert at.machine.handle(request).answer == (1,)
+    at.do("report n1 1:0=exited code=0")
+    with pytest.raises(RefusedError, match=r"job 1 has ended \(succeeded\)"):
+        at.machine.handle(request)
 
 
 def test_a_user_is_made_changed_and_told_to_hosts() -> None:

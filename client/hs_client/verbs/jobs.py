@@ -264,11 +264,15 @@ def _changing(
     @click.pass_context
     def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
         with connected(ctx) as client:
-            reply = change(client, *job_words.job_ids(client, jobs, under_way=True))
+            ids = job_words.job_ids(client, jobs, under_way=True)
+            # Some of an array may end between that look and the change.
+            reply = change(client, *ids, leave_ended=job_words.are_many(jobs))
         if as_json:
             out(forms.text([forms.job(view) for view in reply.jobs], indent=2))
         for view in reply.jobs if not as_json else ():
-            out(f"job {view.id} {said(view, view.id not in reply.unchanged)}")
+            over = view.state in ENDED or view.state == "cancelling"
+            text = f"is left as it is ({view.state})" if over else said(view, view.id not in reply.unchanged)
+            out(f"job {view.id} {text}")
 
     return verb
 

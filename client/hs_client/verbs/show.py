@@ -1,5 +1,6 @@
 """`show`: everything about a job."""
 
+import sys
 from collections.abc import Sequence
 
 import click
@@ -10,6 +11,8 @@ from hs_client.follow import outcome
 from hs_client.verbs.common import connected, json_option, out
 from hs_client.verbs.strays import Command
 from hs_proto.v1 import controller_pb2 as wire
+
+LONG_TEXT = 2000  # characters, on a terminal
 
 
 @click.command(cls=Command, stray="one job at a time")
@@ -40,9 +43,12 @@ def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> N
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Of a command of a hundred kilobytes a terminal is shown the beginning, twice, as it is in the class, too."""
+    most = LONG_TEXT if sys.stdout.isatty() else max(len(value) for _, value in rows)
     for name, value in rows:
+        more = f"… ({len(value) - most} more characters; --json has all)" if len(value) > most else ""
         if value:
-            out(f"{name + ':':<13} {printing.printable(value)}")
+            out(f"{name + ':':<13} {printing.printable(value[:most])}{more}")
 
 
 def _dataset(found: wire.JobDetail) -> str:

@@ -47,6 +47,9 @@ class Contents:
         self.absent = Absent(settings.lease_s, settings.fence_after_s)
         self.sent: dict[HostName, Wanted] = {}
         self.newest_heard: dict[HostName, tuple[int, int]] = {}  # term and number of what each has heard last
+        self.obeys: dict[
+            HostName, int
+        ] = {}  # the term of another controller that knew more, by servers that had one
         self.told = Told()
         self.tickets: dict[JobId, float] = {}  # as hosts are told
         self.said = LastSaid(trades=self.policy.trades(state.memory))
@@ -94,6 +97,13 @@ class Contents:
         self.budget = Budget(settings.migrations_per_hour, state.budget)
         self.rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
         self.slowdowns = Slowdowns(self.rates.gpus)
+
+    def why_deaf(self, host: HostName) -> str:
+        """Why nothing that is wanted of it is done there; empty: it is. For people."""
+        later = self.obeys.get(host)
+        if later is None:
+            return ""
+        return f"it has obeyed another controller (of term {later}; this one's is {self.term}), as the state of this one is older: docs/controller.md says what to do"
 
     def put(self, row: Job, now_s: float, *, counters: bool = False, at_s: float | None = None) -> None:
         """`counters`: nothing but what it has received and done is new. `at_s`: what is new came about then."""

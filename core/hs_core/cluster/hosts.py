@@ -70,6 +70,7 @@ class Hosts:
         self._book.touch(host.name)
         self._absent.forget(host.name)
         self._sent.pop(host.name, None)
+        self._contents.obeys.pop(host.name, None)
         self._told.forget(host.name)
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
@@ -148,6 +149,14 @@ class Hosts:
             self._newest_heard[event.host] = event.heard
             if sent is not None and event.heard >= (self._contents.term, sent.seq):
                 self._fences.confirmed(event.host, event.now_s)
+        if event.obeys is None:
+            self._contents.obeys.pop(event.host, None)
+        elif event.host not in self._contents.obeys:
+            self._contents.obeys[event.host] = event.obeys
+            text = (
+                f"{event.host} does nothing that this controller wants: {self._contents.why_deaf(event.host)}"
+            )
+            self._fact(event.now_s, "orders-refused", text, host=event.host)
         turned = False
         for report in event.reports:
             row = self._book.live.get(report.job)
@@ -223,6 +232,7 @@ class Hosts:
         self._starts.unbar(host=name)
         self._sent.pop(name, None)
         self._newest_heard.pop(name, None)
+        self._contents.obeys.pop(name, None)
         self._told.forget(name)
         self._asking.stale = True
         self._fences.confirmed(name, now_s)

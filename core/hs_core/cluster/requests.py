@@ -171,7 +171,7 @@ class Requests:
         return tuple(row.id for row in going)
 
     def jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
-        rows = [row for row in self._changeable(event.jobs, "paused") if not row.paused]
+        rows = [row for row in self._changeable(event, "paused") if not row.paused]
         for row in rows:
             self._asking.stale = True
             state = states.after(row, Happening.PAUSED)
@@ -181,7 +181,7 @@ class Requests:
         return tuple(row.id for row in rows)
 
     def jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
-        rows = [row for row in self._changeable(event.jobs, "resumed") if row.paused]
+        rows = [row for row in self._changeable(event, "resumed") if row.paused]
         for row in rows:
             self._asking.stale = True
             happenings = [Happening.UNPAUSED]
@@ -193,8 +193,11 @@ class Requests:
         self._done_to_others(event, "jobs-resumed", "resumes", rows)
         return tuple(row.id for row in rows)
 
-    def _changeable(self, jobs: Iterable[JobId], what: str) -> list[Job]:
-        rows = self._rows(jobs)
+    def _changeable(self, event: JobsPaused | JobsUnpaused, what: str) -> list[Job]:
+        rows = self._rows(event.jobs)
+        going = [row for row in rows if not (row.state.ended or row.state is JobState.CANCELLING)]
+        if event.leave_ended and going:
+            return going
         for row in rows:
             if row.state.ended:
                 how = f"has ended ({row.state}) and cannot be {what}"

@@ -72,7 +72,7 @@ class Scenes:
             healthy_misfit=healthy_misfit,
             closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
             policy=self._contents.policy.name,
-            unable=self._unable.why(row.user, row.hosts or self._unable.servers()),
+            unable=self._unable_at(row),
             failed_at=self._contents.abroad.failed(job),
             source_away=() if row.state.ended else self._reach.source_away(row),
             unsaved=self._unsaved(row),
@@ -231,6 +231,10 @@ class Scenes:
             if self._book.dependency(row, index) is admission.Dependency.OPEN:
                 return after
         return None
+
+    def _unable_at(self, row: Job) -> dict[HostName, str]:
+        deaf = {name: why for name in row.hosts if (why := self._contents.why_deaf(name))}
+        return self._unable.why(row.user, row.hosts or self._unable.servers()) | deaf
 
     def _closed_to(self, row: Job) -> dict[HostName, str]:
         """Servers that could hold it and take nobody now, and why, where not enough others could; found once between two events, as lists ask for many jobs."""

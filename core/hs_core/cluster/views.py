@@ -65,6 +65,11 @@ class Views:
         return self._contents.term
 
     @property
+    def newest_order(self) -> tuple[int, int]:
+        """Term and number of what was wanted of any server last: who has heard more has heard another controller."""
+        return self._contents.term, self._contents.seq
+
+    @property
     def restored(self) -> bool:
         """As `State.restored`."""
         return self._backup.awaits
@@ -267,7 +272,9 @@ class Views:
         return self.deciding_s(now_s) > self._contents.settings.quantum_s
 
     def cannot_start(self, host: HostName) -> str:
-        """For people: that it could not start a job, and has started none since; else nothing."""
+        """For people: that it could not start a job, and has started none since, or does not start any for this controller; else nothing."""
+        if why := self._contents.why_deaf(host):
+            return f"does nothing that this controller wants: {why}"
         if self._unable.of_all.tried(host):
             now = (
                 "it is given no others for a while"

@@ -35,12 +35,14 @@ class JobsCancelled(At):
 class JobsPaused(At):
     by: UserName
     jobs: tuple[JobId, ...]
+    leave_ended: bool = False  # of an array, say: some may have ended since its user looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsUnpaused(At):
     by: UserName
     jobs: tuple[JobId, ...]
+    leave_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,9 @@ class HostReported(At):
     gpus: tuple[Gpu, ...] = ()  # empty: as before
     heard: tuple[int, int] | None = None
     """(term, seq) of the newest Wanted that it has taken in, with nothing left alive that is not in it; None: not told."""
+    obeys: int | None = (
+        None  # the term of another controller, which has said more than this one: it does nothing that this one wants
+    )
     said_s: float | None = None  # as of `HostJoined`
 
 

@@ -852,7 +852,10 @@ class JobsRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    LEAVE_ENDED_FIELD_NUMBER: _builtins.int
     key: _builtins.str
+    leave_ended: _builtins.bool
+    """Pause, Unpause: what has ended by then, or is being ended, is left as it is, unless all is; else it is refused"""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -860,10 +863,11 @@ class JobsRequest(_message.Message):
         *,
         key: _builtins.str = ...,
         job_ids: _abc.Iterable[_builtins.int] | None = ...,
+        leave_ended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "key", b"key", "leave_ended", b"leave_ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
