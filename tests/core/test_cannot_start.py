@@ -593,3 +593,16 @@ def test_a_server_that_obeys_a_later_controller_is_named_and_who_waits_there_is_
     here.handle(said)
     here.do("host n1 V100:2")
     assert here.machine.cannot_start(N1) == "", "it has joined again, and has said nothing of that yet"
+
+
+@pytest.mark.parametrize("policy", ["fifo", "gandiva-fair", "las"])
+def test_nobody_is_sent_to_a_server_that_obeys_a_later_controller(policy: str) -> None:
+    """It runs others' jobs, perhaps, under the same numbers."""
+    here = world("user ann\nhost n1 V100:2\nhost n2 V100:1", policy)
+    here.handle(HostReported(now_s=1.0, host=N1, reports=(), obeys=9))
+    here.play("submit ann some gpus=1 count=3\n@40\ntick")
+    rows = [here.machine.job(JobId(job)) for job in (1, 2, 3)]
+    assert {row.hosts for row in rows} <= {("n2",), ()}
+    here.do("report n1")
+    here.play("@80\ntick")
+    assert any(here.machine.job(row.id).hosts == ("n1",) for row in rows), "it obeys this one by now"

@@ -47,9 +47,6 @@ class Contents:
         self.absent = Absent(settings.lease_s, settings.fence_after_s)
         self.sent: dict[HostName, Wanted] = {}
         self.newest_heard: dict[HostName, tuple[int, int]] = {}  # term and number of what each has heard last
-        self.obeys: dict[
-            HostName, int
-        ] = {}  # the term of another controller that knew more, by servers that had one
         self.told = Told()
         self.tickets: dict[JobId, float] = {}  # as hosts are told
         self.said = LastSaid(trades=self.policy.trades(state.memory))
@@ -100,7 +97,7 @@ class Contents:
 
     def why_deaf(self, host: HostName) -> str:
         """Why nothing that is wanted of it is done there; empty: it is. For people."""
-        later = self.obeys.get(host)
+        later = self.unable.obeys.get(host)
         if later is None:
             return ""
         return f"it has obeyed another controller (of term {later}; this one's is {self.term}), as the state of this one is older: docs/controller.md says what to do"

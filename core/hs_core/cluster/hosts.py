@@ -70,7 +70,7 @@ class Hosts:
         self._book.touch(host.name)
         self._absent.forget(host.name)
         self._sent.pop(host.name, None)
-        self._contents.obeys.pop(host.name, None)
+        self._contents.unable.obeys.pop(host.name, None)
         self._told.forget(host.name)
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
@@ -149,14 +149,7 @@ class Hosts:
             self._newest_heard[event.host] = event.heard
             if sent is not None and event.heard >= (self._contents.term, sent.seq):
                 self._fences.confirmed(event.host, event.now_s)
-        if event.obeys is None:
-            self._contents.obeys.pop(event.host, None)
-        elif event.host not in self._contents.obeys:
-            self._contents.obeys[event.host] = event.obeys
-            text = (
-                f"{event.host} does nothing that this controller wants: {self._contents.why_deaf(event.host)}"
-            )
-            self._fact(event.now_s, "orders-refused", text, host=event.host)
+        self._obeys(event)
         turned = False
         for report in event.reports:
             row = self._book.live.get(report.job)
@@ -177,6 +170,19 @@ class Hosts:
                 self._restless.add(event.host)
         if turned:
             self._check_gpus(event.host, event.now_s)
+
+    def _obeys(self, event: HostReported) -> None:
+        """Or another controller, which has jobs there under the same numbers, perhaps: nobody is sent there."""
+        obeys = self._contents.unable.obeys
+        if (event.obeys is None) == (event.host not in obeys):
+            return
+        self._asking.stale = True
+        if event.obeys is None:
+            del obeys[event.host]
+            return
+        obeys[event.host] = event.obeys
+        text = f"{event.host} does nothing that this controller wants: {self._contents.why_deaf(event.host)}"
+        self._fact(event.now_s, "orders-refused", text, host=event.host)
 
     def _once_it_hears(self, host: HostName, report: JobReport) -> JobReport:
         """Of the checkpoint of an incarnation that it was told neither to have nor to lend, and does not know that yet, nothing will be left there then."""
@@ -232,7 +238,7 @@ class Hosts:
         self._starts.unbar(host=name)
         self._sent.pop(name, None)
         self._newest_heard.pop(name, None)
-        self._contents.obeys.pop(name, None)
+        self._contents.unable.obeys.pop(name, None)
         self._told.forget(name)
         self._asking.stale = True
         self._fences.confirmed(name, now_s)

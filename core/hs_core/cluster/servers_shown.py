@@ -26,7 +26,7 @@ class ServersShown:
 
     def _host(self, host: Host) -> HostFacts:
         """Made again only where the server is another: there are thousands, and few change between two decisions."""
-        connected, starts = host.name in self._connected, host.name not in self._unable.of_all
+        connected, starts = host.name in self._connected, not self._unable.starts_none(host.name)
         expected = host.name in self._absent.expected
         known = self._hosts.get(host.name)
         if (

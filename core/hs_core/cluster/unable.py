@@ -18,9 +18,17 @@ class Unable:
             Stays()
         )  # jobs that found none where they were to be started, wherever that is
 
+        self.obeys: dict[
+            HostName, int
+        ] = {}  # the terms of other controllers that those have obeyed which do nothing that this one wants
+
         self.sent_on: dict[
             JobId, tuple[HostName, ...]
         ] = {}  # jobs that could not be started there, and were tried elsewhere
+
+    def starts_none(self, host: HostName) -> bool:
+        """Whoever's job it is."""
+        return host in self.of_all or host in self.obeys
 
     def servers(self) -> set[HostName]:
         return {*self.of_all, *(host for _, host in self.of_one)}
