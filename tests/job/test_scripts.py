@@ -26,10 +26,11 @@ def train(xs, ys):
 """
 
 
-def epochs(shown: str = "", of: str = "0") -> str:
-    """The end of a script: it hands over, and trains four epochs. `shown`: what it says of a step besides its loss, `of`: of which training it is, as in an f-string."""
+def epochs(shown: str = "", of: str = "0", first: str = "") -> str:
+    """The end of a script: it hands over, and trains four epochs. `shown`: what it says of a step besides its loss, `of`: of which training it is, as in an f-string; `first`: what it does in between."""
     return f"""
 state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+{first}
 step = state.step
 for epoch in range(state.epoch, 4):
     for xs, ys in loader:
@@ -321,17 +322,7 @@ def worth():
         return [nn.functional.mse_loss(model(a), b).item() for a, b in loader]
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-worth(), worth()
-step = state.step
-for epoch in range(state.epoch, 4):
-    for xs, ys in loader:
-        loss = train(xs, ys)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        print(f"0:{step} {loss!r}", flush=True)
-"""
+""" + epochs(first="worth(), worth()")
 
 OF_NO_LENGTH = """
 class Order(torch.utils.data.Sampler):
