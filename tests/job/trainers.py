@@ -167,15 +167,9 @@ def with_transformers(net: Net) -> object:
     return loss, told
 
 
-def with_lightning(net: Net) -> object:
+def lightning_module(net: Net, stops: object):
+    """`stops`: a callback of its own trainer, which no trial has."""
     import lightning
-    from lightning.pytorch.callbacks import (
-        EarlyStopping,
-        EMAWeightAveraging,
-        GradientAccumulationScheduler,
-        LearningRateFinder,
-        StochasticWeightAveraging,
-    )
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -203,6 +197,19 @@ def with_lightning(net: Net) -> object:
             if "asks" in MORE and self.trainer.estimated_stepping_batches > 1:
                 random.random(), torch.rand(())
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+    return Module()
+
+
+def with_lightning(net: Net) -> object:
+    import lightning
+    from lightning.pytorch.callbacks import (
+        EarlyStopping,
+        EMAWeightAveraging,
+        GradientAccumulationScheduler,
+        LearningRateFinder,
+        StochasticWeightAveraging,
+    )
 
     class Epochs(lightning.Callback):
         begun = 0
@@ -237,7 +244,7 @@ def with_lightning(net: Net) -> object:
     if "seeded" in MORE:
         loader = by_epoch()
     with redirect_stderr(StringIO() if "tries" in MORE else sys.stderr):  # the trials' progress
-        trainer.fit(Module(), loader, DataLoader(Noisy(), batch_size=8))
+        trainer.fit(lightning_module(net, stops), loader, DataLoader(Noisy(), batch_size=8))
     return (
         stops.best_score,
         stops.wait_count,
