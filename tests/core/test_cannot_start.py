@@ -606,3 +606,11 @@ def test_nobody_is_sent_to_a_server_that_obeys_a_later_controller(policy: str) -
     here.do("report n1")
     here.play("@80\ntick")
     assert any(here.machine.job(row.id).hosts == ("n1",) for row in rows), "it obeys this one by now"
+
+
+def test_who_finds_no_server_but_one_that_obeys_a_later_controller_is_told() -> None:
+    here = world("user ann\nhost n1 V100:2")
+    here.handle(HostReported(now_s=1.0, host=N1, reports=(), obeys=9))
+    here.do("submit ann some gpus=1")
+    assert "n1" in here.machine.why(JobId(1), 1.0).text
+    assert "has obeyed another controller" in here.machine.why(JobId(1), 1.0).text

@@ -95,13 +95,6 @@ class Contents:
         self.rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
         self.slowdowns = Slowdowns(self.rates.gpus)
 
-    def why_deaf(self, host: HostName) -> str:
-        """Why nothing that is wanted of it is done there; empty: it is. For people."""
-        later = self.unable.obeys.get(host)
-        if later is None:
-            return ""
-        return f"it has obeyed another controller (of term {later}; this one's is {self.term}), as the state of this one is older: docs/controller.md says what to do"
-
     def put(self, row: Job, now_s: float, *, counters: bool = False, at_s: float | None = None) -> None:
         """`counters`: nothing but what it has received and done is new. `at_s`: what is new came about then."""
         old = self.book.jobs.get(row.id)

@@ -180,8 +180,10 @@ class Hosts:
         if event.obeys is None:
             del obeys[event.host]
             return
-        obeys[event.host] = event.obeys
-        text = f"{event.host} does nothing that this controller wants: {self._contents.why_deaf(event.host)}"
+        terms = f"of term {event.obeys}; this one's is {self._contents.term}"
+        why = f"it has obeyed another controller ({terms}), as the state of this one is older: docs/controller.md says what to do"
+        obeys[event.host] = why
+        text = f"{event.host} does nothing that this controller wants: {why}"
         self._fact(event.now_s, "orders-refused", text, host=event.host)
 
     def _once_it_hears(self, host: HostName, report: JobReport) -> JobReport:

@@ -72,7 +72,7 @@ class Scenes:
             healthy_misfit=healthy_misfit,
             closed=self._closed_to(row) if (unplaced or short) and healthy_misfit is None else {},
             policy=self._contents.policy.name,
-            unable=self._unable_at(row),
+            unable=self._unable.told(row.user, row.hosts),
             failed_at=self._contents.abroad.failed(job),
             source_away=() if row.state.ended else self._reach.source_away(row),
             unsaved=self._unsaved(row),
@@ -232,16 +232,12 @@ class Scenes:
                 return after
         return None
 
-    def _unable_at(self, row: Job) -> dict[HostName, str]:
-        deaf = {name: why for name in row.hosts if (why := self._contents.why_deaf(name))}
-        return self._unable.why(row.user, row.hosts or self._unable.servers()) | deaf
-
     def _closed_to(self, row: Job) -> dict[HostName, str]:
         """Servers that could hold it and take nobody now, and why, where not enough others could; found once between two events, as lists ask for many jobs."""
         spec, book = row.spec, self._book
         wish = row.user, spec.gpu_types, spec.gpu_memory_bytes, spec.memory_bytes, spec.gpus, spec.nodes
         if wish not in self._closed:
-            shut = {*self._unable.of_all, *self._unable.barring(row.user)}
+            shut = {*self._unable.of_all, *self._unable.obeys, *self._unable.barring(row.user)}
             hosts = book.hosts_sorted()
             here = [h for h in hosts if h.name in self._connected and h.schedulable and h.name not in shut]
             gone = {host.name for host in hosts}.difference(host.name for host in here)
@@ -249,7 +245,7 @@ class Scenes:
                 gone = set()
             single = replace(spec, nodes=1)
             self._closed[wish] = tuple(h.name for h in hosts if h.name in gone and could_hold(single, [h]))
-        unable = self._unable.why(row.user, self._closed[wish])
+        unable = self._unable.told(row.user, self._closed[wish]) if self._closed[wish] else {}
         return {name: unable.get(name) or self._why_closed(name) for name in self._closed[wish]}
 
     def _why_closed(self, name: HostName) -> str:

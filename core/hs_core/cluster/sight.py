@@ -281,9 +281,7 @@ class Sight:
             gpu_types=row.spec.gpu_types,
             barred=self._barred(row, hosts),
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
-            memory_bytes=max(
-                _declared(row, started), report.device_memory_bytes if report else 0, row.needs_bytes
-            ),
+            memory_bytes=max(_declared(row, started), row.needs_bytes, _measured(report)),
             fixed_bytes=row.spec.gpu_memory_fixed_bytes,
             accumulation_max=row.spec.accumulation_max,
             accumulation=row.accumulation,
@@ -373,6 +371,10 @@ def _as_declared(row: Job) -> Shape | None:
         return None
     declared = row.spec.elastic.on(row.spec.gang, row.spec.nodes)
     return None if row.shape == declared else declared
+
+
+def _measured(report: JobReport | None) -> int:
+    return report.device_memory_bytes if report is not None else 0
 
 
 def _declared(row: Job, started: bool) -> int:

@@ -18,13 +18,16 @@ class Unable:
             Stays()
         )  # jobs that found none where they were to be started, wherever that is
 
-        self.obeys: dict[
-            HostName, int
-        ] = {}  # the terms of other controllers that those have obeyed which do nothing that this one wants
+        self.obeys: dict[HostName, str] = {}  # another controller, and nothing that this one wants: in words
 
         self.sent_on: dict[
             JobId, tuple[HostName, ...]
         ] = {}  # jobs that could not be started there, and were tried elsewhere
+
+    def told(self, user: UserName, hosts: Iterable[HostName]) -> dict[HostName, str]:
+        """To people, who wait there: those that start nothing for this controller as well."""
+        names = list(hosts) or [*self.servers(), *self.obeys]
+        return self.why(user, names) | {name: self.obeys[name] for name in names if name in self.obeys}
 
     def starts_none(self, host: HostName) -> bool:
         """Whoever's job it is."""

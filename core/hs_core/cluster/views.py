@@ -273,7 +273,7 @@ class Views:
 
     def cannot_start(self, host: HostName) -> str:
         """For people: that it could not start a job, and has started none since, or does not start any for this controller; else nothing."""
-        if why := self._contents.why_deaf(host):
+        if why := self._unable.obeys.get(host):
             return f"does nothing that this controller wants: {why}"
         if self._unable.of_all.tried(host):
             now = (

@@ -62,7 +62,7 @@ class Precedence:
         """Who found GPUs, where the largest go first; of equal ones those that cannot leave, those at home, then by arrival."""
         return self._seat(slots, self._line(slots, chosen), targets, {})
 
-    def _line(self, slots: Slots, chosen: Chosen) -> "list[_InLine]":
+    def _line(self, slots: Slots, chosen: Chosen) -> list[_InLine]:
         """In the order of `hand_out`."""
         hosts = self._hosts
         line = []
@@ -78,7 +78,7 @@ class Precedence:
     def _seat(
         self,
         slots: Slots,
-        line: "Sequence[_InLine]",
+        line: Sequence[_InLine],
         targets: Mapping[JobId, Home],
         ahead: Mapping[JobId, int],
     ) -> set[JobId]:

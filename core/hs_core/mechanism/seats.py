@@ -166,9 +166,8 @@ class Seats:
         """GPUs that nobody has yet, where that moves nobody; False if there are none. `stays`: only at its home, where it has one."""
         slots = self._slots
         home = slots.home(job)
-        if not slots.may_find_some(job) or (home and job.started and slots.free(home[0]) < job.per_node):
-            return slots.runs(job)
-        if slots.runs(job) or not slots.reachable(job):
+        tied = home and job.started and slots.free(home[0]) < job.per_node
+        if slots.runs(job) or tied or not (slots.may_find_some(job) and slots.reachable(job)):
             return slots.runs(job)
         at_home = bool(home) and slots.has_room(job, home)
         free_to_go = not job.started and (not home or (job.movable and not stays))
@@ -289,7 +288,7 @@ class Seats:
     ) -> None:
         """GPUs that nobody has yet, to these in turn; who has a mate joins it, or has some where that one has none."""
         for job in left:
-            if job.id not in seated and job.id not in mates and self._slots.may_find_some(job):
+            if job.id not in seated and job.id not in mates:
                 self.press_in(job, {})
         if mates:
             Packer(self._snapshot, self._slots).join(mates)

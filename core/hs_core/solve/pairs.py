@@ -63,8 +63,9 @@ class Sinks:
             raise BrokenError(
                 f"sinks has {there} columns, {len(self.many)} numbers and {len(self.extra)} costs; expected one each"
             )
-        if there and not (self.column.min() >= 0 and self.column.max() < columns):
-            raise BrokenError(f"sinks names column {self.column.max()}; expected 0 to {columns - 1}")
+        beyond = self.column[(self.column < 0) | (self.column >= columns)]
+        if len(beyond):
+            raise BrokenError(f"sinks names column {beyond[0]}; expected 0 to {columns - 1}")
         if (self.many < 0).any() or not ((self.extra >= 0) & np.isfinite(self.extra)).all():
             raise BrokenError("sinks has numbers or costs below 0; expected at least 0, and an end to costs")
 
