@@ -99,8 +99,11 @@ class Data(Trained):
         }
 
     def is_training(self, *, gradients: bool, stepped: bool) -> bool:
-        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them. `stepped`: something has been trained on already. Else what was gone through before the first gradients were enabled (an evaluation ahead of
-        training, the mean of the data) was no epoch either: a new process knows that from the beginning."""
+        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them.
+
+        `stepped`: something has been trained on already. Else what was gone through before the first gradients were enabled (an evaluation ahead of
+        training, the mean of the data) was no epoch either: a new process knows that from the beginning.
+        """
         if gradients and not self._gradients and not stepped and self._goal is None:
             self._epoch = -1
         self._gradients = self._gradients or gradients

@@ -221,6 +221,15 @@ for step in range(state.step, 400):
 """
 
 
+def saved_twice(agent: StubAgent) -> None:
+    """Amid its training."""
+    for step in (40, 80):
+        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
+        since = agent.seen()
+        agent.checkpoint()
+        agent.wait(JobCheckpointed, since)
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [("", 0), ("if step == 20: optimizer = torch.optim.Adagrad(model.parameters())", 1)],
@@ -231,11 +240,7 @@ def test_an_optimizer_that_trains_and_is_in_nothing_handed_over_is_told_of_once(
 ) -> None:
     slow_down(agent, 0.01)
     job = start(agent, script(agent, TRAINED_BY.format(other=other)))
-    for step in (40, 80):
-        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
-        since = agent.seen()
-        agent.checkpoint()
-        agent.wait(JobCheckpointed, since)
+    saved_twice(agent)
     _, errors = job.communicate()
     line = (
         "heteroshare: an optimizer (Adagrad) trains whose state is in nothing that was handed over to hs_job.state: "
@@ -291,11 +296,7 @@ def test_what_trains_along_and_is_in_nothing_handed_over_is_told_of_once(
 ) -> None:
     slow_down(agent, 0.01)
     job = start(agent, script(agent, BESIDE % given))
-    for step in (40, 80):
-        agent.wait(JobProgressed, where=lambda event, step=step: event.step > step)
-        since = agent.seen()
-        agent.checkpoint()
-        agent.wait(JobCheckpointed, since)
+    saved_twice(agent)
     _, errors = job.communicate()
     assert job.returncode == 0, errors
     assert sorted(re.findall(r"heteroshare: a (\w+) is in use ", errors)) == said
