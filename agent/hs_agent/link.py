@@ -173,6 +173,8 @@ class _Connection:
             self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
         self._delay.excess_s(first.sent_s, boot_s())
         self._is_obeyed = first.welcome.term >= self.side.term()
+        for told in self._tidings.told(range(first.welcome.unknown_from, first.welcome.unknown_until)):
+            await self._write(agent_pb2.FromAgent(told=told))
         welcomed(first.welcome)
         self.side.heard_controller(boot_s() - asked_s)  # it answered some time since then
         reporting = asyncio.create_task(self._report_on())

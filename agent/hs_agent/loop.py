@@ -57,7 +57,7 @@ from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import CANNOT_START, JobReport, Phase
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
@@ -362,6 +362,10 @@ class Agent:
     def last_words(self) -> tuple[JobReport, ...]:
         assert self.machine is not None
         return self.machine.last_words()
+
+    def told(self) -> tuple[WantedJob, ...]:
+        assert self.machine is not None
+        return self.machine.told()
 
     @property
     def troubles(self) -> tuple[str, ...]:

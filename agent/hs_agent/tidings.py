@@ -9,12 +9,14 @@ from hs_agent.devices import Reading
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport, differs, parting
+from hs_core.wanted import WantedJob
 from hs_daemon import boot_s, version
 from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, common_pb2
 
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 FRAME_BYTES = 4  # around each of them
+TOLD_BYTES = 48 << 20  # of what it was told, in all its messages: the controller takes 64 MiB
 
 PROCESS = secrets.token_hex(8)
 """Which agent this is: a copy of its state on the same machine has the same name, certificate and boot."""
@@ -46,6 +48,8 @@ class Host(Protocol):
     def reports(self) -> tuple[JobReport, ...]: ...
 
     def last_words(self) -> tuple[JobReport, ...]: ...
+
+    def told(self) -> tuple[WantedJob, ...]: ...
 
     def heard(self) -> tuple[int, int]: ...
 
@@ -86,6 +90,27 @@ class Tidings:
             left_bytes -= told.ByteSize() + FRAME_BYTES
             (hello[-1].last_words if at < len(last_words) else hello[-1].jobs).append(told)
         return hello
+
+    def told(self, unknown: range) -> list[agent_pb2.Told]:
+        """Of its jobs of these numbers, what was said of them last. Nothing where none are asked for, else one message at least; what is beyond `TOLD_BYTES` is left out."""
+        if not unknown:
+            return []
+        told, left_bytes, all_bytes = [agent_pb2.Told()], MAX_REPORTS_BYTES, TOLD_BYTES
+        for job in self._host.told():
+            if job.job not in unknown:
+                continue
+            said = convert.from_wanted_job(job)
+            took = said.ByteSize() + FRAME_BYTES
+            all_bytes -= took
+            if all_bytes < 0:
+                break
+            if took > left_bytes and told[-1].jobs:
+                told[-1].more = True
+                told.append(agent_pb2.Told())
+                left_bytes = MAX_REPORTS_BYTES
+            left_bytes -= took
+            told[-1].jobs.append(said)
+        return told
 
     def report(self) -> agent_pb2.Report:
         """Without news an empty one: an agent that says nothing is taken for dead when its lease is over."""

@@ -26,6 +26,7 @@ log = structlog.get_logger("hs_controller.agents")
 
 HELLO_S = 10.0  # for each message of it
 HELLO_MESSAGES = 256
+TOLD = "what it was told of its jobs"
 LONG_S = 0.005  # that it may take to read what a message says
 TROUBLES, TROUBLE_CHARS = 8, 500
 STILL_HERE = (
@@ -52,14 +53,20 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         self._hub.attach(link)
         why = "the connection ended"
         try:
-            term = self._loop.mind.machine.term
+            machine = self._loop.mind.machine
+            # One that speaks otherwise is asked for nothing that it may not know.
+            first, past = (0, 0) if link.unlike else machine.unknown
             welcome = agent_pb2.Welcome(
-                term=term,
+                term=machine.term,
                 report_interval_s=self._loop.config.heartbeat_s,
                 version=version(),
                 dialect=dialect.of_agents(),
+                unknown_from=first,
+                unknown_until=past,
             )
             await context.write(agent_pb2.ToAgent(sent_s=boot_s(), welcome=welcome))
+            if first < past:
+                await self._asked(link, messages, range(first, past))
             await self._take_in(link, partial(self._joined, CALLER.get(), link))
             why = await self._serve(link, messages, context)
         except RefusedError as refused:
@@ -99,6 +106,17 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             hello = await _hello(messages, "the rest of the Hello")
             link.greeted(hello, self._loop.clock.now_s())
         raise RefusedError(f"a Hello of more than {HELLO_MESSAGES} messages")
+
+    async def _asked(self, link: Link, messages: AsyncIterator[agent_pb2.FromAgent], unknown: range) -> None:
+        """A backup was put back: jobs of these numbers it may have that were submitted since."""
+        for _ in range(HELLO_MESSAGES):
+            message = await _next(messages, TOLD)
+            if (came := message.WhichOneof("body")) != "told":
+                raise RefusedError(f"{came or 'nothing'} came after a Welcome that asks for {TOLD}")
+            link.told_of(message.told, unknown)
+            if not message.told.more:
+                return
+        raise RefusedError(f"{TOLD}, in more than {HELLO_MESSAGES} messages")
 
     def _refuse_double(self, link: Link) -> None:
         """Two agents with one identity, as copies of a disk or a folder have, would push each other out for ever: who is here stays.
@@ -249,14 +267,18 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         return f"{link.host.name} said nothing for {lease_s:g} s"
 
 
-async def _hello(messages: AsyncIterator[agent_pb2.FromAgent], what: str) -> agent_pb2.Hello:
+async def _next(messages: AsyncIterator[agent_pb2.FromAgent], what: str) -> agent_pb2.FromAgent:
     try:
         async with asyncio.timeout(HELLO_S):
-            message = await anext(messages)
+            return await anext(messages)
     except TimeoutError:
         raise RefusedError(f"no {what.removeprefix('a ')} within {HELLO_S:.0f} s") from None
     except StopAsyncIteration:
         raise RefusedError(f"the stream ended before {what}") from None
+
+
+async def _hello(messages: AsyncIterator[agent_pb2.FromAgent], what: str) -> agent_pb2.Hello:
+    message = await _next(messages, what)
     if message.WhichOneof("body") != "hello":
         raise RefusedError(
             f"{message.WhichOneof('body') or 'nothing'} came first; {what.removeprefix('a ')} was expected"

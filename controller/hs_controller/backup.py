@@ -195,13 +195,17 @@ def _prepared(source: Path, fresh: Path) -> int:
             meta = read_meta(db)
             # Terms grow by one a start, and epochs by one each time that a job begins: none ever came near the seconds since 1970.
             above = int(time.time())
+            first = int(meta.get("next_job_id", 1))
+            past = first + JOB_IDS_SKIPPED
             put_meta(
                 db,
                 {
                     "term": max(int(meta.get("term", 0)), above),
                     "first_epoch": max(int(meta.get("first_epoch", 0)), above),
                     "restored": True,
-                    "next_job_id": int(meta.get("next_job_id", 1)) + JOB_IDS_SKIPPED,
+                    "next_job_id": past,
+                    "unknown": [first, past],
+                    "taken_up": [],
                     # Less than Prometheus has seen: a counter that began there would be taken for new as a whole.
                     COUNTED_BEFORE: usage_doc(
                         {account_of(row): usage_of(row) for row in db.execute(sa.select(USAGE))}

@@ -16,7 +16,7 @@ from hs_core.events.cluster import HostJoined
 from hs_core.model import Host
 from hs_core.names import HostName, JobId
 from hs_core.reports import MOST_AT_ONCE, JobReport, Phase
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 from hs_daemon import boot_s, version
 from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, common_pb2
@@ -30,6 +30,7 @@ ERRANDS_OF_ONE = 4  # commands beside jobs; how many in all an agent decides
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 # Of what one agent says of jobs: as much as a Hello may say, counted with what each takes in memory beside.
 REPORTS_BYTES, REPORT_BYTES = 256 << 20, 512
+TOLD_BYTES = 64 << 20  # likewise of what it was told, after a backup was put back
 
 
 T = TypeVar("T")
@@ -124,6 +125,8 @@ class Link:
         self._sizes: dict[JobId, int] = {}  # of those
         self._size = 0
         self._last_words: tuple[JobReport, ...] = ()  # of the Hello
+        self._told: list[WantedJob] = []  # of jobs that were submitted since the backup that was put back
+        self._told_bytes = 0
         self.last_report_s = now_s
         self.unread_s = now_s  # until then nothing was read of it, as what it had said was being taken in
         self._behind_s: float | None = (
@@ -152,6 +155,21 @@ class Link:
             raise RefusedError(
                 f"{self.host.name} has last words of {len(self._last_words)} jobs; at most {MOST_AT_ONCE} were expected"
             )
+
+    def told_of(self, said: agent_pb2.Told, unknown: range) -> None:
+        """Of jobs of these numbers that it has: what it was told last, by this controller before its state was lost or by another. What makes no sense is passed over."""
+        for job in said.jobs:
+            self._told_bytes += job.ByteSize()
+            if self._told_bytes > TOLD_BYTES:
+                raise RefusedError(
+                    f"{self.host.name} says that it was told more than {TOLD_BYTES >> 20} MiB of its jobs"
+                )
+            if job.job_id not in unknown:
+                continue
+            try:
+                self._told.append(convert.to_wanted_job(job))
+            except RefusedError as refused:
+                log.warning("told-of-no-job", host=self.host.name, job=job.job_id, why=str(refused))
 
     def shows(self, said_s: float) -> None:
         """Its boot clock, when it said what was just heard; 0: nothing is known of it."""
@@ -202,6 +220,7 @@ class Link:
             reports=tuple(self.reports.values()),
             last_words=said,
             said_s=self.clock_s,
+            told=tuple(self._told),
         )
 
     def direct(self, wanted: Wanted, said_s: float) -> None:

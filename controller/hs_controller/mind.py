@@ -146,6 +146,7 @@ class Mind:
         self._memory: Memory = loaded.meta.get("memory", {})  # as it is in the journal
         before = POLICIES.get(self.replaced)
         self._taken_back = before.trades(self._memory) if before is not None else ()
+        unknown = loaded.meta.get("unknown", State().unknown)
         state = State(
             jobs={job.id: job for job in (*loaded.ended, *loaded.jobs)},
             users={user.name: user for user in loaded.users},
@@ -159,6 +160,8 @@ class Mind:
             gpu_speeds=loaded.meta.get("gpu_speeds", []),
             first_epoch=int(loaded.meta.get("first_epoch", 0)),
             restored=bool(loaded.meta.get("restored", False)),
+            unknown=(JobId(unknown[0]), JobId(unknown[1])),
+            taken_up=frozenset(map(JobId, loaded.meta.get("taken_up", ()))),
         )
         self.watched = Watched()
         self._asking_s = 0.0  # that the question took that the policy is at
@@ -333,6 +336,8 @@ class Mind:
             "policy": {"name": machine.policy.name, "configured": self._configured},
             "restored": machine.restored,
         }
+        if machine.taken_up:
+            meta["taken_up"] = sorted(machine.taken_up)
         if machine.memory is not self._memory:  # it may be large
             self._memory = machine.memory
             meta["memory"] = dict(machine.memory)

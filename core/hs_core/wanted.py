@@ -122,6 +122,9 @@ class WantedJob:
     copies: int = 1
     last_step: int = 0  # where its portion ends: it stops there, and waits; 0: it goes on to its end
     shape: Form | None = None  # how it runs, told to its training loop; None: as declared
+    # Shown to a controller that does not know it, since a backup was put back that is older.
+    arrival_s: float = 0.0  # wall clock, as of `Job`
+    seal: str = ""  # by which that controller sees that it was told so (`cluster.seals`)
 
     @property
     def gpus(self) -> int:

@@ -471,6 +471,8 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         copies=pb.copies or 1,
         last_step=pb.last_step,
         needs_bytes=pb.needs_bytes,
+        arrival_s=pb.arrival_s,
+        seal=pb.seal,
         shape=_to_form(pb),
     )
 
@@ -556,6 +558,8 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         copies=job.copies,
         last_step=job.last_step,
         needs_bytes=job.needs_bytes,
+        arrival_s=job.arrival_s,
+        seal=job.seal,
         shape=from_shape(job.shape),
         strategy=from_strategy(strategy) if (strategy := forms.strategy_of(job.shape)) else None,
         spread=job.shape.nodes if isinstance(job.shape, forms.Spread) else 0,

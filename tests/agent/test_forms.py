@@ -15,7 +15,7 @@ from hs_core.names import GpuId
 from hs_core.wanted import Turn
 from tests.forms import digest, lines
 
-FORM = (16, "f1bf55f24ffa")
+FORM = (17, "4d7da07cfe81")
 
 
 def keys(value: Mapping[str, Any], above: str = "") -> set[str]:

@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
+from hs_core.model import Job
 from hs_core.names import JobId
 from hs_sim import faults
 from hs_sim.cases import case_of
 from hs_sim.cases.besides import with_losses
 from hs_sim.faults import run_seed
-from hs_sim.machines.journal import Journal
+from hs_sim.machines.journal import SKIPPED, Journal
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.trouble import FaultPlan
 from hs_sim.machines.truth import Truth
@@ -61,6 +62,47 @@ class Lost:
         self.world.controller.start()
 
 
+GONE_ON = (9, 45, 49, 75, 81, 85, 124, 129)
+"""Where no job has ended before all have come, and each is at home then."""
+
+
+class Early:
+    """Takes a backup before any job has come, kills the controller once all have, and puts the backup back where none has ended yet and each has a home that all servers know of."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = Random(seed)
+        self.jobs: set[JobId] = set()
+        self.launches: dict[JobId, int] = {}  # of those that trained then
+
+    def __call__(self, world: World) -> None:
+        self.world = world
+        came_s = max(job.arrival_s for job in world.experiment.workload.jobs)
+        died_s = came_s + self._dice.uniform(10.0, 60.0)
+        world.clock.at(died_s, world.controller.crash)
+        world.clock.at(died_s + self._dice.uniform(1.0, 20.0), self._put_back)
+
+    def _put_back(self) -> None:
+        journal, truth = self.world.controller.journal, self.world.truth
+        rows = journal.jobs.values()
+        if len(rows) == len(truth.jobs) and all(_at_home(row, self.world) for row in rows):
+            self.jobs = set(truth.by_id)
+            self.launches = {id_: job.launches for id_, job in truth.by_id.items() if job.busy}
+            copy = Journal()
+            copy.users, copy.hosts = dict(journal.users), dict(journal.hosts)
+            journal.put_back(copy)
+            for job in truth.jobs.values():
+                job.epoch = 0
+        self.world.controller.start()
+
+
+def _at_home(row: Job, world: World) -> bool:
+    """It has its home, neither moves nor comes from elsewhere, and its servers know."""
+    if row.state.ended or not row.hosts or row.move or row.stored or row.portions or row.unconfirmed:
+        return False
+    told = [world.agents[name].machine.told() for name in row.hosts]
+    return all(any((job.job, job.epoch) == (row.id, row.epoch) for job in jobs) for jobs in told)
+
+
 @pytest.fixture
 def since_the_backup(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done and received since is lost to the controller: these laws are left out, and the last try of a checkpoint that is gone takes a while."""
@@ -89,6 +131,23 @@ def test_no_job_that_ended_well_since_the_backup_is_launched_again() -> None:
         assert again == lost.ended, seed
         ended += len(again)
     assert ended > 5
+
+
+@pytest.mark.usefixtures("since_the_backup")
+def test_jobs_that_came_since_the_backup_go_on_where_they_are_and_all_end() -> None:
+    unknown = never_left = 0
+    for seed in GONE_ON:
+        early = Early(seed)
+        assert run_seed(seed, early) is None, seed
+        controller, truth = early.world.controller, early.world.truth
+        assert controller.machine.taken_up == early.jobs, seed
+        for id_, launches in early.launches.items():
+            if controller.journal.jobs[id_].epoch < SKIPPED:  # of that incarnation
+                assert truth.by_id[id_].launches == launches, (seed, id_)
+                never_left += 1
+        unknown += len(early.jobs)
+    assert unknown > 40
+    assert never_left > 10
 
 
 @pytest.mark.usefixtures("since_the_backup")

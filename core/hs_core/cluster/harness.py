@@ -87,6 +87,9 @@ class World:
     wishes: Wishes = field(default_factory=dict)  # the one that its policy was made with
     shapes: Shapes = field(default_factory=dict)  # and this
     copy: State | None = None  # the newest backup
+    remembered: dict[HostName, Wanted] = field(
+        default_factory=dict
+    )  # by the hosts, whatever controller it was
 
     def __post_init__(self) -> None:
         self.start(State())
@@ -106,7 +109,7 @@ class World:
         for command in self.outcome.commands:
             match command:
                 case Direct():
-                    self.wanted[command.host] = command.wanted
+                    self.wanted[command.host] = self.remembered[command.host] = command.wanted
                 case Wake():
                     self.wake_s = command.at_s
                 case Consult():
@@ -147,14 +150,31 @@ class World:
             return []
         if verb == "restore":
             assert self.copy is not None, "there is no backup"
-            term = self.machine.state.term + RESTORED
-            self.start(replace(self.copy, term=term, first_epoch=RESTORED, restored=True))
+            self.start(self._put_back(self.copy))
             return []
         try:
             outcome = self.handle(self.event(verb, words))
         except RefusedError as refused:
             return [f"refused, {refused.kind}: {refused}"]
         return _told(outcome)
+
+    def _put_back(self, copy: State) -> State:
+        past = self.machine.next_job_id
+        return replace(
+            copy,
+            term=self.machine.term + RESTORED,
+            first_epoch=RESTORED,
+            restored=True,
+            next_job_id=past,
+            unknown=(copy.next_job_id, past),
+        )
+
+    def _remembered(self, host: HostName, reports: Sequence[JobReport]) -> tuple[WantedJob, ...]:
+        """What it was told of jobs that it has and that the controller asks for."""
+        first, past = self.machine.unknown
+        has = {(report.job, report.epoch) for report in reports if first <= report.job < past}
+        wanted = self.remembered.get(host)
+        return tuple(job for job in wanted.jobs if (job.job, job.epoch) in has) if wanted else ()
 
     def event(self, verb: str, words: Sequence[str]) -> ClusterEvent:
         now_s = self.now_s
@@ -187,7 +207,12 @@ class World:
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
                 host = replace(host, memory_bytes=memory * GiB, setup=said.get("setup", ""))
                 return HostJoined(
-                    now_s=now_s, host=host, reports=told, last_words=last_words, said_s=now_s + self.ahead_s
+                    now_s=now_s,
+                    host=host,
+                    reports=told,
+                    last_words=last_words,
+                    said_s=now_s + self.ahead_s,
+                    told=self._remembered(host.name, told),
                 )
             case "report" | "report-unheard":
                 return HostReported(

@@ -10,6 +10,7 @@ from hs_core.cluster.lives import Lives
 from hs_core.cluster.returns import Returns
 from hs_core.cluster.sources import Sources
 from hs_core.cluster.starts import Starts
+from hs_core.cluster.taking_up import TakingUp
 from hs_core.errors import Kind, RefusedError
 from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.model import Gpu, Host, Job
@@ -46,6 +47,7 @@ class Hosts:
         self._sources = sources
         self._returns = returns
         self._fences = fences
+        self._taking_up = TakingUp(contents)
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
 
     def joined(self, event: HostJoined) -> None:
@@ -80,6 +82,7 @@ class Hosts:
         changed = f"; it had {had}" if had != gpus else ""
         changed += "; it was set up anew, and what lay there is gone" if anew else ""
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
+        self._taking_up.joined(event)
         self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
             self._returns.over_by_then(host.name, report, now_s)

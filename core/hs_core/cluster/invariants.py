@@ -150,10 +150,10 @@ def _check_move(book: Book, row: Job) -> None:
             _broken(row, f"its checkpoint is not listed at {host}")
 
 
-def check_change(old: Job | None, new: Job) -> None:
-    """Epochs and accounts only grow; what has ended stays as it ended."""
+def check_change(old: Job | None, new: Job, *, taken_up: bool = False) -> None:
+    """Epochs and accounts only grow; what has ended stays as it ended. `taken_up`: it had begun before this controller knew of it."""
     if old is None:
-        if new.epoch != 0 or new.gpu_s != 0:
+        if not taken_up and (new.epoch != 0 or new.gpu_s != 0):
             _broken(new, "born with a past")
         return
     if old.state.ended and old != new:

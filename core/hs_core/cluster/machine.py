@@ -256,7 +256,7 @@ class ClusterMachine(Views):
                 invariants.check_counted(old, book.live[job])
             elif new is not None:  # else it ended and was let go of
                 invariants.check_row(book, new, self._contents.next_job_id)
-                invariants.check_change(old, new)
+                invariants.check_change(old, new, taken_up=job in self._contents.backup.taken_up)
         told = {command.host: command.wanted for command in outcome.commands if isinstance(command, Direct)}
         invariants.must(
             all(w.term == self._contents.term for w in told.values()), "a command of another term"

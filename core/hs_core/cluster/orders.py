@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 
-from hs_core.cluster import checkpoints, reports
+from hs_core.cluster import checkpoints, reports, seals
 from hs_core.cluster.book import Book
 from hs_core.copier import copier, maker
 from hs_core.model import Copied, Job, Stored, User
@@ -84,9 +84,16 @@ class Orders:
             copy=rank if row.portions else -1,
             copies=len(row.portions) or 1,
             last_step=row.base_step + row.portions[rank] if row.portions else 0,
+            arrival_s=row.arrival_s,
+            seal=last[3].seal if last is not None and last[1] == run_as else self._seal(row, run_as),
         )
         self._wanted[key] = (row, run_as, (evicted, saves), wanted)
         return wanted
+
+    def _seal(self, row: Job, run_as: str) -> str:
+        return seals.seal(
+            self._key, row.id, user=row.user, run_as=run_as, arrival_s=row.arrival_s, spec=row.spec
+        )
 
     def _has_bytes(self, name: HostName) -> int:
         """Of memory each of its GPUs."""

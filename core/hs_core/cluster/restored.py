@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hs_core.cluster.given_up import MOST, form_over
-from hs_core.cluster.state import State
+from hs_core.cluster.state import FIRST_JOB, State
 from hs_core.model import Job, Stored, spans, spreads
 from hs_core.names import HostName, JobId
 from hs_core.reports import JobReport
@@ -25,9 +25,9 @@ class Backup:
     first_epoch: int  # of incarnations that began after that
     awaits: bool  # some host is yet to say what goes on there
     until_s: float = inf  # it has had time enough then
-    knows: Mapping[JobId, int] = field(
-        default_factory=dict
-    )  # the newest incarnation that the copy does, by job
+    knows: dict[JobId, int] = field(default_factory=dict)  # the newest incarnation that the copy does, by job
+    unknown: tuple[JobId, JobId] = (FIRST_JOB, FIRST_JOB)  # as `State.unknown`
+    taken_up: frozenset[JobId] = frozenset()  # as `State.taken_up`
     _began_s: float = inf
     _parts: dict[JobId, dict[int, dict[HostName, JobReport]]] = field(
         default_factory=dict
@@ -39,7 +39,7 @@ class Backup:
         first = state.first_epoch
         known = ((row.id, _known(row, first)) for row in state.jobs.values() if first and not row.state.ended)
         knows = {job: epoch for job, epoch in known if epoch is not None}
-        return cls(first, state.restored, knows=knows)
+        return cls(first, state.restored, knows=knows, unknown=state.unknown, taken_up=state.taken_up)
 
     def begins(self, now_s: float, lease_s: float) -> None:
         """With the first event of a term."""
@@ -114,6 +114,16 @@ class Backup:
         for host in hosts:
             self._keeps[host].discard(job)
         return hosts
+
+    def may_take_up(self, job: JobId, epoch: int) -> bool:
+        """It was submitted since the copy was made, perhaps, and has not been taken up yet: what is said of it later is of what had gone on elsewhere."""
+        first, past = self.unknown
+        return first <= job < past and job not in self.taken_up and epoch < self.first_epoch
+
+    def takes_up(self, job: JobId, epoch: int | None) -> None:
+        """As this incarnation; None: none that has begun is known of it."""
+        self.taken_up |= {job}
+        self.knows[job] = -1 if epoch is None else epoch
 
     def has(self, stored: Stored | None) -> bool:
         """A checkpoint that was written before it was put back: nobody has said since that it is there."""

@@ -120,6 +120,11 @@ class State:
     gpu_speeds: list[Any] = field(default_factory=list)  # and by GPU, as `hs_core.speeds` does
     first_epoch: int = 0  # of incarnations that begin from now on: above all that there ever were
     restored: bool = False  # it is a backup, and not all hosts have said yet what became of it since
+    unknown: tuple[JobId, JobId] = (
+        FIRST_JOB,
+        FIRST_JOB,
+    )  # numbers of jobs that may have been submitted since the backup was made: from the first to before the second
+    taken_up: frozenset[JobId] = frozenset()  # of those, who went on as their servers told of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ class Touched:
     jobs: frozenset[JobId] = frozenset()
     users: frozenset[UserName] = frozenset()  # one that is no longer known was removed
     hosts: frozenset[HostName] = frozenset()  # one that is no longer known was removed
-    meta: bool = False  # next_job_id, term, quantum, memory, budget or restored
+    meta: bool = False  # next_job_id, term, quantum, memory, budget, restored or taken_up
     profile: bool = False  # measured rates: to be written now and then, and worth no commit of its own
 
     def __bool__(self) -> bool:

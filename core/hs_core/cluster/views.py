@@ -58,6 +58,8 @@ class Views:
             gpu_speeds=self._rates.gpus.dump(),
             first_epoch=self._backup.first_epoch,
             restored=self._backup.awaits,
+            unknown=self._backup.unknown,
+            taken_up=self._backup.taken_up,
         )
 
     @property
@@ -73,6 +75,16 @@ class Views:
     def restored(self) -> bool:
         """As `State.restored`."""
         return self._backup.awaits
+
+    @property
+    def unknown(self) -> tuple[JobId, JobId]:
+        """As `State.unknown`."""
+        return self._backup.unknown
+
+    @property
+    def taken_up(self) -> frozenset[JobId]:
+        """As `State.taken_up`."""
+        return self._backup.taken_up
 
     @property
     def quantum(self) -> int:

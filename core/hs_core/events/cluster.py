@@ -13,7 +13,7 @@ from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Verdict
 from hs_core.question import Question
 from hs_core.reports import JobReport
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,9 @@ class HostJoined(At):
     reports: tuple[JobReport, ...]
     last_words: tuple[JobReport, ...] = ()  # of incarnations that are no longer there, the older ones first
     said_s: float | None = None  # when it said this, by its host's boot clock; None: it did not
+    told: tuple[
+        WantedJob, ...
+    ] = ()  # of jobs that it has and that were submitted since the backup that was put back: as it was told of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

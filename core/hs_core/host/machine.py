@@ -77,7 +77,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import JobReport, Phase
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 
 _QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed, CheckpointWeighed)
 """Where such an event leaves a job as it stood, nobody's turn can depend on it."""
@@ -418,6 +418,10 @@ class HostMachine:
     def last_words(self, now_s: float | None = None) -> tuple[JobReport, ...]:
         """For a controller that is met: of incarnations that are no longer here, the older ones first."""
         return self._board.last_words.said(self._as_of(now_s))
+
+    def told(self) -> tuple[WantedJob, ...]:
+        """What was said last of jobs that are to be here, for a controller that may not know of them."""
+        return tuple(job.wanted for job in self._board.jobs.values() if not job.dropped)
 
     def _as_of(self, now_s: float | None) -> float:
         return self._board.now_s if now_s is None else max(now_s, self._board.now_s)

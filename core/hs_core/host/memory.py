@@ -15,7 +15,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId, JobId
 from hs_core.wanted import Turn
 
-VERSION = 16
+VERSION = 17
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",

@@ -133,6 +133,18 @@ def strategy_as(spec: JobSpec, form: Form | None) -> Strategy | None:
     return strategy_of(form) or (spec.strategies[0] if spec.strategies else None)
 
 
+def may_run_as(spec: JobSpec, form: Form | None) -> bool:
+    """It allows that; None: as declared."""
+    strategy = strategy_of(form)
+    if strategy is not None and strategy not in spec.strategies:
+        return False
+    if isinstance(form, Spread):
+        return form.nodes in spreads(spec)
+    if isinstance(form, Shape):
+        return spec.elastic is not None and spec.elastic.allows(form) and (form.nodes == 1 or spans(spec))
+    return True
+
+
 def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
     """Bytes per GPU of a job that works through its mini-batches in so many parts; `fixed_bytes` 0: nothing shrinks."""
     fixed = fixed_bytes or whole_bytes

@@ -63,6 +63,7 @@ class FromAgent(_message.Message):
     LOG_FIELD_NUMBER: _builtins.int
     EXEC_FIELD_NUMBER: _builtins.int
     DOCTOR_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -73,6 +74,8 @@ class FromAgent(_message.Message):
     def exec(self) -> Global___ExecData: ...
     @_builtins.property
     def doctor(self) -> Global___DoctorSaid: ...
+    @_builtins.property
+    def told(self) -> Global___Told: ...
     def __init__(
         self,
         *,
@@ -81,12 +84,13 @@ class FromAgent(_message.Message):
         log: Global___LogData | None = ...,
         exec: Global___ExecData | None = ...,
         doctor: Global___DoctorSaid | None = ...,
+        told: Global___Told | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report", "told", b"told"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "doctor", b"doctor", "exec", b"exec", "hello", b"hello", "log", b"log", "report", b"report", "told", b"told"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log", "exec", "doctor"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "report", "log", "exec", "doctor", "told"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -299,11 +303,17 @@ class Welcome(_message.Message):
     REPORT_INTERVAL_S_FIELD_NUMBER: _builtins.int
     DIALECT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FROM_FIELD_NUMBER: _builtins.int
+    UNKNOWN_UNTIL_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     report_interval_s: _builtins.float
     dialect: _builtins.str
     """as in Hello, of the controller"""
     version: _builtins.str
+    unknown_from: _builtins.int
+    """A backup was put back: jobs of these numbers may have been submitted since it was made, and the agent says what it was told of those that it has."""
+    unknown_until: _builtins.int
+    """the first number that is none of them; not above the other: nothing is asked"""
     def __init__(
         self,
         *,
@@ -311,14 +321,42 @@ class Welcome(_message.Message):
         report_interval_s: _builtins.float = ...,
         dialect: _builtins.str = ...,
         version: _builtins.str = ...,
+        unknown_from: _builtins.int = ...,
+        unknown_until: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dialect", b"dialect", "report_interval_s", b"report_interval_s", "term", b"term", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dialect", b"dialect", "report_interval_s", b"report_interval_s", "term", b"term", "unknown_from", b"unknown_from", "unknown_until", b"unknown_until", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Told(_message.Message):
+    """Right after a Welcome that asks for it, in as many messages as it needs: of jobs that the host has, what it was told of them last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """another one follows"""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedJob]: ...
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___WantedJob] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "more", b"more"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Told: _TypeAlias = Told  # noqa: Y015
 
 @_typing.final
 class Peer(_message.Message):
@@ -646,6 +684,8 @@ class WantedJob(_message.Message):
     CARRY_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     NEEDS_BYTES_FIELD_NUMBER: _builtins.int
+    ARRIVAL_S_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -676,6 +716,10 @@ class WantedJob(_message.Message):
     """where the portion of a copy ends; 0: it goes on to its end"""
     needs_bytes: _builtins.int
     """of the memory of each of its GPUs, since others left it too little; 0: that is not so"""
+    arrival_s: _builtins.float
+    """when it was submitted, by the controller's wall clock"""
+    seal: _builtins.str
+    """of the controller, by which it knows this again; means nothing to the host"""
     @_builtins.property
     def spec(self) -> _common_pb2.JobSpec: ...
     @_builtins.property
@@ -722,10 +766,12 @@ class WantedJob(_message.Message):
         carry: _builtins.float | None = ...,
         last_step: _builtins.int = ...,
         needs_bytes: _builtins.int = ...,
+        arrival_s: _builtins.float = ...,
+        seal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "carry", b"carry", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "carry", b"carry", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "needs_bytes", b"needs_bytes", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_carry", b"_carry", "_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "arrival_s", b"arrival_s", "cancelled", b"cancelled", "carry", b"carry", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "needs_bytes", b"needs_bytes", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "restarts", b"restarts", "run_as", b"run_as", "seal", b"seal", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__carry: _TypeAlias = _typing.Literal["carry"]  # noqa: Y015
     _WhichOneofArgType__carry: _TypeAlias = _typing.Literal["_carry", b"_carry"]  # noqa: Y015

@@ -6,7 +6,7 @@ As `hs_controller.loop`, `agents` and `links` do it; time and the wire are simul
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hs_core.cluster import ClusterMachine, Outcome, Settings
@@ -29,7 +29,7 @@ from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.question import Question
 from hs_core.reports import JobReport, Phase
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.journal import Draft, Journal
 from hs_sim.machines.network import DOWN, UP, Line, Network
@@ -39,6 +39,17 @@ COUNTERS_S = 1.0
 
 Make = Callable[[float], ClusterEvent]
 Answered = Callable[[tuple[JobId, ...] | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """All that an agent has, as it connects."""
+
+    host: Host
+    reports: tuple[JobReport, ...]
+    last_words: tuple[JobReport, ...]
+    told: tuple[WantedJob, ...]
+    said_s: float  # its host's clock
 
 
 class Side:
@@ -260,24 +271,19 @@ class Controller:
 
     # --- agents -----------------------------------------------------------------------------------------------------
 
-    def hello(
-        self,
-        line: Line,
-        host: Host,
-        reports: tuple[JobReport, ...],
-        last_words: tuple[JobReport, ...],
-        said_s: float,
-    ) -> None:
+    def hello(self, line: Line, hello: Hello) -> None:
         if not self.alive:
             self._break(line)  # whoever listened when it was dialled has died
             return
-        old = self.sides.get(host.name)
+        old = self.sides.get(hello.host.name)
         if old is not None:
             self._break(old.line)
-        side = self.sides[host.name] = Side(line, host, reports)
-        side.behind_s = self._clock.now_s - said_s
+        side = self.sides[hello.host.name] = Side(line, hello.host, hello.reports)
+        side.behind_s = self._clock.now_s - hello.said_s
         self._network.send(line, DOWN, self.welcome)
-        self.tell(lambda now_s: _joined(side, last_words, now_s, self._clock.now_s))
+        first, past = self.machine.unknown
+        unknown = tuple(job for job in hello.told if first <= job.job < past)
+        self.tell(lambda now_s: _joined(side, hello.last_words, unknown, now_s, self._clock.now_s))
 
     def _break(self, line: Line) -> None:
         line.closed[UP] = True
@@ -320,10 +326,21 @@ class Controller:
             self.tell(lambda now_s: HostLeft(now_s=now_s, host=line.host))
 
 
-def _joined(side: Side, last_words: tuple[JobReport, ...], now_s: float, at_s: float) -> HostJoined:
-    reports = tuple(side.reports.values())
-    said_s = at_s - side.behind_s
-    return HostJoined(now_s=now_s, host=side.host, reports=reports, last_words=last_words, said_s=said_s)
+def _joined(
+    side: Side,
+    last_words: tuple[JobReport, ...],
+    told: tuple[WantedJob, ...],
+    now_s: float,
+    at_s: float,
+) -> HostJoined:
+    return HostJoined(
+        now_s=now_s,
+        host=side.host,
+        reports=tuple(side.reports.values()),
+        last_words=last_words,
+        said_s=at_s - side.behind_s,
+        told=told,
+    )
 
 
 def _quantum_ended(now_s: float) -> QuantumEnded:

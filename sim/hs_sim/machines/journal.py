@@ -46,6 +46,7 @@ class Draft:
                 "budget": machine.budget,
                 "policy": machine.policy.name,
                 "restored": machine.restored,
+                "taken_up": machine.taken_up,
             }
         self.rates = self.rates or touched.profile
         counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
@@ -77,16 +78,16 @@ class Journal:
         self.profile: list[Any] = []
         self.gpu_speeds: list[Any] = []
         self._first_epoch = 0
+        self._unknown = JobId(1), JobId(1)
 
     def put_back(self, copy: "Journal") -> None:
         """As it was when the copy was made, and as `hs-controller restore` leaves it."""
         self.jobs, self.users, self.hosts = dict(copy.jobs), dict(copy.users), dict(copy.hosts)
         self.answers, self.profile, self.gpu_speeds = dict(copy.answers), copy.profile, copy.gpu_speeds
-        self.meta = {
-            **copy.meta,
-            "next_job_id": JobId(copy.meta.get("next_job_id", 1) + SKIPPED),
-            "restored": True,
-        }
+        first = copy.meta.get("next_job_id", JobId(1))
+        past = JobId(first + SKIPPED)
+        self.meta = {**copy.meta, "next_job_id": past, "restored": True, "taken_up": frozenset()}
+        self._unknown = first, past
         self._first_epoch = self.term = self.term + SKIPPED
 
     def commit(self, drafts: Iterable[Draft]) -> None:
@@ -122,4 +123,6 @@ class Journal:
             gpu_speeds=json.loads(json.dumps(self.gpu_speeds)),
             first_epoch=self._first_epoch,
             restored=self.meta.get("restored", False),
+            unknown=self._unknown,
+            taken_up=self.meta.get("taken_up", frozenset()),
         )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hs_core.model import Gpu, Host
 from hs_core.names import JobId
 from hs_core.reports import JobReport, differs, parting
+from hs_sim.machines.controller import Hello
 from hs_sim.machines.network import DOWN, UP, Line
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ class Link:
             peer=f"{agent.name}:7444",
             memory_bytes=agent.memory_bytes,
         )
-        hello, words = world.controller.hello, machine.last_words()
-        world.network.send(self.line, UP, hello, host, reports, words, agent.now_s())
+        hello = Hello(
+            host=host,
+            reports=reports,
+            last_words=machine.last_words(),
+            told=machine.told(),
+            said_s=agent.now_s(),
+        )
+        world.network.send(self.line, UP, world.controller.hello, hello)
 
     def _redial(self) -> None:
         # The dice of one host and life: how often others dialled changes nothing here.
