@@ -14,10 +14,12 @@ from structlog.testing import capture_logs
 
 from hs_agent import link, logs
 from hs_agent.streams import MAX_LOGS, Streams
-from hs_agent.tidings import Tidings
-from hs_core.names import JobId
+from hs_agent.tidings import TOLD_BYTES, Tidings
+from hs_controller import links
+from hs_core.model import JobSpec
+from hs_core.names import JobId, UserName
 from hs_core.reports import MOST_AT_ONCE, Exit, JobReport, Phase
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2
 
@@ -244,6 +246,33 @@ def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_
     assert [convert.to_report(job) for part in hello for job in part.jobs] == reports
     assert tuple(convert.to_report(job) for part in hello for job in part.last_words) == last_words
     assert (len(hello) > 1) == (jobs > 10)
+
+
+def wanted(number: int, text: str) -> WantedJob:
+    spec = JobSpec(name=f"job-{number}", command=("sh", "-c", text))
+    return WantedJob(
+        job=JobId(number), epoch=1, user=UserName("ann"), run_as="ann", job_class="c", spec=spec, tickets=1.0, seal="s"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("jobs", "text"), [(0, ""), (3, "true"), (40, "x" * 200_000), (3000, "true")])
+def test_what_it_was_told_of_jobs_comes_in_messages_that_the_controller_takes(jobs: int, text: str) -> None:
+    config, host = host_with([])
+    host.told = lambda: tuple(wanted(number, text) for number in range(jobs + 10))
+    told = Tidings(config, host).told(range(jobs))
+    assert all(agent_pb2.FromAgent(told=part).ByteSize() < 1 << 20 for part in told)
+    assert [part.more for part in told] == [True] * (len(told) - 1) + [False] * (jobs > 0)
+    assert [convert.to_wanted_job(job) for part in told for job in part.jobs] == list(host.told())[:jobs]
+
+
+def test_of_what_it_was_told_no_more_is_said_than_the_controller_takes_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert TOLD_BYTES < links.TOLD_BYTES
+    monkeypatch.setattr("hs_agent.tidings.TOLD_BYTES", 2 << 20)
+    config, host = host_with([])
+    host.told = lambda: tuple(wanted(number, "x" * 200_000) for number in range(40))
+    assert sum(len(part.jobs) for part in Tidings(config, host).told(range(40))) == 10
 
 
 def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -> None:

@@ -77,6 +77,7 @@ class FakeAgent:
         self.boot, self.peer, self.process = boot, peer, process
         self.wanted: list[agent_pb2.Wanted] = []
         self.welcome: agent_pb2.Welcome | None = None
+        self.told = [agent_pb2.Told()]  # when it is asked for that
         self.logs: dict[int, list[bytes]] = {}
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
@@ -130,6 +131,9 @@ class FakeAgent:
                 match message.WhichOneof("body"):
                     case "welcome":
                         self.welcome = message.welcome
+                        if self.welcome.unknown_from < self.welcome.unknown_until:
+                            for told in self.told:
+                                await self._answer(told=told)
                     case "wanted":
                         self.wanted.append(message.wanted)
                     case "log":

@@ -24,11 +24,11 @@ def put_back(cluster: Cluster, copy: Path) -> None:
     cluster.up()
 
 
-def test_a_job_that_began_anew_since_the_backup_is_taken_up_and_trains_once_at_a_time(
+def test_a_job_that_began_anew_since_the_backup_trains_once_at_a_time_and_one_that_was_submitted_since_goes_on(
     new_cluster: Callable[..., Cluster], scripts: Path, tmp_path: Path
 ) -> None:
     cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "0.5", "--user", "ann")
-    trained, copy = tmp_path / "trained", tmp_path / "copy.db"
+    trained, other, copy = tmp_path / "trained", tmp_path / "other", tmp_path / "copy.db"
     job = cluster.submit("--gpus", "1", "--retry", "2", *learn(scripts, trained, STEPS, STEP_S), user="ann")
     until(lambda: len(learned(trained)) > 5, "the job trains")
     cluster.hsctl("backup", str(copy))
@@ -37,14 +37,20 @@ def test_a_job_that_began_anew_since_the_backup_is_taken_up_and_trains_once_at_a
         os.kill(process, signal.SIGKILL)
         until(lambda: learned(trained)[-1].process != process, "it was tried again")  # noqa: B023
         until(lambda: cluster.view(job).epoch == epoch, "that is known")  # noqa: B023
-    since = cluster.submit("--gpus", "1", *learn(scripts, tmp_path / "since", STEPS, STEP_S), user="ann")
+    since = cluster.submit("--gpus", "1", *learn(scripts, other, STEPS, STEP_S), user="ann")
+    until(lambda: len(learned(other)) > 5, "the job that came since trains, too")
+    submitted_at = cluster.view(since).submitted_at
     third = learned(trained)[-1].process
     put_back(cluster, copy)
     until(lambda: learned(trained)[-1].process != third, "it is taken up and begun anew")
-    Path(f"{trained}.hurry").touch()
+    assert cluster.view(since).submitted_at == submitted_at
+    for output in (trained, other):
+        Path(f"{output}.hurry").touch()
     done = cluster.until_state(job, "succeeded")
     assert done.epoch > 1_000_000
-    assert since not in cluster.views()
+    assert cluster.until_state(since, "succeeded").epoch == 0
+    assert len(incarnations(learned(other))) == 1, "nobody ended it"
+    assert learned(other)[-1].step == STEPS
     processes = [part[0].process for part in incarnations(learned(trained))]
     assert len(processes) == len(set(processes)) >= 4, "one after the other"
     assert learned(trained)[-1].step == STEPS

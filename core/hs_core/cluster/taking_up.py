@@ -78,7 +78,9 @@ class TakingUp:
         others = [name for name in home if name != host]
         if told.copy >= 0 or told.hold or not may_run_as(told.spec, told.shape):
             return ()
-        if told.servers != len(set(home)) or home[told.node_rank : told.node_rank + 1] != (host,):
+        if not told.servers == len(home) == len(set(home)):
+            return ()
+        if home[told.node_rank : told.node_rank + 1] != (host,):
             return ()
         if told.source is not None and not (reports.has_process(report) or report.run_s > 0):
             return ()  # it is on its way there
