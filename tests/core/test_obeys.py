@@ -1,4 +1,4 @@
-"""Servers that obey another controller than this one."""
+"""Servers that obey another controller than this one, or were told of jobs that this one does not know."""
 
 import pytest
 from starts import N1, world
@@ -47,3 +47,59 @@ def test_who_finds_no_server_but_one_that_obeys_a_later_controller_is_told() -> 
     here.do("submit ann some gpus=1")
     assert "n1" in here.machine.why(JobId(1), 1.0).text
     assert "has obeyed another controller" in here.machine.why(JobId(1), 1.0).text
+
+
+AHEAD = "host n1 V100:2 7:0=running gpu_s=9"
+
+
+def test_a_server_with_jobs_of_numbers_that_nobody_was_given_is_told_nothing_and_named() -> None:
+    """The state of this controller is older than what others were told: that server would end all that this one does not know."""
+    here = world("user ann")
+    here.do(AHEAD)
+    assert N1 not in here.wanted
+    kinds = [(fact.kind, fact.host) for fact in here.outcome.facts]
+    assert kinds == [("host-joined", N1), ("orders-refused", N1)]
+    assert (
+        "it has job 7, of which this one knows nothing, as its state is older"
+        in here.machine.cannot_start(N1)
+    )
+    here.play("submit ann some gpus=1\nreport n1 7:0=running gpu_s=19\n@40\ntick")
+    assert N1 not in here.wanted
+    assert here.machine.job(JobId(1)).hosts == ()
+    assert "of which this one knows nothing" in here.machine.why(JobId(1), 40.0).text
+
+
+def test_it_is_told_nothing_either_once_such_numbers_were_given_to_others() -> None:
+    here = world("user ann\nhost n2 V100:1")
+    here.do(AHEAD)
+    here.play("submit ann some gpus=1 count=9\nleave n1")
+    here.do(AHEAD.replace("7:0", "70:0"))
+    assert N1 not in here.wanted
+    here.do("leave n1")
+    here.do("host n1 V100:2")
+    assert N1 in here.wanted, "its jobs have ended"
+    assert here.machine.cannot_start(N1) == ""
+
+
+def test_what_this_controller_believes_to_be_there_stays_there_meanwhile() -> None:
+    """It has moved, perhaps, as far as nobody here knows: nothing of it begins elsewhere."""
+    here = world("user ann\nhost n1 V100:2\nhost n2 V100:2\nsubmit ann some gpus=2\nreport n1 1:0=running")
+    here.do("restart")
+    here.do("host n2 V100:2")
+    here.do(AHEAD)
+    here.play("@40\ntick\n@80\ntick")
+    assert here.machine.job(JobId(1)).hosts == (N1,)
+    assert here.machine.job(JobId(1)).epoch == 0
+
+
+def test_one_that_was_removed_from_the_cluster_is_known_anew() -> None:
+    here = world("user ann")
+    here.play(f"{AHEAD}\nleave n1\nremove n1 force")
+    here.do("host n1 V100:2")
+    assert N1 in here.wanted
+
+
+def test_jobs_that_have_ended_there_say_nothing() -> None:
+    here = world("user ann")
+    here.do("host n1 V100:2 7:0=exited code=0")
+    assert N1 in here.wanted

@@ -222,4 +222,4 @@ def test_nothing_is_taken_up_where_no_backup_was_put_back() -> None:
         world.do(line)
     said = replace(told(world), job=JobId(2))
     world.do("restart")
-    assert joins(world, f"host n1 V100:4 2:0={RUNNING}", said) == ["host-joined"]
+    assert joins(world, f"host n1 V100:4 2:0={RUNNING}", said) == ["host-joined", "orders-refused"]

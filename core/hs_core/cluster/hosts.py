@@ -16,6 +16,9 @@ from hs_core.events.cluster import HostDoubled, HostJoined, HostLeft, HostReport
 from hs_core.model import Gpu, Host, Job
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import JobReport, Phase, report_with
+from hs_core.words import listed
+
+SEE = "docs/controller.md says what to do"
 
 
 class Hosts:
@@ -83,11 +86,42 @@ class Hosts:
         changed += "; it was set up anew, and what lay there is gone" if anew else ""
         self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}{changed}", host=host.name)
         self._taking_up.joined(event)
+        if self._is_ahead(event):
+            return
         self._reconcile(event, old or host)
         for report in (*event.last_words, *event.reports):
             self._returns.over_by_then(host.name, report, now_s)
             self._returns.written_since(host.name, report, now_s, event.said_s)
         self._check_gpus(host.name, now_s)
+
+    def _is_ahead(self, event: HostJoined) -> bool:
+        """It has jobs of numbers that nobody was given: what this controller began with is older than what it was told of, and no backup, of which more would be known.
+
+        As long as this controller lives, also once it has given such numbers to others. What it would say of jobs is as old: that host is told nothing, and
+        goes on with what it has. Else it would end all jobs that are not known here.
+        """
+        name, unable = event.host.name, self._contents.unable
+        least = 0 if name in unable.ahead else self._contents.next_job_id
+        known = self._book.jobs
+        jobs = [each.job for each in event.reports if each.exit is None and each.job not in known]
+        ahead = sorted(job for job in jobs if job >= least)
+        if not ahead:
+            unable.ahead.discard(name)
+            return False
+        which = f"job {ahead[0]}" if len(ahead) == 1 else f"jobs {listed(ahead)}"
+        unable.ahead.add(name)
+        self._refuses(
+            name,
+            f"it has {which}, of which this one knows nothing, as its state is older: {SEE}",
+            event.now_s,
+        )
+        return True
+
+    def _refuses(self, name: HostName, why: str, now_s: float) -> None:
+        self._asking.stale = True
+        self._contents.unable.obeys[name] = why
+        text = f"{name} does nothing that this controller wants: {why}"
+        self._fact(now_s, "orders-refused", text, host=name)
 
     def _is_set_up_anew(self, event: HostJoined, old: Host) -> bool:
         """Its state folder is another one. An agent that remembers jobs has them from a controller that knew of that: this one does, unless a backup was put back, and the folder's name was removed."""
@@ -177,17 +211,15 @@ class Hosts:
     def _obeys(self, event: HostReported) -> None:
         """Or another controller, which has jobs there under the same numbers, perhaps: nobody is sent there."""
         obeys = self._contents.unable.obeys
-        if (event.obeys is None) == (event.host not in obeys):
+        if event.host in self._contents.unable.ahead or (event.obeys is None) == (event.host not in obeys):
             return
-        self._asking.stale = True
         if event.obeys is None:
+            self._asking.stale = True
             del obeys[event.host]
             return
         terms = f"of term {event.obeys}; this one's is {self._contents.term}"
-        why = f"it has obeyed another controller ({terms}), as the state of this one is older: docs/controller.md says what to do"
-        obeys[event.host] = why
-        text = f"{event.host} does nothing that this controller wants: {why}"
-        self._fact(event.now_s, "orders-refused", text, host=event.host)
+        why = f"it has obeyed another controller ({terms}), as the state of this one is older: {SEE}"
+        self._refuses(event.host, why, event.now_s)
 
     def _once_it_hears(self, host: HostName, report: JobReport) -> JobReport:
         """Of the checkpoint of an incarnation that it was told neither to have nor to lend, and does not know that yet, nothing will be left there then."""
@@ -244,6 +276,7 @@ class Hosts:
         self._sent.pop(name, None)
         self._newest_heard.pop(name, None)
         self._contents.unable.obeys.pop(name, None)
+        self._contents.unable.ahead.discard(name)
         self._told.forget(name)
         self._asking.stale = True
         self._fences.confirmed(name, now_s)

@@ -19,6 +19,9 @@ class Unable:
         )  # jobs that found none where they were to be started, wherever that is
 
         self.obeys: dict[HostName, str] = {}  # another controller, and nothing that this one wants: in words
+        self.ahead: set[HostName] = (
+            set()
+        )  # of these, those with jobs of numbers that this controller never gave: they would obey, and are told nothing
 
         self.sent_on: dict[
             JobId, tuple[HostName, ...]
