@@ -141,3 +141,23 @@ def test_nobody_is_asked_where_no_backup_was_put_back(config: Config) -> None:
             assert agent.welcome.unknown_from >= agent.welcome.unknown_until
 
     asyncio.run(story())
+
+
+def test_a_server_with_a_job_that_nobody_submitted_here_is_told_nothing(config: Config) -> None:
+    """A state that was put back by other means: its jobs go on until that is mended."""
+
+    async def story() -> None:
+        async with started(config) as here:
+            agent = here.agent()
+            joining = asyncio.create_task(agent.join((trains(77),)))
+            await agent.until(lambda: agent.welcome is not None)
+            [job] = await here.client.submit()
+            await here.client.until(job, lambda view: view.reason == "host-trouble")
+            assert ("orders-refused", "") in await audited(here)
+            [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert "it has job 77" in str(node.warnings)
+            assert agent.wanted == []
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+    asyncio.run(story())
