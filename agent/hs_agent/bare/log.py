@@ -40,8 +40,7 @@ class Log:
             os.rename(f"{self.path}.times", f"{self.older}.times")
         self.times = Times(f"{self.path}.times", fresh)
         self.dropped += pushed_out
-        if self.dropped:
-            self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
+        self.say_what_was_dropped()
 
     def append(self, data: bytes) -> None:
         """A full disk loses output, never the job."""
@@ -53,7 +52,23 @@ class Log:
         self.size += written
         self.dropped += len(data) - written
 
+    def begin_anew(self) -> None:
+        """Somebody has removed it, to make room perhaps: what it held is dropped. Where its folder is gone, too, all is."""
+        fresh = self.open(self.path)
+        os.close(self.fd)
+        self.dropped += self.size
+        self.fd, self.size = fresh, 0
+        self.times = Times(f"{self.path}.times", fresh)
+        self.say_what_was_dropped()
+
+    def say_what_was_dropped(self) -> None:
+        if self.dropped:
+            self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
+
     def write(self, data: bytes) -> None:
+        if os.fstat(self.fd).st_nlink == 0:
+            with contextlib.suppress(OSError):
+                self.begin_anew()
         while data:
             if self.size >= self.half:
                 try:
