@@ -138,6 +138,7 @@ def test_both_halves_of_a_log_are_of_one_moment(place, monkeypatch) -> None:
 def test_a_log_that_somebody_removes_is_begun_anew_with_what_was_lost_and_whoever_follows_goes_along(
     place,
 ) -> None:
+    (place / "control").touch()
     log = Log(str(place), 1 << 20)
     log.write(b"before\n")
     seen: list[bytes] = []
@@ -158,9 +159,12 @@ def test_a_log_that_somebody_removes_is_begun_anew_with_what_was_lost_and_whoeve
     assert log.dropped == 7
 
 
-def test_where_a_log_was_removed_with_its_folder_the_job_says_what_it_likes(place) -> None:
+def test_a_job_that_goes_on_saying_something_keeps_nobody_from_removing_its_folder(place) -> None:
     (place / "made").mkdir()
     log = Log(str(place / "made"), 8192)
+    (place / "made" / "log").unlink()
+    log.write(b"x" * 100)
+    assert [path.name for path in (place / "made").iterdir()] == ["log.times"]
     shutil.rmtree(place / "made")
     log.write(b"x" * 100_000)
     assert log.dropped >= 100_000 - 8192
