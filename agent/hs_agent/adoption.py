@@ -89,7 +89,7 @@ class Adoption:
         if not await self._jobs.watch(job, shim, gang, sock):
             return
         running = self._jobs.running[job.key]
-        running.frozen = found_frozen(running)
+        running.frozen = running.listens = found_frozen(running)
         if running.frozen:
             self._post(JobFroze(now_s=boot_s(), job=job.key.job, epoch=job.key.epoch))
         log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)

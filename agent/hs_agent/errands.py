@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from hs_agent import errand
+from hs_agent import errand, procs
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
 from hs_agent.program import MAX_ARGV
@@ -27,9 +28,11 @@ MAX_COMMAND_BYTES = 128 << 10
 LIMIT_S = 3600.0  # the longest that one may take
 LAST_S = 1.0  # for what is on its way when the command has ended; somebody else may hold the other end
 CLOSE_S = 10.0
+FIRST_LOOK_S, LAST_LOOK_S = 0.05, 5.0
 AT_ONCE = b"k"
 # Of the job's own environment: it is not to count as one of its ranks, and nobody restores its state a second time.
 UNHOOKED = {"HS_HOOK": "0"}
+MARK = "HS_COMMAND"  # names one command: by it is found what a keeper that was killed has left
 NOT_FOR_IT = frozenset({"HS_RESTORE"})
 
 log = structlog.get_logger("errands")
@@ -49,13 +52,17 @@ class End:
 class Running:
     """A command from its start to its end."""
 
-    def __init__(self, key: Key, process: asyncio.subprocess.Process, control: socket.socket) -> None:
+    def __init__(
+        self, key: Key, process: asyncio.subprocess.Process, control: socket.socket, mark: str
+    ) -> None:
         self.key = key
         self.why = ""  # it is ended
-        self._process, self._control = process, control
-        self._gone = asyncio.create_task(process.wait())
+        self._process, self._control, self._mark = process, control, mark
+        self._gone = asyncio.create_task(process.wait())  # and nobody holds its pipes
         self._over = asyncio.Event()  # or to be ended: perhaps it cannot
         self._gone.add_done_callback(lambda _: self._over.set())
+        self._answering = asyncio.create_task(self._answer())
+        self._answering.add_done_callback(self._answered)
         self._is_ended = asyncio.Event()
         self._said = 0
 
@@ -123,9 +130,13 @@ class Running:
             with contextlib.suppress(OSError):
                 self._control.send(AT_ONCE)
 
+    def _answered(self, answering: asyncio.Task[dict[str, Any]]) -> None:
+        if not answering.cancelled() and not answering.result():  # whoever is left of it may hold its pipes
+            self._over.set()
+
     async def ended(self) -> End:
         """How. Raises RefusedError where it was not started."""
-        word = {} if self.why else await self._answer()
+        word = {} if self.why else await asyncio.shield(self._answering)
         if word.get("error"):
             raise RefusedError(word["error"])
         if word.get("signal") == signal.SIGKILL and not word["is_late"]:
@@ -143,7 +154,7 @@ class Running:
         return End(word["code"], word["signal"], late, word["is_late"])
 
     async def _answer(self) -> dict[str, Any]:
-        """Empty: there is none, or it was ended meanwhile."""
+        """Empty: whoever kept it was killed."""
         said = b""
         with contextlib.suppress(OSError):
             while not said.endswith(b"\n"):
@@ -156,13 +167,37 @@ class Running:
 
     async def close(self) -> None:
         """It is ended, if it has not."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        word = await self._answering
         self._control.close()
+        if not word:
+            await self._kill_what_is_left()
         await self._gone
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_S):
                 for stream in self._streams:
                     while await stream.read(CHUNK):
                         pass  # else asyncio keeps the pipe
+
+    async def _kill_what_is_left(self) -> None:
+        """Of a command whose keeper was killed: the kernel ends the command with it, and nobody what that had started."""
+        line, pause_s = f"{MARK}={self._mark}".encode(), FIRST_LOOK_S
+        while await asyncio.to_thread(_killed, line):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_LOOK_S)
+
+
+def _killed(line: bytes) -> bool:
+    """Whether there was anybody with this in its environment, or nobody can tell just now."""
+    try:
+        left = procs.with_environment(line)
+        for who in left:
+            procs.send(who, signal.SIGKILL)
+        return bool(left)
+    except OSError as error:  # no descriptors
+        log.warning("what is left of a command cannot be looked for", why=error.strerror)
+        return True
 
 
 class Errands:
@@ -213,7 +248,7 @@ class Errands:
             raise RefusedError(f"job {key.job} is root's: no command is run as root", Kind.NOT_ALLOWED)
         return {
             "argv": [*self._launcher.config.launcher, *command],
-            "env": environment(launch["env"]),
+            "env": environment(launch["env"], secrets.token_hex(8)),
             "identity": launch["identity"],
             "workdir": launch["workdir"],
             "cgroup": launch["cgroup"],
@@ -252,8 +287,9 @@ def check(command: Sequence[str], limit_s: float) -> None:
         raise RefusedError("command holds a NUL byte")
 
 
-def environment(jobs: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in jobs.items() if name not in NOT_FOR_IT} | UNHOOKED
+def environment(jobs: Mapping[str, str], mark: str) -> dict[str, str]:
+    kept = {name: value for name, value in jobs.items() if name not in NOT_FOR_IT}
+    return kept | UNHOOKED | {MARK: mark}
 
 
 async def _started(key: Key, launch: Mapping[str, Any]) -> Running:
@@ -266,7 +302,7 @@ async def _started(key: Key, launch: Mapping[str, Any]) -> Running:
                 cwd="/", env={}, start_new_session=True, close_fds=True, limit=CHUNK,
             )  # fmt: skip
         ours.setblocking(False)
-        running = Running(key, process, ours)
+        running = Running(key, process, ours, launch["env"][MARK])
         try:
             await asyncio.get_running_loop().sock_sendall(ours, json.dumps(launch).encode() + b"\n")
         except BrokenPipeError:

@@ -182,6 +182,11 @@ class Folder:
             write_atomically(self.path / "exit.json", json.dumps(record).encode())
         return Exit(why=why, log_tail=self.log_tail())
 
+    @property
+    def has_control(self) -> bool:
+        """A shim makes it before all else, and nobody makes it again."""
+        return (self.path / "control").exists()
+
     def control(self, line: str) -> bool:
         """False: there is no shim to hear it."""
         try:

@@ -41,6 +41,7 @@ FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
 CONTROL_POLL_S = 0.1
 LISTEN_LIMIT_S = 20.0  # of a shim that comes up, on a host that is busy
+CUT_OFF_S = 5.0  # of one that is to end, by when it is told otherwise
 LOOK_AGAIN_S = 1.0
 UNKNOWN_END_S = 10.0
 
@@ -61,6 +62,7 @@ class RunningJob:
     gang: Gang
     sock: JobSocket
     frozen: bool = False
+    listens: bool = False  # its shim has heard a word
     killing: bool = False
     with_agent: bool = False  # it is ended as we stop
     freezing: asyncio.Task[None] | None = None
@@ -286,6 +288,7 @@ class Jobs:
         """By its shim. One that was started a moment ago does not listen yet, nor has its job begun."""
         for _ in range(int(LISTEN_LIMIT_S / CONTROL_POLL_S)):
             if running.folder.control(word):
+                running.listens = True
                 return True
             if running.gone.is_set() or not running.folder.path.exists():
                 return False
@@ -300,8 +303,11 @@ class Jobs:
         if running.group.can_freeze:
             with contextlib.suppress(OSError):
                 running.group.freeze(frozen=False)
-        else:
-            running.folder.control("thaw")
+        elif not running.folder.control("thaw") and running.listens and not running.folder.has_control:
+            log.warning(
+                "a job that cannot be told to go on is ended", job=running.key.job, epoch=running.key.epoch
+            )
+            procs.send(running.shim, signal.SIGTERM)
 
     def resume(self, order: Resume) -> None:
         running = self.running.get(Key(order.job, order.epoch))
@@ -345,9 +351,10 @@ class Jobs:
         await self._tell_again(running, word)
 
     async def _tell_again(self, running: RunningJob, word: str) -> None:
-        """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away never will again."""
+        """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away, or emptied, never will again."""
+        end_s = boot_s() + CUT_OFF_S
         while not running.gone.is_set() and not running.folder.control(word):
-            if not running.folder.path.exists():
+            if not running.folder.path.exists() or (boot_s() > end_s and not running.folder.has_control):
                 # It ends its job at that, too, as where the host is shut down.
                 procs.send(running.shim, signal.SIGTERM)
                 return

@@ -65,7 +65,7 @@ class Output:
                 some = True
                 yield chunk
         if not some and since <= job.epoch:
-            async for data in self._of(job, tail):
+            async for data in _if_any(self._of(job, tail), since):
                 yield pb.LogsChunk(data=data, epoch=job.epoch)
 
     async def _end_of_newest(self, job: Job, tail: int) -> AsyncIterator[pb.LogsChunk]:
@@ -92,7 +92,8 @@ class Output:
             tail, since = -1, job.epoch + 1
             job = await self._started(job, job.epoch)
         if since <= job.epoch:
-            async for data in self._from(self._part(job, rank), job.id, tail, epoch=job.epoch):
+            there = self._from(self._part(job, rank), job.id, tail, epoch=job.epoch)
+            async for data in _if_any(there, since):
                 yield pb.LogsChunk(data=data, epoch=job.epoch)
 
     def _part(self, job: Job, rank: int) -> Link:
@@ -234,6 +235,16 @@ class Output:
                 f"{job.host}, where job {job.id} is, is away: its log is there", Kind.UNAVAILABLE
             )
         return link
+
+
+async def _if_any(newest: AsyncIterator[bytes], since: int) -> AsyncIterator[bytes]:
+    """One that ended before it came up again has no log of its newest incarnation: who has read those before it is at the end."""
+    try:
+        async for data in newest:
+            yield data
+    except RefusedError as refused:
+        if since == 0 or refused.kind is not Kind.NOT_FOUND:
+            raise
 
 
 def _places(job: Job, story: Iterable[Fact]) -> list[HostName]:

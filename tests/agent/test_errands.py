@@ -274,6 +274,20 @@ def test_an_agent_that_is_killed_takes_it_along_and_not_the_job(controller, daem
 
 
 @pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("daemon", [{"cgroup": "none"}, {}], indirect=True)
+def test_where_the_process_that_keeps_it_is_killed_all_of_it_is_ended_and_that_is_said(
+    controller, mark, wait_for
+) -> None:
+    controller.run_beside(1, *sleeper(mark))
+    up(controller, wait_for)
+    (keeper,) = {found.ppid for who in there(mark) if (found := procs.stat(who.pid))}
+    os.kill(keeper, signal.SIGKILL)
+    ended = controller.end_beside()
+    assert (ended.end.signal, ended.end.why) == (signal.SIGKILL, "the process that kept it was killed")
+    wait_for(lambda: not there(mark), "all of it is gone")
+
+
+@pytest.mark.usefixtures("running")
 def test_its_time_is_bounded(controller, mark, wait_for) -> None:
     ended = controller.beside(1, *sleeper(mark), limit_s=0.5)
     assert (ended.end.is_late, ended.end.why) == (True, "it took longer than it was given")
@@ -398,11 +412,12 @@ def test_the_process_that_keeps_it_is_out_of_its_users_reach(controller) -> None
 
 def test_of_the_jobs_environment_it_has_all_but_what_makes_it_a_rank() -> None:
     jobs = {"A": "1", "HS_RESTORE": "7", "HS_AGENT_SOCKET": "/run/x.sock", "CUDA_VISIBLE_DEVICES": "GPU-1"}
-    assert environment(jobs) == {
+    assert environment(jobs, "ab12") == {
         "A": "1",
         "HS_AGENT_SOCKET": "/run/x.sock",
         "CUDA_VISIBLE_DEVICES": "GPU-1",
         "HS_HOOK": "0",
+        "HS_COMMAND": "ab12",
     }
 
 

@@ -4,17 +4,20 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from hs_agent import jobs as of_jobs
 from hs_agent import procs
 from hs_agent.cgroup import JobCgroup
 from hs_agent.folder import Folder, Key
 from hs_agent.jobs import Jobs, RunningJob
-from hs_core.events.host import HostEvent, JobFroze, JobHeld, Suspend, SuspendFailed
+from hs_core.events.host import HostEvent, JobFroze, JobHeld, Kill, Resume, Suspend, SuspendFailed
 from hs_core.names import JobId
 from hs_core.reports import Tier
 
@@ -87,6 +90,49 @@ def test_whose_shim_is_gone_cannot_be_stopped(tmp_path: Path) -> None:
         (event,) = said
         assert isinstance(event, SuspendFailed)
         assert event.why == "the freezer: its shim does not listen"
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[signal.Signals]:
+    """To the job's shim."""
+    made: list[signal.Signals] = []
+    monkeypatch.setattr(procs, "send", lambda _who, number: made.append(number))
+    return made
+
+
+def test_one_that_stands_still_and_cannot_be_told_to_go_on_any_more_is_ended(
+    tmp_path: Path, sent: list[signal.Signals]
+) -> None:
+    async def story() -> None:
+        jobs, running, _ = one_job(tmp_path)
+        running.gang = cast(Any, SimpleNamespace(order=lambda _: None))
+        control = listens(running.folder)
+        jobs.suspend(STOP)
+        await until(lambda: _heard(control))
+        jobs.resume(Resume(job=KEY.job, epoch=KEY.epoch))
+        assert (_words(control, []), sent) == ([b"thaw"], [])
+        jobs.suspend(STOP)
+        await until(lambda: _heard(control))
+        (running.folder.path / "control").unlink()
+        jobs.resume(Resume(job=KEY.job, epoch=KEY.epoch))
+        assert sent == [signal.SIGTERM]
+        os.close(control)
+
+    asyncio.run(story())
+
+
+def test_one_whose_folder_somebody_has_emptied_is_ended_all_the_same(
+    tmp_path: Path, sent: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_jobs, "CUT_OFF_S", 0.3)
+
+    async def story() -> None:
+        jobs, _, _ = one_job(tmp_path)
+        jobs.kill(Kill(job=KEY.job, epoch=KEY.epoch, grace_s=1.0, why="cancelled"))
+        await until(lambda: sent)
+        assert sent == [signal.SIGTERM]
 
     asyncio.run(story())
 

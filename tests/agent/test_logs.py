@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -132,6 +133,41 @@ def test_both_halves_of_a_log_are_of_one_moment(place, monkeypatch) -> None:
 
     monkeypatch.setattr(logs, "_open", open_as_it_turns)
     assert collect(place, -1) == b"second\nthird\n"
+
+
+def test_a_log_that_somebody_removes_is_begun_anew_with_what_was_lost_and_whoever_follows_goes_along(
+    place,
+) -> None:
+    (place / "control").touch()
+    log = Log(str(place), 1 << 20)
+    log.write(b"before\n")
+    seen: list[bytes] = []
+
+    async def go() -> None:
+        chunks = logs.read(place, -1, follow=True, alive=lambda: b"again" not in seen[-1])
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                seen.append(chunk)
+                if chunk == b"before\n":
+                    (place / "log").unlink()
+                    log.write(b"after\n")
+                    log.write(b"again\n")
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert collect(place, -1) == note(7) + b"after\nagain\n"
+    assert b"".join(seen) == b"before\n" + note(7) + b"after\nagain\n"
+    assert log.dropped == 7
+
+
+def test_a_job_that_goes_on_saying_something_keeps_nobody_from_removing_its_folder(place) -> None:
+    (place / "made").mkdir()
+    log = Log(str(place / "made"), 8192)
+    (place / "made" / "log").unlink()
+    log.write(b"x" * 100)
+    assert [path.name for path in (place / "made").iterdir()] == ["log.times"]
+    shutil.rmtree(place / "made")
+    log.write(b"x" * 100_000)
+    assert log.dropped >= 100_000 - 8192
 
 
 def test_the_end_of_a_log_without_lines_is_found_across_chunks(place) -> None:

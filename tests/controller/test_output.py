@@ -29,8 +29,10 @@ class Kept:
     async def logs_of(self, _job: JobId) -> tuple[int, ...]:
         return tuple(self.said)
 
-    def log(self, _job: JobId, *, epoch: int, **_: object):
+    def log(self, _job: JobId, *, epoch: int | None, **_: object):
         async def chunks():
+            if epoch not in self.said:
+                raise RefusedError(f"{self.host.name} has no log of job 1", Kind.NOT_FOUND)
             yield self.said[epoch]
 
         return chunks()
@@ -64,6 +66,7 @@ def output(
     log_tail: str = "",
     state: JobState = JobState.SUCCEEDED,
     tail: int = -1,
+    since: int = 0,
 ) -> bytes:
     """All of it, or its `tail`, of a gang that has ended on these servers; it is 1000 o'clock."""
     job = Job(
@@ -81,15 +84,23 @@ def output(
     async def read(_what: object) -> Sequence[Event]:
         return story
 
+    async def look(_job: JobId) -> Job:
+        return job
+
     async def all_of_it() -> bytes:
         loop = SimpleNamespace(
             store=SimpleNamespace(read=read),
             config=SimpleNamespace(limits=LIMITS),
             clock=SimpleNamespace(now_s=lambda: 1000.0),
         )
-        made = Output(loop, SimpleNamespace(link=links.get), None, "ann", ago_s=ago_s)
+        made = Output(loop, SimpleNamespace(link=links.get), look, "ann", ago_s=ago_s)
         return b"".join(
-            [chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=tail, rank=rank))]
+            [
+                chunk.data
+                async for chunk in made.read(
+                    job, pb.LogsRequest(tail_lines=tail, rank=rank, from_epoch=since)
+                )
+            ]
         )
 
     return asyncio.run(all_of_it())
@@ -190,6 +201,18 @@ def test_the_end_of_the_log_of_one_that_has_not_come_up_again_is_of_the_newest_t
     links = {"a": Kept("a", {0: b"a0 ", 1: b"a1 "}), "b": Kept("b", {})}
     story = [ran(1, "a"), ran(2, "a")]
     assert output(links, story, epoch=2, hosts=hosts, state=state, tail=10) == b"a1 "
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_had_what_was_said_before_is_not_refused_for_an_incarnation_that_never_came_up(rank: int) -> None:
+    links = {"a": Kept("a", {0: b"a0 "}), "b": Kept("b", {0: b"b0 "}), "c": Kept("c", {}), "d": Kept("d", {})}
+    been = {"epoch": 1, "hosts": ("c", "d"), "state": JobState.CANCELLED, "rank": rank}
+    assert output(links, [ran(1, "a")], since=1, **been) == b""
+    assert output(links, [ran(1, "a")], since=1, log_tail="the end", **been) == (
+        b"" if rank else b"the end\n"
+    )
+    with pytest.raises(RefusedError, match=f"{'cd'[rank]} has no log of job 1"):
+        output({**links, "a": Kept("a", {}), "b": Kept("b", {})}, [ran(1, "a")], **been)
 
 
 def test_one_that_never_came_up_has_no_end_of_a_log() -> None:

@@ -1,5 +1,6 @@
 """How the agent's mind takes a job from its GPUs: hook, freezer, swap, checkpoint; and what it does where that fails."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -52,6 +53,33 @@ def test_a_job_that_comes_to_a_step_again_is_held_again():
     ways.deaf = False
     sim.quanta(20)
     assert orders(sim, "suspend 1")[-3:] == ["suspend 1 (hold)"] * 3
+
+
+def test_one_that_comes_to_no_step_is_not_asked_for_its_memory_again_as_soon_as_it_has_a_turn():
+    sim = HostSim(1, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    sim.job(1, ways=Ways(deaf=True, can_swap=True, memory_bytes=10 * GIB))
+    sim.job(2, user="B", ways=Ways(can_swap=True, memory_bytes=10 * GIB))
+    sim.send()
+    sim.quanta(40)
+    asked = [at for at, words in sim.log if words == "suspend 1 (swap)"]
+    config = HostConfig()
+    pause_s = config.park_deadline_s + config.park_retry_quanta * sim.quantum_s
+    assert len(asked) > 1
+    assert all(later - before >= pause_s for before, later in pairwise(asked))
+    assert sim.machine.report(JobId(1)).note == "swap failed: no answer in 300 s"
+
+
+def test_one_that_came_to_no_step_once_gives_its_memory_up_when_it_comes_to_steps_again():
+    sim = HostSim(1, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    ways = Ways(deaf=True, can_swap=True, memory_bytes=10 * GIB)
+    sim.job(1, ways=ways)
+    sim.job(2, user="B", ways=Ways(can_swap=True, memory_bytes=10 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert orders(sim, "suspend 1") == ["suspend 1 (swap)", "suspend 1 (freeze)"]
+    ways.deaf = False
+    sim.quanta(40)
+    assert sim.machine.report(JobId(2)).gpu_s > 600
 
 
 def test_one_that_came_to_no_place_to_be_saved_at_is_frozen_as_soon_as_its_move_is_taken_back():

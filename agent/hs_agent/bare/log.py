@@ -1,6 +1,6 @@
 """A job's output, capped."""
 # pathlib would add to the memory of every job:
-# ruff: noqa: PTH104, PTH116, PTH118
+# ruff: noqa: PTH104, PTH110, PTH116, PTH118
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ class Log:
 
     def __init__(self, folder: str, limit: int) -> None:
         self.path, self.older = os.path.join(folder, "log"), os.path.join(folder, "log.1")
+        self.control = os.path.join(folder, "control")
         self.half = max(limit // 2, 4096)
         self.dropped = 0
         self.fd = self.open(self.path)
@@ -40,8 +41,7 @@ class Log:
             os.rename(f"{self.path}.times", f"{self.older}.times")
         self.times = Times(f"{self.path}.times", fresh)
         self.dropped += pushed_out
-        if self.dropped:
-            self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
+        self.say_what_was_dropped()
 
     def append(self, data: bytes) -> None:
         """A full disk loses output, never the job."""
@@ -53,7 +53,24 @@ class Log:
         self.size += written
         self.dropped += len(data) - written
 
+    def begin_anew(self) -> None:
+        """Somebody has removed it, to make room perhaps: what it held is dropped."""
+        fresh = self.open(self.path)
+        os.close(self.fd)
+        self.dropped += self.size
+        self.fd, self.size = fresh, 0
+        self.times = Times(f"{self.path}.times", fresh)
+        self.say_what_was_dropped()
+
+    def say_what_was_dropped(self) -> None:
+        if self.dropped:
+            self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
+
     def write(self, data: bytes) -> None:
+        # Whoever removes all of its folder is not kept from that.
+        if os.fstat(self.fd).st_nlink == 0 and os.path.exists(self.control):
+            with contextlib.suppress(OSError):
+                self.begin_anew()
         while data:
             if self.size >= self.half:
                 try:

@@ -61,7 +61,7 @@ def expire(board: Board, job: HostedJob) -> None:
     elif job.phase is Phase.STARTING and not job.ready and now_s >= job.start_deadline_s:
         _no_edge(board, job)
     elif job.asked is not None and now_s >= job.deadline_s:
-        if job.asked is Tier.HOLD:
+        if job.asked in (Tier.HOLD, Tier.SWAP):
             _hold_later(board, job)
         unanswered(board, job, f"no answer in {now_s - job.asked_s:.0f} s")
     elif job.going_s is not None and now_s >= job.resend_s:
@@ -111,6 +111,8 @@ def unanswered(board: Board, job: HostedJob, why: str) -> None:
     if job.phase is Phase.SUSPENDING:
         if job.asked is Tier.CHECKPOINT:
             _checkpoint_later(board, job)
+        elif job.asked is Tier.SWAP:
+            parking_failed(board, job, Tier.SWAP, why)
         if job.asked is not Tier.FREEZE and board.config.can_freeze:
             board.ask(job, Tier.FREEZE)
         else:

@@ -155,7 +155,9 @@ def parking_tier(
 
     Where no other is left, a job whose place a swapped one takes (`to`) is swapped beyond the budget, until that one is back: else it never would be.
     """
-    stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
+    stops = job.phase is Phase.RUNNING and board.sliceable(job)
+    # Whoever came to no step to stand at comes to none to be swapped at, which is waited for far longer.
+    stands = job.phase is Phase.HELD or (stops and board.now_s >= job.hold_after_s)
     if not stands or not job.ready or job.asked is not None:
         return None
     swaps = could_swap(board, job)
