@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Dict, List, Optional
 
-from hs_job import advice, blocked, said, starved
+from hs_job import advice, blocked, forks, said, starved
 from hs_job.advice import Advice
 from hs_job.agreement import Agreement, Phase
 from hs_job.aloud import say
@@ -59,11 +59,25 @@ class Runtime:
         self._ending = Ending(self._end)
         self._places = Places()
         self._blocked = blocked.Watch()
+        self._only_forks = False
 
     def start(self) -> None:
-        """Dials the agent, once."""
-        if not self.live or self.telling.link is not None:
+        """Dials the agent, once. A fork server does not: it has no turns, and those that it starts do as if each had imported torch itself."""
+        if not self.live or self.telling.link is not None or self._only_forks:
             return
+        if forks.are_served():
+            self._only_forks = True
+            os.register_at_fork(after_in_child=self._in_child_of_server)
+            return
+        self._dial()
+
+    def _in_child_of_server(self) -> None:
+        """And in the children of those, which are to do nothing."""
+        if self._only_forks:
+            self._only_forks = False
+            self._dial()
+
+    def _dial(self) -> None:
         self.keeper.look()
         os.register_at_fork(after_in_child=self._in_child)
         self.telling.link = Link(

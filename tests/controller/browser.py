@@ -39,8 +39,9 @@ def fetch(
     try:
         with opener.open(request, timeout=60) as answer:
             return SimpleNamespace(code=answer.status, text=answer.read().decode(), headers=answer.headers)
-    except urllib.error.HTTPError as error:
-        return SimpleNamespace(code=error.code, text=error.read().decode(), headers=error.headers)
+    except urllib.error.HTTPError as refusal:
+        with refusal:  # Python 3.14 warns of one that was left open
+            return SimpleNamespace(code=refusal.code, text=refusal.read().decode(), headers=refusal.headers)
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,8 @@ VALIDATING = """
 import os, torch, threading
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(64, 4))
-train, val = DataLoader(data, batch_size=8, num_workers=1), DataLoader(data, batch_size=16)
+train = DataLoader(data, batch_size=8, num_workers=1, multiprocessing_context="fork")
+val = DataLoader(data, batch_size=16)
 m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=0.01)
 child = os.fork()
 if child == 0:
@@ -48,12 +49,13 @@ for epoch in range(6):
 print("done", flush=True)
 """
 
-WITH_SPAWNED_WORKERS = """
-import os, torch
+WITH_STARTED_WORKERS = """
+import multiprocessing, os, sys, torch
 from torch.utils.data import DataLoader, TensorDataset
 if __name__ == "__main__":
+    multiprocessing.set_forkserver_preload(["torch"])
     data = TensorDataset(torch.randn(64, 4))
-    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True, multiprocessing_context="spawn")
+    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True, multiprocessing_context=sys.argv[1])
     m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=0.01)
     while not os.path.exists("enough"):
         for (x,) in loader:
@@ -110,9 +112,12 @@ def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(age
 
 
 @pytest.mark.slow
-def test_a_loaders_worker_that_was_spawned_does_not_leave_by_itself(agent: StubAgent) -> None:
-    """Torch would raise an error in the rank that it works for, which has yet to hear that all leave."""
-    job = start(agent, script(agent, WITH_SPAWNED_WORKERS), fresh=True)
+@pytest.mark.parametrize("by", ["spawn", "forkserver"])
+def test_a_loaders_worker_that_was_not_forked_of_its_rank_does_not_leave_by_itself(
+    agent: StubAgent, by: str
+) -> None:
+    """Torch would raise an error in the rank that it works for, which has yet to hear that all leave. A fork server is what Python 3.14 has where a script says nothing, and that imports torch as the script does."""
+    job = start(agent, script(agent, WITH_STARTED_WORKERS), by, fresh=True)
     agent.wait(JobProgressed)
     workers = [fd for _, fd, message in agent.heard if message.get("pid") not in (None, job.pid)]
     assert workers

@@ -1,4 +1,4 @@
-"""Ranks that a script starts itself, with torch.multiprocessing.spawn: only torch.distributed knows which they are."""
+"""Ranks that a script starts itself, with torch.multiprocessing: only torch.distributed knows which they are."""
 
 import pytest
 from job_stub import StubAgent
@@ -39,15 +39,17 @@ def train(rank):
 if "RANK" in os.environ:
     train(int(os.environ["RANK"]))
 elif __name__ == "__main__":
-    multiprocessing.spawn(train, nprocs=2)
+    multiprocessing.set_forkserver_preload(["torch"])  # as Python 3.14 does, for scripts that import it
+    multiprocessing.start_processes(train, nprocs=2, start_method=sys.argv[2])
 """
 
 
 @pytest.mark.slow
-def test_ranks_that_are_spawned_go_on_from_the_checkpoint_that_they_wrote(
-    agent: StubAgent, warm: Warm
+@pytest.mark.parametrize("by", ["spawn", "forkserver"])
+def test_ranks_that_a_script_starts_go_on_from_the_checkpoint_that_they_wrote(
+    agent: StubAgent, warm: Warm, by: str
 ) -> None:
-    """What they learn is compared with what ranks learn that nobody spawned, and nobody stops."""
+    """What they learn is compared with what ranks learn that nobody started so, and nobody stops."""
     (agent.folder / "train.py").write_text(TRAIN)
     environment = agent.environment(HS_AGENT_SOCKET="")
     expected, _ = warm.run(("train.py", "whole"), environment, agent.folder, ranks=2).communicate()
@@ -55,7 +57,7 @@ def test_ranks_that_are_spawned_go_on_from_the_checkpoint_that_they_wrote(
     agent._machine_args = {"pace_s": 0.02}
     agent.start()
     since = agent.seen()
-    job = agent.run("train.py", "before", fresh=True)
+    job = agent.run("train.py", "before", by, fresh=True)
     let_go(agent, since)
     assert job.stdout is not None
     assert job.stdout.readline() == "step\n"
@@ -66,7 +68,7 @@ def test_ranks_that_are_spawned_go_on_from_the_checkpoint_that_they_wrote(
     agent.kill()
     agent.start()
     since = agent.seen()
-    again = agent.run("train.py", "after", fresh=True, env={"HS_RESTORE": str(held.generation)})
+    again = agent.run("train.py", "after", by, fresh=True, env={"HS_RESTORE": str(held.generation)})
     let_go(agent, since)
     restored = agent.wait(JobRestored, since)
     assert (restored.step, restored.generation, restored.note) == (held.step, held.generation, "")

@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import hashlib
+import multiprocessing
 import os
 import random
 import warnings
@@ -28,6 +29,7 @@ parser.add_argument("--own-generator", action="store_true")
 parser.add_argument("--evaluate", action="store_true", help="after each epoch, on what was trained on")
 args = parser.parse_args()
 
+multiprocessing.set_start_method("fork")  # not by Python 3.14 unless it is told: others import this file anew
 torch.set_num_threads(1)
 torch.manual_seed(3)
 random.seed(4)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import multiprocessing
 import os
 import random
 import sys
@@ -19,6 +20,7 @@ import hs_job
 HOW, *MORE = sys.argv[1:]
 EPOCHS, PARTS = 3, 2 if "adds-up" in MORE else 1
 WORKERS = 1 if "worker" in MORE else 0
+multiprocessing.set_start_method("fork")  # not by Python 3.14 unless it is told: others import this file anew
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

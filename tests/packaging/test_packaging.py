@@ -41,6 +41,22 @@ def test_every_dependency_is_pinned_in_the_constraints() -> None:
     assert {name(word) for word in named} - pinned == set()
 
 
+def test_the_least_grpc_and_protobuf_that_are_asked_for_are_those_that_the_stubs_were_made_for() -> None:
+    """What is older than its stubs refuses them, so whoever had what we ask for could not start hsctl."""
+    stubs = ROOT / "proto" / "hs_proto" / "v1"
+
+    def made_for(pattern: str, files: str) -> set[str]:
+        return {version for path in stubs.glob(files) for version in re.findall(pattern, path.read_text())}
+
+    assert made_for(r"GRPC_GENERATED_VERSION = '(.+)'", "*_pb2_grpc.py") == least("grpcio")
+    assert made_for(r"# Protobuf Python Version: (.+)", "*_pb2.py") == least("protobuf")
+
+
+def least(distribution: str) -> set[str]:
+    wanted = rf"{distribution}>=([0-9.]+)"
+    return {found[1] for word in PROJECT["project"]["dependencies"] if (found := re.match(wanted, word))}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")

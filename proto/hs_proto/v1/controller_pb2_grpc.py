@@ -5,7 +5,7 @@ import warnings
 
 from hs_proto.v1 import controller_pb2 as hs__proto_dot_v1_dot_controller__pb2
 
-GRPC_GENERATED_VERSION = '1.73.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
