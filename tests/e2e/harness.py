@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 UP: dict[Path, Callable[..., str]] = {}  # folders of the clusters that are up now, and hsctl for each
 LAST_LINES = 60
+LEAN = {"PYTHONPATH": str(Path(__file__).parent / "lean")}
+"""Of a job's environment: its torch starts in half the time (lean/sitecustomize.py says what that leaves out)."""
+AS_LEAN = ("-e", f"PYTHONPATH={LEAN['PYTHONPATH']}")
+"""As hsctl submit takes it."""
 MOST_STEPS = 1_200  # of scripts/learn.py, in any test that asks what they would have been alone
 
 
@@ -85,15 +89,19 @@ def learned(path: Path, rank: int = 0) -> list[Step]:
     return [Step(int(process), int(step), loss, float(at_s)) for process, step, loss, at_s in rows]
 
 
+def learning(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
+    return [sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
+
+
 def learn(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
-    return ["--", sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
+    return [*AS_LEAN, "--", *learning(scripts, path, steps, step_s)]
 
 
 def alone(words: Sequence[str], ranks: int = 1) -> None:
     """A script without any cluster, with so many ranks of it where it is more than one. Nobody launches them: torchrun computes for as long as a rank does before it trains."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     runtime = Path(__file__).resolve().parents[2] / "client"
-    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}
+    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{runtime}:{LEAN['PYTHONPATH']}"}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
