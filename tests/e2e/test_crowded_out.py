@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.harness import LEAN, Cluster, learn, learned, learning, uninterrupted, until
+from tests.e2e.harness import Cluster, learn, learned, learning, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 STEPS, SHORT_AT = 400, 150

@@ -17,8 +17,9 @@ import pytest
 from examples.cluster.deployment import Deployment, account
 from examples.cluster.network import Namespaces, network
 from examples.cluster.workload import Server
-from tests.e2e.harness import LEAN, UP, alive, incarnations, learned, learning, uninterrupted, until
+from tests.e2e.harness import UP, alive, incarnations, learned, learning, uninterrupted, until
 from tests.e2e.test_chaos import never_twice
+from tests.lean import LEAN
 
 SERVERS = tuple(
     Server(name=name, model=model, gpus=1) for name, model in zip("abc", ("V100", "V100", "K80"), strict=True)

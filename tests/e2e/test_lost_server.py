@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hs_proto.v1.controller_pb2 import JobView
-from tests.e2e.harness import LEAN, Cluster, incarnations, learned, uninterrupted, until
+from tests.e2e.harness import Cluster, incarnations, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 TOTAL = 400

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import AS_LEAN, LEAN, Cluster, learn, learned, uninterrupted, until
+from tests.e2e.harness import AS_LEAN, Cluster, learn, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/accumulate.py"

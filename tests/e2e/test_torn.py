@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.harness import LEAN, Cluster, incarnations, learned, uninterrupted, until
+from tests.e2e.harness import Cluster, incarnations, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 TOTAL = 400
