@@ -41,7 +41,7 @@ demo-cluster: $(READY)
 # at their end. What is held to milliseconds has the machine to itself.
 TIMED    := tests/agent/test_hosts.py
 WAITS    := tests/e2e tests/job tests/client tests/controller tests/packaging tests/agent
-COMPUTES := $(filter-out $(WAITS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+COMPUTES := $(filter-out $(WAITS) tests/lean tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 BESIDE   := build/beside.log
 SELF     := $(MAKE)# by another name, or `make -n test` would run it
 

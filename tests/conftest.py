@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import signal
 
 import pytest
@@ -15,6 +16,12 @@ providers._get_local_constants = lambda: providers._local_constants
 
 # A run in the background of a script ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of tests are made of is no garbage, and is not looked through again and again, nor a last time at the end."""
+    gc.freeze()
+
 
 LONGEST = (
     "tests/e2e/test_servers.py",

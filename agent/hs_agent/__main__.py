@@ -162,6 +162,7 @@ def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
         from hs_agent.run import serve
         from hs_daemon import logs
     finally:
+        gc.freeze()  # nor when it ends, of a configuration that is wrong, say
         gc.enable()
 
     config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)

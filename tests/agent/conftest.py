@@ -28,6 +28,7 @@ from hs_core.wanted import Turn, Wanted, WantedJob
 from hs_proto import convert, dialect
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 from tests.agent.lending import Two
+from tests.lean import LEAN
 
 PYTHON = "/usr/bin/python3" if os.geteuid() == 0 and Path("/usr/bin/python3").exists() else sys.executable
 """One that other accounts may run too."""
@@ -510,7 +511,7 @@ print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()), flush=T
 class Handed:
     """A script that hands its state over, 8 steps an epoch; its last line is its weights."""
 
-    env: ClassVar = {"OMP_NUM_THREADS": "1"}
+    env: ClassVar = LEAN | {"OMP_NUM_THREADS": "1"}
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -521,7 +522,7 @@ class Handed:
 
     def weights_alone(self, epochs: int) -> str:
         """The last line of a run that nobody stops; an agent has been started here before."""
-        env = os.environ | self.env | {"PYTHONPATH": f"{self.place}/state/inject"}
+        env = os.environ | self.env | {"PYTHONPATH": f"{self.place}/state/inject:{LEAN['PYTHONPATH']}"}
         ran = subprocess.run(self.command(epochs), capture_output=True, text=True, check=True, env=env)
         return ran.stdout.splitlines()[-1]
 

@@ -11,6 +11,7 @@ from typing import Any
 from hs_core.reports import JobReport
 from hs_core.wanted import Peer, Turn, WantedJob
 from tests.agent.conftest import Daemon, FakeController, wait_for
+from tests.lean import LEAN
 
 
 class Hosts:
@@ -76,7 +77,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-ENV = {
+ENV = LEAN | {
     "OMP_NUM_THREADS": "1",
     "TORCH_SHOW_CPP_STACKTRACES": "0",
     "PATH": os.environ.get("PATH", "/usr/bin:/bin"),

@@ -1,17 +1,26 @@
 """Fixtures of the end-to-end tests."""
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import harness
 from tests.e2e.harness import UP, Cluster, tell, temporary
 
 
 @pytest.fixture(scope="session")
 def scripts() -> Path:
     return Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _together(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each worker has a folder of its own, in one of the run's."""
+    own = tmp_path_factory.getbasetemp()
+    harness.TOGETHER = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
 
 
 @pytest.fixture

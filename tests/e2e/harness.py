@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
+from fcntl import LOCK_EX, flock
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,15 @@ import pytest
 
 from hs_client import Client, program
 from hs_proto.v1.controller_pb2 import JobView
+from tests.lean import LEAN
 
 T = TypeVar("T")
 
 UP: dict[Path, Callable[..., str]] = {}  # folders of the clusters that are up now, and hsctl for each
 LAST_LINES = 60
+AS_LEAN = ("-e", f"PYTHONPATH={LEAN['PYTHONPATH']}")
+"""LEAN as hsctl submit takes it."""
+TOGETHER = Path()  # a folder that all workers of a run share (conftest.py)
 MOST_STEPS = 1_200  # of scripts/learn.py, in any test that asks what they would have been alone
 
 
@@ -85,15 +90,19 @@ def learned(path: Path, rank: int = 0) -> list[Step]:
     return [Step(int(process), int(step), loss, float(at_s)) for process, step, loss, at_s in rows]
 
 
+def learning(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
+    return [sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
+
+
 def learn(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
-    return ["--", sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
+    return [*AS_LEAN, "--", *learning(scripts, path, steps, step_s)]
 
 
 def alone(words: Sequence[str], ranks: int = 1) -> None:
     """A script without any cluster, with so many ranks of it where it is more than one. Nobody launches them: torchrun computes for as long as a rank does before it trains."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     runtime = Path(__file__).resolve().parents[2] / "client"
-    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}
+    environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{runtime}:{LEAN['PYTHONPATH']}"}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
@@ -113,14 +122,18 @@ def alone(words: Sequence[str], ranks: int = 1) -> None:
 
 @cache
 def _learned_alone(scripts: Path, ranks: int) -> list[list[Step]]:
-    with tempfile.TemporaryDirectory(prefix="hs-alone-") as folder:
-        path = Path(folder) / "alone"
-        alone([str(scripts / "learn.py"), str(path), str(MOST_STEPS)], ranks)
-        return [learned(path, rank) for rank in range(ranks)]
+    folder = TOGETHER / f"alone-{ranks}"
+    with Path(f"{folder}.lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not folder.exists():
+            made = Path(tempfile.mkdtemp(dir=TOGETHER))
+            alone([str(scripts / "learn.py"), str(made / "alone"), str(MOST_STEPS)], ranks)
+            made.rename(folder)
+    return [learned(folder / "alone", rank) for rank in range(ranks)]
 
 
 def uninterrupted(scripts: Path, steps: int, ranks: int = 1) -> list[list[Step]]:
-    """The same training without any cluster, rank by rank: the beginning of one that is as long as any, which is run once."""
+    """The same training without any cluster, rank by rank: the beginning of one that is as long as any, which is run once for all workers."""
     assert steps <= MOST_STEPS
     return [rows[:steps] for rows in _learned_alone(scripts, ranks)]
 

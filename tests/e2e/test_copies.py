@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Cluster, alone, until
+from tests.e2e.harness import AS_LEAN, Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SERVERS = ("--host", "a=V100:1", "--host", "b=K80:1", "--host", "c=K80:1", "--user", "ann")
@@ -35,7 +35,7 @@ def trained(path: Path) -> list[list[int]]:
 
 def submit(cluster: Cluster, scripts: Path, path: Path) -> int:
     words = [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)]
-    return cluster.submit("--steps", str(TOTAL), "--class", "digits", "--", *words, user="ann")
+    return cluster.submit("--steps", str(TOTAL), "--class", "digits", *AS_LEAN, "--", *words, user="ann")
 
 
 def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:

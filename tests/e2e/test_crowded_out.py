@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.harness import Cluster, learn, learned, uninterrupted, until
+from tests.e2e.harness import Cluster, learn, learned, learning, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 STEPS, SHORT_AT = 400, 150
@@ -18,10 +19,10 @@ def test_a_job_that_another_left_too_little_gpu_memory_goes_on_from_its_checkpoi
     until(lambda: cluster.view(other).step, "the other one trains")
     job_file = tmp_path / "job.yaml"
     asks = {
-        "run": learn(scripts, tmp_path / "job", STEPS, 0.02)[1:],
+        "run": learning(scripts, tmp_path / "job", STEPS, 0.02),
         "resources": {"gpus": 1, "gpu_memory": "6G"},
         "checkpoint": {"interval": "1s"},
-        "env": {"SHORT_AT": str(SHORT_AT)},
+        "env": LEAN | {"SHORT_AT": str(SHORT_AT)},
     }
     job_file.write_text(json.dumps(asks))
     job = cluster.submit("-f", str(job_file), user="ann")

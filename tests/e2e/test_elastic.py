@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.forms import ENOUGH_NOISE
-from tests.e2e.harness import Cluster, until
+from tests.e2e.harness import AS_LEAN, Cluster, until
 
 NewCluster = Callable[..., Cluster]
-TRAIN = [
-    sys.executable,
-    str(Path(__file__).parent / "scripts/lean.py"),
-    str(Path(__file__).resolve().parents[2] / "examples/elastic.py"),
-]
+TRAIN = [sys.executable, str(Path(__file__).resolve().parents[2] / "examples/elastic.py")]
 EXAMPLES = 1_536  # of an epoch
-ELASTIC = ("--torchrun", "-G", "1", "--gpus-max", "2", "--batch", "64", "--batch-max", "256")
+ELASTIC = ("--torchrun", "-G", "1", "--gpus-max", "2", "--batch", "64", "--batch-max", "256", *AS_LEAN)
 
 
 def curve(path: Path) -> list[dict[str, Any]]:
@@ -109,19 +105,8 @@ def test_a_job_on_two_ranks_measures_how_noisy_its_gradients_are(
     cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann")
     cluster.hsctl("policy", "set", "pollux")
     train = [*TRAIN, "--epochs", "1000", "--curve", str(tmp_path / "curve")]
-    wishes = (
-        "--torchrun",
-        "-G",
-        "2",
-        "--gpus-max",
-        "2",
-        "--gpus-min",
-        "2",
-        "--batch",
-        "64",
-        "--batch-max",
-        "64",
-    )
+    gpus, batch = ("-G", "2", "--gpus-max", "2", "--gpus-min", "2"), ("--batch", "64", "--batch-max", "64")
+    wishes = ("--torchrun", *gpus, *batch, *AS_LEAN)
     job = cluster.submit(*wishes, "--noise-scale", "5", "-e", "OMP_NUM_THREADS=1", "--", *train, user="ann")
     assert "noise scale 5 (as declared)" in cluster.hsctl("show", str(job)).stdout
     until(lambda: cluster.view(job).noise_samples >= ENOUGH_NOISE, "it was measured often enough", 300)

@@ -17,8 +17,9 @@ import pytest
 from examples.cluster.deployment import Deployment, account
 from examples.cluster.network import Namespaces, network
 from examples.cluster.workload import Server
-from tests.e2e.harness import UP, alive, incarnations, learn, learned, uninterrupted, until
+from tests.e2e.harness import UP, alive, incarnations, learned, learning, uninterrupted, until
 from tests.e2e.test_chaos import never_twice
+from tests.lean import LEAN
 
 SERVERS = tuple(
     Server(name=name, model=model, gpus=1) for name, model in zip("abc", ("V100", "V100", "K80"), strict=True)
@@ -46,7 +47,8 @@ class Cut(Deployment):
 
     def submit(self, user: str, name: str, scripts: Path, steps: int, **fields: object) -> int:
         file = self.state / name
-        job = {"run": learn(scripts, file, steps, STEP_S)[1:], "env": {"OMP_NUM_THREADS": "1"}, **fields}
+        run = learning(scripts, file, steps, STEP_S)
+        job = {"run": run, "env": LEAN | {"OMP_NUM_THREADS": "1"}, **fields}
         (self.state / f"{name}.yaml").write_text(json.dumps(job))
         said = self.hsctl("--user", user, "submit", "--parsable", "-f", f"{file}.yaml")
         self.files[int(said)] = file

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hs_proto.v1.controller_pb2 import JobView
 from tests.e2e.harness import Cluster, incarnations, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 TOTAL = 400
@@ -22,6 +23,7 @@ def on_a_server_each(
         "name: sweep\n"
         f"checkpoint: {{mode: interval, interval: 1s{checkpoint}}}\n"
         "sweep: {n: [1, 2]}\n"
+        f"env: {LEAN}\n"
         f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
     )
     jobs = list(map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split()))
@@ -67,6 +69,7 @@ def test_an_agent_that_has_lost_its_memory_has_its_jobs_go_on_from_what_they_wro
     file = tmp_path / "job.yaml"
     file.write_text(
         "checkpoint: {mode: interval, interval: 1s}\n"
+        f"env: {LEAN}\n"
         f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out', '{TOTAL}', '0.03']\n"
     )
     job = int(cluster.hsctl("submit", "-f", str(file), "--parsable").stdout)

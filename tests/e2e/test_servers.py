@@ -7,7 +7,17 @@ from pathlib import Path
 from statistics import median
 
 from hs_client.output import Had
-from tests.e2e.harness import Cluster, Step, incarnations, learn, learned, uninterrupted, until
+from tests.e2e.harness import (
+    AS_LEAN,
+    Cluster,
+    Step,
+    incarnations,
+    learn,
+    learned,
+    learning,
+    uninterrupted,
+    until,
+)
 from tests.e2e.test_faults import count_words, steps
 
 NewCluster = Callable[..., Cluster]
@@ -155,7 +165,7 @@ def test_a_jobs_output_is_one_text_over_all_servers_that_it_has_been_on(
     """Who follows it goes along, also past a controller that dies; who asks later gets all of it."""
     cluster = new_cluster("--host", "a=V100:1", "--host", "b=K80:1", "--quantum", "1")
     total = 400
-    job = cluster.submit("--", sys.executable, str(scripts / "talk.py"), str(total), "0.03")
+    job = cluster.submit(*AS_LEAN, "--", sys.executable, str(scripts / "talk.py"), str(total), "0.03")
     followed: list[bytes] = []
 
     def follow() -> None:
@@ -319,10 +329,9 @@ def test_a_gang_that_fails_at_its_start_where_a_library_is_missing_goes_on_from_
     total = 300
     (tmp_path / "lacks").write_text("none")
     (tmp_path / "lacking.py").write_text(LACKING)
-    _, python, *words = learn(scripts, tmp_path / "gang", total, 0.05)
-    gang = cluster.submit(
-        *GANG, "--", python, str(tmp_path / "lacking.py"), str(tmp_path / "lacks"), *words, user="ann"
-    )
+    python, *words = learning(scripts, tmp_path / "gang", total, 0.05)
+    lacking = (python, str(tmp_path / "lacking.py"), str(tmp_path / "lacks"))
+    gang = cluster.submit(*GANG, *AS_LEAN, "--", *lacking, *words, user="ann")
     until(lambda: len(learned(tmp_path / "gang", 1)) > 5, "it trains", 180)
     here = cluster.view(gang).hosts
     (away,) = {"a", "b", "c"} - set(here)

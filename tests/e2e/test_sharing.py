@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Cluster, learn, learned, uninterrupted, until
+from tests.e2e.harness import AS_LEAN, Cluster, learn, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/accumulate.py"
-LEAN = Path(__file__).parent / "scripts/lean.py"
 
 
 def losses(path: Path) -> list[float]:
@@ -20,17 +20,8 @@ def losses(path: Path) -> list[float]:
 
 
 def train(curve: Path, steps: int, step_s: float = 0.02) -> list[str]:
-    return [
-        sys.executable,
-        str(LEAN),
-        str(SCRIPT),
-        "--steps",
-        str(steps),
-        "--step-s",
-        str(step_s),
-        "--curve",
-        str(curve),
-    ]
+    words = ("--steps", str(steps), "--step-s", str(step_s), "--curve", str(curve))
+    return [sys.executable, str(SCRIPT), *words]
 
 
 def whole_batches(curve: Path, steps: int) -> list[float]:
@@ -38,7 +29,7 @@ def whole_batches(curve: Path, steps: int) -> list[float]:
     runtime = Path(__file__).resolve().parents[2] / "client"
     subprocess.run(
         train(curve, steps, 0.0),
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{runtime}:{LEAN['PYTHONPATH']}"},
         capture_output=True, check=True, timeout=300,
     )  # fmt: skip
     return losses(curve)
@@ -61,6 +52,7 @@ def test_a_job_starts_beside_another_on_its_gpu_and_accumulates_to_the_gradient_
             *more,
             "-e",
             "OMP_NUM_THREADS=1",
+            *AS_LEAN,
         )
         return cluster.submit(*words, "--", *train(tmp_path / name, steps), user="ann")
 

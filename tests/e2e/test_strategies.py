@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Cluster, alone, until
+from tests.e2e.harness import AS_LEAN, Cluster, alone, until
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/strategies.py"
-LEAN = Path(__file__).parent / "scripts/lean.py"
-ASKS = ("--torchrun", "-G", "2", "--strategy", "dp=2", "--strategy", "tp=2", "-e", "OMP_NUM_THREADS=1")
+ASKS = (
+    "--torchrun",
+    "-G",
+    "2",
+    "--strategy",
+    "dp=2",
+    "--strategy",
+    "tp=2",
+    "-e",
+    "OMP_NUM_THREADS=1",
+    *AS_LEAN,
+)
 
 
 def curve(path: Path) -> list[dict[str, Any]]:
@@ -27,7 +37,7 @@ def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_on
     cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "1", "--user", "ann")
     cluster.hsctl("policy", "set", "tesserae-las")
     path, epochs = tmp_path / "curve", 25
-    words = [str(LEAN), str(SCRIPT), "--epochs", str(epochs), "--curve"]
+    words = [str(SCRIPT), "--epochs", str(epochs), "--curve"]
     train = [sys.executable, *words, str(path), "--step-s", "0.04"]
     job = cluster.submit(*ASKS, "--", *train, user="ann")
     until(lambda: len(curve(path)) > 5, "it trains", 120)

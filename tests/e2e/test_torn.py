@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.harness import Cluster, incarnations, learned, uninterrupted, until
+from tests.lean import LEAN
 
 NewCluster = Callable[..., Cluster]
 TOTAL = 400
@@ -27,6 +28,7 @@ def test_its_new_server_fetches_the_one_before_and_it_goes_on_from_that(
     file = tmp_path / "job.yaml"
     file.write_text(
         "checkpoint: {mode: interval, interval: 1s}\n"
+        f"env: {LEAN}\n"
         f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out', '{TOTAL}', '0.03']\n"
     )
     job = int(cluster.hsctl("submit", "-f", str(file), "--parsable").stdout)

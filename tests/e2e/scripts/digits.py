@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import lean  # noqa: F401
 import numpy as np
 import torch
 from torch import nn
