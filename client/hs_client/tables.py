@@ -155,7 +155,9 @@ def nodes(reply: wire.ListNodesReply) -> Table:
     for view in views:
         models = sorted({gpu.model for gpu in view.gpus})
         ago = (
-            span_text(max(0.0, reply.now - view.last_report_at)) + " ago" if view.last_report_at else "not yet"
+            span_text(max(0.0, reply.now - view.last_report_at)) + " ago"
+            if view.last_report_at
+            else "not yet"
         )
         rows.append(
             (view.name, node_state(view), ",".join(models) or "-", f"{_in_use(view)}/{len(view.gpus)}", str(view.jobs), _memory(view),
