@@ -35,6 +35,7 @@ from hs_core.gang import GangMachine
 from hs_core.reports import LOST, WITH_AGENT, Tier
 from hs_core.wanted import Peer
 from hs_daemon import boot_s
+from hs_daemon.there import exists
 from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0
@@ -287,7 +288,7 @@ class Jobs:
         for _ in range(int(LISTEN_LIMIT_S / CONTROL_POLL_S)):
             if running.folder.control(word):
                 return True
-            if running.gone.is_set() or not running.folder.path.exists():
+            if running.gone.is_set() or not exists(running.folder.path):
                 return False
             await asyncio.sleep(CONTROL_POLL_S)
         return False
@@ -347,7 +348,7 @@ class Jobs:
     async def _tell_again(self, running: RunningJob, word: str) -> None:
         """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away never will again."""
         while not running.gone.is_set() and not running.folder.control(word):
-            if not running.folder.path.exists():
+            if not exists(running.folder.path):
                 # It ends its job at that, too, as where the host is shut down.
                 procs.send(running.shim, signal.SIGTERM)
                 return
