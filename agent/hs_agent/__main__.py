@@ -19,6 +19,7 @@ from hs_daemon import unheard, version
 from hs_daemon.exits import EXIT_CODES
 from hs_daemon.extras import not_installed
 from hs_daemon.notify import give_up
+from hs_daemon.there import exists
 
 TYPED, MOST_TOKEN = "-", 1000  # characters
 
@@ -66,7 +67,7 @@ def detect(context: click.Context, config_file: Path | None) -> None:
     from hs_agent.doctor import show_detected
 
     file = config_file or context.obj
-    if file is not None or settings.DEFAULT_FILE.exists():
+    if file is not None or exists(settings.DEFAULT_FILE):
         show_detected(load(file))
         return
     with tempfile.TemporaryDirectory(prefix="hs-detect-") as folder:  # who only looks leaves nothing behind

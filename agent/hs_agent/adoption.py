@@ -17,6 +17,7 @@ from hs_core.host.said import CHECKPOINTED_STATUS
 from hs_core.reports import LOST, Exit, JobReport
 from hs_core.wanted import WantedJob
 from hs_daemon import boot_s
+from hs_daemon.there import exists
 
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
 
@@ -65,7 +66,7 @@ class Adoption:
         for key in sorted(await asyncio.to_thread(self._launcher.without_folder)):
             await self._jobs.end_without_folder(key)
         for key, report in known.items():
-            if has_process(report) and not self._launcher.folder(key).path.exists():
+            if has_process(report) and not exists(self._launcher.folder(key).path):
                 self._without_trace(key)
         self._launches.drop_what_has_not_begun()
 

@@ -17,6 +17,7 @@ from hs_core.errors import RefusedError
 from hs_core.names import JobId
 from hs_core.reports import Exit
 from hs_daemon import boot_s
+from hs_daemon.there import exists
 
 LOG_FILES = ("log", "log.1", "log.times", "log.1.times")
 ROOM_BYTES = 4096
@@ -185,7 +186,7 @@ class Folder:
     @property
     def has_control(self) -> bool:
         """A shim makes it before all else, and nobody makes it again."""
-        return (self.path / "control").exists()
+        return exists(self.path / "control")
 
     def control(self, line: str) -> bool:
         """False: there is no shim to hear it."""
@@ -211,7 +212,7 @@ class Folder:
 
     def retire(self, ended: Path) -> None:
         """Keep the log only, for `hsctl logs` after the job's end. What was retired before stays as it is."""
-        if not self.path.exists():
+        if not exists(self.path):
             return
         remove_tree(self.notes)
         with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from hs_core.names import HostName
 from hs_daemon import config_file
 from hs_daemon.durable import sync_folder, write_new
 from hs_daemon.owned import why_not_ours
+from hs_daemon.there import exists
 from hs_proto.certified import RENEW_AFTER, node_of
 
 FOLDER = "identity"  # in the state folder
@@ -63,7 +64,7 @@ class Identity:
 def load_identity(folder: Path) -> Identity | None:
     """None: this host has not joined. Raises RefusedError where what is there cannot be used."""
     there = _lies_in(folder)
-    if not there.exists():
+    if not exists(there):
         return None
     try:
         for path in (there, *(there / name for name in (KEY, CERTIFICATE, CA))):
@@ -89,7 +90,7 @@ def configured(file: Path) -> Place:
     """As the agent's configuration has it. Nothing else of that needs to be right yet, and the usual one may be missing. Raises RefusedError."""
     table: Mapping[str, object] = {}
     try:
-        if file != DEFAULT_FILE or file.exists():
+        if file != DEFAULT_FILE or exists(file):
             table = config_file.table(file)
     except OSError as error:
         raise RefusedError(f"{file}: cannot be read: {error.strerror}") from None
@@ -135,7 +136,7 @@ def fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     missing: list[Path] = []  # folders above it, the lowest first
     try:
-        missing += [above for above in beside.parents if not above.exists()]
+        missing += [above for above in beside.parents if not exists(above)]
         shutil.rmtree(beside, ignore_errors=True)
         for left in _left_behind(folder):
             shutil.rmtree(left, ignore_errors=True)
@@ -167,7 +168,7 @@ def fill(fresh: Path, identity: Identity) -> None:
     write_new(fresh / CERTIFICATE, identity.chain_pem)
     write_new(fresh / CA, identity.ca_pem)
     sync_folder(fresh)
-    if folder.exists():
+    if exists(folder):
         shutil.rmtree(replaced(folder), ignore_errors=True)
         folder.rename(replaced(folder))
     fresh.rename(folder)
@@ -177,7 +178,7 @@ def fill(fresh: Path, identity: Identity) -> None:
 
 def _lies_in(folder: Path) -> Path:
     """Where it is, or still is after a crash while another one was put in its place."""
-    return folder if folder.exists() else replaced(folder)
+    return folder if exists(folder) else replaced(folder)
 
 
 def replaced(folder: Path) -> Path:

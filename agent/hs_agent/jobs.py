@@ -35,6 +35,7 @@ from hs_core.gang import GangMachine
 from hs_core.reports import LOST, WITH_AGENT, Tier
 from hs_core.wanted import Peer
 from hs_daemon import boot_s
+from hs_daemon.there import exists
 from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0
@@ -290,7 +291,7 @@ class Jobs:
             if running.folder.control(word):
                 running.listens = True
                 return True
-            if running.gone.is_set() or not running.folder.path.exists():
+            if running.gone.is_set() or not exists(running.folder.path):
                 return False
             await asyncio.sleep(CONTROL_POLL_S)
         return False
@@ -354,7 +355,7 @@ class Jobs:
         """A shim that was started a moment ago does not listen yet; one whose folder somebody has taken away, or emptied, never will again."""
         end_s = boot_s() + CUT_OFF_S
         while not running.gone.is_set() and not running.folder.control(word):
-            if not running.folder.path.exists() or (boot_s() > end_s and not running.folder.has_control):
+            if not exists(running.folder.path) or (boot_s() > end_s and not running.folder.has_control):
                 # It ends its job at that, too, as where the host is shut down.
                 procs.send(running.shim, signal.SIGTERM)
                 return

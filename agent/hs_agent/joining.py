@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hs_daemon  # noqa: F401 - before gRPC, whose own lines it stops
+from hs_daemon.there import exists
 
 import grpc  # isort: skip
 from cryptography import x509
@@ -29,7 +30,7 @@ def join(
 ) -> Identity:
     """Raises RefusedError; then what is on the disk is as it was."""
     with contextlib.suppress(PermissionError):  # who may not look there may not write there either
-        if folder.exists() and not replace:
+        if exists(folder) and not replace:
             raise RefusedError(
                 f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT
             )

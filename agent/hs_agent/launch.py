@@ -29,6 +29,7 @@ from hs_core.errors import RefusedError
 from hs_core.model import Gpu, OnPartition
 from hs_core.names import JobId
 from hs_core.wanted import WantedJob
+from hs_daemon.there import exists
 
 MAX_LAUNCH_BYTES = 512 << 10
 FIRST_LOOK_S = 0.01  # whether they died; then after twice as long each time
@@ -134,7 +135,7 @@ class Launcher:
         program.check(wanted)
         program.check_launcher(self.config.launcher)
         self._make_folders()
-        if not self.inject.exists():
+        if not exists(self.inject):
             self.install_hook()
         who = account(wanted.run_as, self.config)
         key = Key(wanted.job, wanted.epoch)
@@ -273,7 +274,7 @@ class Launcher:
         """Jobs that run on where somebody has taken their folders away."""
         shims = {path.name for _, path in _like_shims() if path.parent == self.jobs}
         keys = [key for name in shims | cgroup.names(self.groups) if (key := parse_key(name)) is not None]
-        gone = [key for key in keys if not self.folder(key).path.exists()]
+        gone = [key for key in keys if not exists(self.folder(key).path)]
         return {key for key in gone if str(key) in shims or self.group(key).procs()}
 
     def group(self, key: Key) -> cgroup.JobCgroup:
@@ -311,7 +312,7 @@ class Launcher:
         for name in cgroup.names(self.groups):
             key = parse_key(name)
             # A job's folder is made before its group.
-            if key is not None and not self.folder(key).path.exists():
+            if key is not None and not exists(self.folder(key).path):
                 self.group(key).remove()
 
 

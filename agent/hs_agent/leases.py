@@ -9,6 +9,7 @@ from hs_agent.launch import Launcher
 from hs_core import fencing
 from hs_core.model import OnPartition
 from hs_core.wanted import Wanted
+from hs_daemon.there import exists
 
 EVERY_S = 2.0
 
@@ -44,7 +45,7 @@ class Leases:
         if key not in self._jobs or self._heard_s is None:
             return
         folder = self._launcher.folder(key)
-        if folder.path.exists():
+        if exists(folder.path):
             until_s = self._heard_s + self._after_s + EVERY_S if self._after_s > 0 else float("inf")
             grace_s = fencing.grace_s(self._launcher.config.kill_grace_s, self._lease_s, EVERY_S)
             folder.write_lease(until_s, grace_s)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from hs_agent.bare import times
 from hs_agent.folder import parse_key
 from hs_core.names import JobId
+from hs_daemon.there import exists
 
 CHUNK = 64 << 10
 POLL_S = 0.25
@@ -28,11 +29,7 @@ def found(job: JobId, *roots: Path) -> dict[int, Path]:
         with contextlib.suppress(OSError):
             for entry in os.scandir(root):
                 key, path = parse_key(entry.name), Path(entry.path)
-                if (
-                    key is not None
-                    and key.job == job
-                    and ((path / "log").exists() or (path / "log.1").exists())
-                ):
+                if key is not None and key.job == job and (exists(path / "log") or exists(path / "log.1")):
                     there.setdefault(key.epoch, path)
     return there
 

@@ -19,6 +19,7 @@ from hs_core.host.plain import plain, revive
 from hs_core.names import JobId
 from hs_daemon.held import HeldError, hold
 from hs_daemon.owned import why_not_ours
+from hs_daemon.there import exists
 
 SYNC_EVERY_S = 1.0
 log = structlog.get_logger("memory")
@@ -45,7 +46,7 @@ class Memory:
 
     def load(self) -> Found:
         """Raises RefusedError: it was written by an agent of another version, which alone knows what it says of the jobs that are there."""
-        if not self.path.exists():
+        if not exists(self.path):
             return Found()
         value = read_json(self.path) or {}
         try:

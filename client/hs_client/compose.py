@@ -13,6 +13,7 @@ from hs_client import quantities
 from hs_client.complaints import Origins
 from hs_client.errors import InvalidError
 from hs_client.jobfile import MAX_ENV, MAX_SPEC_BYTES, Job, no_text
+from hs_client.there import is_dir, is_file
 from hs_proto.v1 import common_pb2 as common
 
 # What a program needs to be found and to read text as its user does; everything else is named with -e.
@@ -261,7 +262,7 @@ def _called(job: Job, argv: list[str]) -> str:
 def _workdir(job: Job, place: Place, origins: Origins) -> Path:
     folder = Path(os.path.normpath(place.folder / Path(job.workdir or ".").expanduser()))
     wrong = no_text(str(folder))
-    if not wrong and place.check and not folder.is_dir():
+    if not wrong and place.check and not is_dir(folder):
         wrong = "expected a folder that exists"
     if wrong:
         where = origins.get(("workdir",), "")
@@ -327,11 +328,11 @@ def _check_output(job: Job, output: str) -> None:
     """That its log could be opened there; of a path with a number in it, as far as that."""
     known, _, number = output.partition("%")
     folder = Path(known).parent if not number else Path(known[: known.rfind("/") + 1])
-    if output and not folder.is_dir():
+    if output and not is_dir(folder):
         raise InvalidError(
             f"output = {job.output!r}: expected a file in a folder that exists; {folder} does not"
         )
-    if output and not number and Path(output).is_dir():
+    if output and not number and is_dir(Path(output)):
         raise InvalidError(f"output = {job.output!r}: expected a file; {output} is a folder")
 
 
@@ -343,7 +344,7 @@ def _program(word: str, workdir: Path, env: Mapping[str, str]) -> str | None:
     """The program's absolute path, as a shell in the job's folder with the job's PATH would find it."""
     if "/" in word:
         path = Path(os.path.normpath(workdir / word))
-        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+        return str(path) if is_file(path) and os.access(path, os.X_OK) else None
     return shutil.which(word, path=env.get("PATH", os.defpath))
 
 
@@ -351,22 +352,22 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     """argv[0] made absolute; refused when there is no such program."""
     word = spec.command[0]
     found = _program(word, workdir, spec.env)
-    if found is None and spec.torchrun and word.endswith(".py") and (workdir / word).is_file():
+    if found is None and spec.torchrun and word.endswith(".py") and is_file(workdir / word):
         found = os.path.normpath(workdir / word)  # torchrun gives a script its Python
     if found is not None:
         return found
     where = origins.get(("run",), "")
     begin = f"{where}: " if where not in {"", ON_THE_LINE} else ""
     path = Path(workdir / word)
-    if path.suffix in JOB_FILES and path.is_file():
+    if path.suffix in JOB_FILES and is_file(path):
         raise InvalidError(
             f"{begin}command {word!r}: expected a program; a job file goes with -f: hsctl submit -f {word}"
         )
-    if "/" in word and path.is_file():
+    if "/" in word and is_file(path):
         raise InvalidError(
             f"{begin}command {word!r}: expected an executable file (chmod +x {word}, or name its interpreter)"
         )
-    if "/" not in word and path.is_file():
+    if "/" not in word and is_file(path):
         raise InvalidError(
             f"{begin}command {word!r}: expected a program on PATH; for the file in {workdir} write ./{word} or its interpreter"
         )

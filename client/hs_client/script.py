@@ -15,6 +15,7 @@ from hs_client import quantities
 from hs_client.complaints import Path_
 from hs_client.errors import InvalidError
 from hs_client.jobfile import MAX_SPEC_BYTES
+from hs_client.there import is_file
 
 _LINE = re.compile(r"#(SBATCH|HS)\s+(\S.*)")
 _EACH: Path_ = ("resources", "gpus")
@@ -78,7 +79,7 @@ class Script:
 def looks_like(word: str, folder: Path) -> Path | None:
     """The batch script that the first word of a command names, if it names one rather than a program on PATH."""
     path = folder / word
-    if not path.is_file():
+    if not is_file(path):
         return None
     named_as_script = word.endswith(_SCRIPT_ENDINGS)
     if "/" not in word and not named_as_script and shutil.which(word):

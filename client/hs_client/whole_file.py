@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hs_client.errors import InvalidError
+from hs_client.there import exists, is_dir
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -16,7 +17,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 @contextmanager
 def written(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     """Its name is given to it at the end, whatever ends this before. One that is there stays, but with `replace`."""
-    if path.is_dir():
+    if is_dir(path):
         raise InvalidError(f"{path} is a folder: expected the name of a file")
     if os.path.lexists(path) and not replace:
         raise _is_there(path)
@@ -26,7 +27,7 @@ def written(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            if not fresh.exists():
+            if not exists(fresh):
                 _name(stream.fileno(), fresh)
         if replace:
             fresh.replace(path)

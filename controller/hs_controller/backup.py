@@ -45,6 +45,7 @@ from hs_controller.tables import (
     usage_of,
 )
 from hs_daemon.durable import sync_folder
+from hs_daemon.there import exists
 
 SQLITE = b"SQLite format 3\0"  # what each of its files begins with
 CHUNK_BYTES = 256 << 10
@@ -106,7 +107,7 @@ def take(folder: Path) -> Copy:
 def check_room(folder: Path) -> None:
     """A copy that fills the disk would stop the journal meanwhile. Raises StoreUnavailableError."""
     journal = folder / "journal.db"
-    size = sum(part.stat().st_size for part in (journal, wal(journal)) if part.exists())
+    size = sum(part.stat().st_size for part in (journal, wal(journal)) if exists(part))
     free = shutil.disk_usage(folder).free
     if free < 2 * size:
         raise StoreUnavailableError(
@@ -161,7 +162,7 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
     fresh = folder / RESTORING
     try:
         journal = folder / "journal.db"
-        if journal.exists() and journal.stat().st_size and not force:
+        if exists(journal) and journal.stat().st_size and not force:
             raise StoreRefusedError(
                 f"{journal}: there is a journal; --force puts it aside and the backup in its place"
             )
@@ -185,7 +186,7 @@ def _prepared(source: Path, fresh: Path) -> int:
     """A checked copy that is ready to be opened, on the disk."""
     _remove(fresh)
     _copy(source, fresh, begins=SQLITE)
-    if wal(source).exists():  # of a journal that was put aside: what was committed last is in it alone
+    if exists(wal(source)):  # of a journal that was put aside: what was committed last is in it alone
         _copy(wal(source), wal(fresh))
     opened = engine(fresh, "IMMEDIATE")
     try:
@@ -257,7 +258,7 @@ def _put_aside(journal: Path) -> Path | None:
 
     One that was cut off has perhaps left the log behind: beside another file it would be taken into that.
     """
-    parts = [end for end in ("", "-wal", "-shm") if journal.with_name(journal.name + end).exists()]
+    parts = [end for end in ("", "-wal", "-shm") if exists(journal.with_name(journal.name + end))]
     if not parts:
         return None
     asides = {

@@ -19,6 +19,7 @@ from hs_controller.refusals import Why, token_id
 from hs_controller.sqlite import MAKE_ROOM, NO_ROOM, StoreFullError
 from hs_daemon.durable import write_new
 from hs_daemon.owned import why_not_ours
+from hs_daemon.there import exists
 from hs_proto.certified import node_of
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -164,7 +165,7 @@ def admin_token(state_dir: Path) -> AdminToken:
 def secret(file: Path) -> str:
     """What the file holds; made when there is none."""
     try:
-        if not file.exists():
+        if not exists(file):
             fresh = file.with_name(f".{file.name}.{os.getpid()}")
             with contextlib.suppress(FileNotFoundError):
                 fresh.unlink()

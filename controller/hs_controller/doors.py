@@ -24,6 +24,7 @@ import structlog
 from hs_controller.callers import Guest
 from hs_controller.config import Limits
 from hs_controller.refusals import CONNECTION, Refusals, Why, network
+from hs_daemon.there import exists
 
 log = structlog.get_logger("hs_controller.doors")
 
@@ -370,9 +371,9 @@ class UnixFront(Front):
 
     def _clear_the_way(self) -> None:
         """Remove what a controller that was killed left behind, but never take a living one's place."""
-        if self.path.is_symlink() or (self.path.exists() and not stat.S_ISSOCK(self.path.stat().st_mode)):
+        if self.path.is_symlink() or (exists(self.path) and not stat.S_ISSOCK(self.path.stat().st_mode)):
             raise DoorError(f"{self.path}: exists and is not a socket; remove it or choose another `socket`")
-        if self.path.exists():
+        if exists(self.path):
             probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             probe.settimeout(2.0)
             try:
@@ -385,7 +386,7 @@ class UnixFront(Front):
                 raise DoorError(f"{self.path}: another process listens there")
             finally:
                 probe.close()
-        if self.folder.is_symlink() or self.folder.exists():
+        if self.folder.is_symlink() or exists(self.folder):
             there = self.folder.lstat()
             if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
                 raise DoorError(f"{self.folder}: exists and is not ours; remove it")

@@ -79,6 +79,7 @@ from hs_controller.tables import (
 from hs_core.facts import TRADES
 from hs_core.model import Job
 from hs_core.names import JobId
+from hs_daemon.there import exists
 
 ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
@@ -122,13 +123,13 @@ class Journal:
     def _opened(cls, folder: Path, lock: int) -> "Journal":
         file = folder / "journal.db"
         marker = folder / "initialized"
-        new = not file.exists() or file.stat().st_size == 0
-        if new and (marker.exists() or wal(file).exists()):
+        new = not exists(file) or file.stat().st_size == 0
+        if new and (exists(marker) or exists(wal(file))):
             raise StoreRefusedError(
                 f"{file}: missing or empty, though a controller has kept its state here; put it back from a backup"
                 f" (or, to start empty and forget every job, remove {marker} and {wal(file)})"
             )
-        if unclosed(folder).exists() and not wal(file).exists():
+        if exists(unclosed(folder)) and not exists(wal(file)):
             raise StoreRefusedError(
                 f"{wal(file)}: missing, though the controller before did not end in good order: what was committed last was in it;"
                 f" put it, or a backup, back (where another program has taken it into the file, or to go on without it, remove {unclosed(folder)})"
@@ -139,7 +140,7 @@ class Journal:
                 file.touch()
                 file.chmod(0o600)
                 create_schema(writer)
-            elif unclosed(folder).exists():
+            elif exists(unclosed(folder)):
                 with writer.connect() as db:
                     settle(db, folder)
             check_schema(writer, file)
@@ -152,7 +153,7 @@ class Journal:
             raise (why if isinstance(why, StoreFullError) else StoreRefusedError(str(why))) from None
         except OSError as error:
             raise not_opened(error, f"{file}: cannot be made") from None
-        if not marker.exists():
+        if not exists(marker):
             mark(marker)
         return journal
 
@@ -339,7 +340,7 @@ def _close(folder: Path, writer: sa.Connection, *others: sa.Connection) -> None:
         other.close()
     settle(writer, folder)
     writer.close()
-    if not wal(folder / "journal.db").exists():
+    if not exists(wal(folder / "journal.db")):
         with contextlib.suppress(OSError):
             unclosed(folder).unlink(missing_ok=True)
 

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hs_core.errors import Kind, RefusedError
 from hs_daemon.durable import sync_folder, write_new
 from hs_daemon.owned import why_not_ours
+from hs_daemon.there import exists
 from hs_proto.certified import CONTROLLER_DNS, CONTROLLER_URI, RENEW_AFTER, agent_dns, agent_uri
 
 CA_S = 10 * 365.25 * 86_400
@@ -53,7 +54,7 @@ def init(state_dir: Path) -> str:
     folder = folder_of(state_dir)
     fresh = folder.with_name(f".pki.{os.getpid()}")
     try:
-        if folder.exists():
+        if exists(folder):
             raise PkiError(
                 f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
                 " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
@@ -96,7 +97,7 @@ class Authority:
     def load(cls, state_dir: Path) -> "Authority | None":
         """None: `hs-controller init` was not run."""
         folder = folder_of(state_dir)
-        if not folder.exists():
+        if not exists(folder):
             return None
         try:
             _check_ours(folder)
@@ -227,7 +228,7 @@ class Authority:
 
 def _check_ours(folder: Path) -> None:
     """Whoever can change what is in it is whom they like. Raises PkiError and OSError."""
-    files = [file for name in FILES if (file := folder / name).exists()]
+    files = [file for name in FILES if exists(file := folder / name)]
     for path in (folder, *files):
         why = why_not_ours(path)
         if why:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from hs_controller.tables import STATEMENTS, TABLES, put_meta
 from hs_daemon.held import NOTE, HeldError, hold
 from hs_daemon.owned import why_not_ours
+from hs_daemon.there import exists
 
 SCHEMA = 6
 """Of the tables, and of what is in their rows: tests/controller/test_forms.py holds it to both. One that is lower is read, where nothing is lacking, and becomes this; one that is higher is refused."""
@@ -219,7 +220,7 @@ def check_not_newer(file: Path) -> None:
         schema, application = _HEADER.unpack(opened.read(_HEADER.size))
         if application == APPLICATION_ID:
             _not_newer(schema, file)
-    if not wal(file).exists():
+    if not exists(wal(file)):
         return  # and SQLite would make one
     reading = f"{file.absolute().as_uri()}?mode=ro"
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(reading, uri=True)) as db:

@@ -15,6 +15,7 @@ from hs_client.api import Client
 from hs_client.completing import files
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
 from hs_client.limits import MOST_JOBS
+from hs_client.there import exists
 from hs_client.verbs.common import Verbs, connected, json_option, list_options, out, show_list, span, warn
 from hs_client.verbs.strays import Command
 from hs_proto.v1 import controller_pb2 as wire
@@ -364,7 +365,7 @@ def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
             warn(f"{quantities.size_text(count)}, SHA-256 {digest}")
             return
         path = Path(file).absolute()
-        if path.exists() and not force:
+        if exists(path) and not force:
             raise InvalidError(f"{path} is there already: expected a new name, or --force")
         with whole_file.written(path, replace=force) as stream:
             count, digest = _copy(client, stream)

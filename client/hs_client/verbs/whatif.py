@@ -15,6 +15,7 @@ from hs_client.api import Client
 from hs_client.errors import ConflictError, HeteroShareError, InvalidError
 from hs_client.limits import MOST_JOBS
 from hs_client.replay import Past, past
+from hs_client.there import exists, is_dir, is_file
 from hs_client.verbs.common import connected, json_option, out, span, warn
 from hs_client.verbs.strays import Command
 
@@ -84,12 +85,12 @@ def _check_keep(file: Path) -> None:
     """Before jobs are asked for one by one, which may take long."""
     why = ""
     try:
-        if file.is_dir():
+        if is_dir(file):
             why = "it is a folder"
-        elif not file.exists():
+        elif not exists(file):
             with tempfile.TemporaryFile(dir=file.parent):
                 pass
-        elif file.is_file():
+        elif is_file(file):
             with file.open("r+b"):
                 pass
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hs_core.errors import RefusedError
+from hs_daemon.there import exists, is_dir, is_file
 from hs_sim.writers import scratch_of
 
 
@@ -63,9 +64,9 @@ def _same(path: Path) -> list[Path | tuple[int, int]]:
 def _obstacle(path: Path) -> str:
     """What is there is put aside by a file of that name: no pipe or device is written to."""
     try:
-        if path.is_dir():
+        if is_dir(path):
             return "is a folder"
-        if path.exists() and not path.is_file():
+        if exists(path) and not is_file(path):
             return "is no plain file"
         return _no_folder(path.parent) or _unnameable(path)
     except OSError as error:  # its name is too long, say
@@ -75,8 +76,8 @@ def _obstacle(path: Path) -> str:
 def _no_folder(folder: Path) -> str:
     """Folders that are missing are made when something is written in them. Root may write anywhere, but not every file system takes it."""
     try:
-        there = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
-        if not there.is_dir():
+        there = next(above for above in (folder.absolute(), *folder.absolute().parents) if exists(above))
+        if not is_dir(there):
             return f"{there} is no folder"
         if not os.access(there, os.W_OK | os.X_OK):
             return f"{there} is not writable"
@@ -92,7 +93,7 @@ def _no_folder(folder: Path) -> str:
 def _unnameable(path: Path) -> str:
     """The name under which it is written at first is longer."""
     try:
-        scratch_of(path).exists()
+        exists(scratch_of(path))
     except OSError as error:
         return _why(error)
     return ""
