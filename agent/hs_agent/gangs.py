@@ -19,7 +19,7 @@ from hs_agent.gangwire import event_json, event_of
 from hs_agent.now_and_then import NowAndThen
 from hs_agent.unsent import Unsent
 from hs_core.errors import RefusedError
-from hs_core.events.host import Checkpoint, HostEvent, Resume, Suspend
+from hs_core.events.host import Checkpoint, HostEvent, Resume, Suspend, SuspendFailed
 from hs_core.gang import GangMachine, Step
 from hs_core.reports import Tier
 from hs_core.wanted import Peer
@@ -29,6 +29,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 MAX_JSON = 64 << 10
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
 HEARD_S = 5.0  # ranks that train say so each second
+FIRST_HAS_ENDED = "its first node has ended"
 LASTING_S = 10.0  # a link that ended sooner need not be better than none
 
 Order = Suspend | Resume | Checkpoint
@@ -187,6 +188,7 @@ class MemberGang:
         self._up = Unsent[agent_pb2.GangUp]()
         self._is_linked = False
         self._in_touch = False
+        self._is_over = False  # the first node has ended: nobody tells these ranks anything any more
         self._complaints, self._links = NowAndThen(), NowAndThen()
         self._task = asyncio.create_task(self._run())
 
@@ -197,6 +199,18 @@ class MemberGang:
             self._standing = order
         if self._is_linked:
             self._up.put(_order_up(order))
+        elif self._is_over:
+            self._refuse(order)
+
+    def _refuse(self, order: Order | None) -> None:
+        """A stop: the freezer can take what is left, and is not to wait for an answer that will not come."""
+        if isinstance(order, Suspend):
+            key = self.key
+            self._post(
+                SuspendFailed(
+                    now_s=boot_s(), job=key.job, epoch=key.epoch, why=FIRST_HAS_ENDED, order=order.order
+                )
+            )
 
     def heard(self, connection: int, message: Mapping[str, Any]) -> None:
         up = agent_pb2.GangUp(
@@ -280,6 +294,9 @@ class MemberGang:
                     call.cancel()
         except grpc.aio.AioRpcError as error:
             self._in_touch = self._in_touch and not self._is_linked
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION and not self._is_over:
+                self._is_over = True
+                self._refuse(self._standing)
             return f"{error.code().name}: {error.details()}"
         except (RefusedError, OSError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
@@ -290,6 +307,7 @@ class MemberGang:
 
     async def _send(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
         self._is_linked = self._in_touch = True
+        self._is_over = False
         if self._standing is not None:
             self._up.put(_order_up(self._standing))
         if self._links.is_due(self._head.host, boot_s()):

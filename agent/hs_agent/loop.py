@@ -90,7 +90,8 @@ class Agent:
         )
         self.warnings = (*groups.warnings, *devices.warnings)
         self.grants = Grants()
-        self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
+        sender = Sender(self.launcher)
+        self.door = PeerDoor(config, self.grants, sender, self.jobs.head, identity, has_ended=self._has_ended)
         self.fetches = Fetches(self.launcher, dial, self.post)
         self.sizes = Sizes(self.launcher, self.post)
         self.errands = Errands(self.launcher, self._why_no_turn)
@@ -479,6 +480,9 @@ class Agent:
     def logs_of(self, job: JobId) -> list[int]:
         """Incarnations."""
         return sorted(logs.found(job, self.launcher.jobs, self.launcher.ended))
+
+    def _has_ended(self, key: Key) -> bool:
+        return any((each.job, each.epoch) == key and each.phase is Phase.EXITED for each in self.reports())
 
     def _why_no_turn(self, key: Key) -> str:
         """Of that incarnation, for people; empty: it has its GPUs just now."""

@@ -15,7 +15,7 @@ import structlog
 from hs_agent.carried import TornError
 from hs_agent.config import Config, split_address
 from hs_agent.folder import Key
-from hs_agent.gangs import HeadGang, Member
+from hs_agent.gangs import FIRST_HAS_ENDED, HeadGang, Member
 from hs_agent.secure import Secure
 from hs_agent.sending import Sender
 from hs_core.errors import BrokenError, Kind, RefusedError
@@ -79,10 +79,14 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         sender: Sender,
         gang: Callable[[Key], HeadGang | None],
         identity: Secure | None,
+        *,
+        has_ended: Callable[[Key], bool] = lambda _: False,
     ) -> None:
+        """`gang`, `has_ended`: of a job whose first node is here; it is not started any more where it has ended."""
         self.config, self.grants = config, grants
         self.address = ""
         self._sender, self._gang, self._identity = sender, gang, identity
+        self._has_ended = has_ended
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -153,7 +157,10 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         job = self.grants.member(hello, self._node(context))
         if job is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, UNKNOWN)
-        gang = self._gang(Key(job.job, job.epoch))
+        key = Key(job.job, job.epoch)
+        gang = self._gang(key)
+        if gang is None and self._has_ended(key):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, FIRST_HAS_ENDED)
         if gang is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "its first node has not started it yet")
         await context.send_initial_metadata(())  # what the other side waits for

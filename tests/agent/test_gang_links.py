@@ -70,10 +70,13 @@ class Deaf(agent_pb2_grpc.AgentPeerServicer):
 
 
 def member_of(
-    head: Peer, dial: Callable[[Peer], grpc.aio.Channel], dropped: Callable[[], None] = lambda: None
+    head: Peer,
+    dial: Callable[[Peer], grpc.aio.Channel],
+    dropped: Callable[[], None] = lambda: None,
+    post: Callable[[HostEvent], None] = lambda _: None,
 ) -> MemberGang:
     hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1)
-    return MemberGang(KEY, hello, head, dial, lambda *_: None, dropped, lambda _: None)
+    return MemberGang(KEY, hello, head, dial, lambda *_: None, dropped, post)
 
 
 async def until(condition: Any, changed: asyncio.Event) -> None:
@@ -365,5 +368,62 @@ def test_a_node_is_in_touch_with_a_first_one_that_has_ended_the_link_and_not_whe
         finally:
             await member.close()
             await server.stop(None)
+
+    asyncio.run(run())
+
+
+def test_a_stop_of_what_is_left_of_a_gang_whose_first_node_has_ended_fails_at_once(
+    tmp_path: Any,
+) -> None:
+    async def run() -> None:
+        settings = {
+            "name": "v1",
+            "dev": True,
+            "controller": f"unix:{tmp_path}/c",
+            "peer_listen": "127.0.0.1:0",
+            "state_dir": str(tmp_path),
+        }
+        config = parse(settings)
+        grants, said, heard = Grants(), list[HostEvent](), asyncio.Event()
+        nodes = tuple(Peer(host=HostName(name), address="") for name in ("v1", "v2"))
+        job = WantedJob(
+            job=KEY.job, epoch=1, user=UserName("u"), run_as="u", job_class="c", spec=JobSpec(name="x", command=("x",), nodes=2), tickets=1.0,
+            nodes=nodes, grant="secret",
+        )  # fmt: skip
+        grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job,)))
+        ended = set[Key]()
+        door = PeerDoor(config, grants, AsyncMock(), lambda _: None, None, has_ended=ended.__contains__)
+        await door.start()
+
+        def post(event: HostEvent) -> None:
+            said.append(event)
+            heard.set()
+
+        hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1, grant="secret")
+        member = MemberGang(
+            KEY,
+            hello,
+            Peer(host=HostName("v1"), address=door.address),
+            lambda peer: grpc.aio.insecure_channel(peer.address),
+            lambda *_: None,
+            lambda: None,
+            post,
+        )
+        stops = [Suspend(job=KEY.job, epoch=1, tier=Tier.HOLD, order=number) for number in (4, 5)]
+        try:
+            member.order(stops[0])
+            await asyncio.sleep(0)
+            assert not said, "it may be started yet"
+            ended.add(KEY)
+            await until(lambda: said, heard)
+            member.order(stops[1])
+            member.order(Resume(job=KEY.job, epoch=1, order=6))
+        finally:
+            await member.close()
+            await door.stop()
+        assert [(type(event), event.why, event.order) for event in said] == [
+            (SuspendFailed, "its first node has ended", 4),
+            (SuspendFailed, "its first node has ended", 5),
+        ]
 
     asyncio.run(run())
