@@ -109,14 +109,14 @@ class StubAgent:
         self, *argv: str, env: dict[str, str] | None = None, fresh: bool = False, ranks: int = 0
     ) -> subprocess.Popen[str] | Forked:
         """`fresh`: in an interpreter of its own, which imports torch itself. `ranks`: as so many ranks of a gang, where there is something to fork from."""
-        environment = self.environment(**(env or {}))
         job: subprocess.Popen[str] | Forked
         if self._warm is not None and argv[0].endswith(".py") and not fresh:
+            environment = self.environment(**{"PYTHONPATH": self._warm.injected} | (env or {}))
             job = self._warm.run(argv, environment, self.folder, ranks)
         else:
             job = subprocess.Popen(
                 [sys.executable, *argv],
-                env=environment,
+                env=self.environment(**(env or {})),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -60,6 +60,17 @@ class Forked:
         return said[self.stdout], said[self.stderr]
 
 
+def install_compiled(folder: Path) -> None:
+    import compileall
+
+    import hs_job
+
+    hs_job.install(str(folder))
+    for nowhere in folder.rglob("__pycache__"):
+        nowhere.unlink()
+    assert compileall.compile_dir(folder, quiet=2)
+
+
 class Warm:
     """The process that has imported torch, and what else it is told to, from outside. One thread at a time may ask it."""
 
@@ -74,6 +85,10 @@ class Warm:
             )  # fmt: skip
         self._alive: dict[int, Forked] = {}
         self._newest = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="hs-warm-")
+        self.injected = self._folder.name
+        """What an agent puts on a job's PYTHONPATH, but compiled: each job does that for itself, which is a good part of what a short one computes."""
+        install_compiled(Path(self.injected))
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +96,7 @@ class Warm:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
         self._process.wait()
+        self._folder.cleanup()
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, ranks: int = 0) -> Forked:
         """`python argv…`, where the first word is a script. `ranks`: so many of it under one that waits for them, as torchrun does; 0: not so."""
