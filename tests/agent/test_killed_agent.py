@@ -200,10 +200,16 @@ def test_an_agent_without_a_descriptor_ends_a_job_when_it_has_one(daemon, contro
     assert daemon.process.poll() is None
 
 
-def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(daemon, controller, job) -> None:
+def test_a_job_that_is_ended_with_its_agent_says_so_to_the_next_one(
+    daemon, controller, job, wait_for
+) -> None:
     daemon.start("--end-jobs-on-stop")
     controller.want(job(1, "/bin/sleep", "600", **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "it runs")
+    (folder,) = wait_for(daemon.folders, "it is being launched")
+    wait_for(
+        lambda: (found := folder.shim_state()) and found.job, "it is up: else the next agent launches it"
+    )
     assert daemon.stop() == 0
     daemon.start()
     report = controller.wait_report(1, lambda r: r.exit, "an exit")
