@@ -104,7 +104,7 @@ class Machine:
 @contextlib.contextmanager
 def booted() -> Iterator[Machine]:
     """Raises NoMachineError."""
-    lacking = [tool for tool in ("setpriv", "unshare", "nsenter", "systemctl", "ip", "runuser") if not shutil.which(tool)]  # fmt: skip
+    lacking = [tool for tool in ("setpriv", "unshare", "nsenter", "pivot_root", "systemctl", "ip", "runuser") if not shutil.which(tool)]  # fmt: skip
     if os.geteuid() or lacking or not SYSTEMD.exists():
         raise NoMachineError(f"it takes root, {SYSTEMD} and {', '.join(lacking) or 'its tools'}")
     if PYTHON.parts[1] not in {"usr", "opt"}:
