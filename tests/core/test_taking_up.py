@@ -51,6 +51,7 @@ def test_it_goes_on_as_the_incarnation_that_it_is_under_its_own_number() -> None
         "taken-up",
         "running",
     ]
+    assert world.outcome.touched.meta, "that it was taken up is kept"
     assert (row(world).epoch, row(world).hosts, row(world).state) == (0, (N1,), JobState.RUNNING)
     assert (row(world).arrival_s, row(world).gpu_s, row(world).step) == (5.0, 30.0, 40)
     assert [(one.job, one.epoch, one.hold, one.cancelled) for one in world.wanted[N1].jobs] == [

@@ -41,7 +41,7 @@ class Directs:
         self._wake_gangs(doomed)
         if not self._restless:
             return
-        restless = sorted((self._restless & self._contents.connected) - self._contents.unable.ahead)
+        restless = sorted((self._restless & self._contents.connected) - self._contents.unable.ahead.keys())
         self._contents.untold -= self._restless
         self._restless.clear()
         for name in restless:

@@ -101,15 +101,13 @@ class Hosts:
         goes on with what it has. Else it would end all jobs that are not known here.
         """
         name, unable = event.host.name, self._contents.unable
-        least = 0 if name in unable.ahead else self._contents.next_job_id
-        known = self._book.jobs
-        jobs = [each.job for each in event.reports if each.exit is None and each.job not in known]
-        ahead = sorted(job for job in jobs if job >= least)
+        before, past = unable.ahead.pop(name, frozenset()), self._contents.next_job_id
+        jobs = {each.job for each in event.reports if each.exit is None}
+        ahead = sorted(job for job in jobs if job >= past or job in before)
         if not ahead:
-            unable.ahead.discard(name)
             return False
         which = f"job {ahead[0]}" if len(ahead) == 1 else f"jobs {listed(ahead)}"
-        unable.ahead.add(name)
+        unable.ahead[name] = frozenset(ahead)
         self._refuses(
             name,
             f"it has {which}, of which this one knows nothing, as its state is older: {SEE}",
@@ -276,7 +274,7 @@ class Hosts:
         self._sent.pop(name, None)
         self._newest_heard.pop(name, None)
         self._contents.unable.obeys.pop(name, None)
-        self._contents.unable.ahead.discard(name)
+        self._contents.unable.ahead.pop(name, None)
         self._told.forget(name)
         self._asking.stale = True
         self._fences.confirmed(name, now_s)

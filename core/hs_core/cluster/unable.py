@@ -19,9 +19,8 @@ class Unable:
         )  # jobs that found none where they were to be started, wherever that is
 
         self.obeys: dict[HostName, str] = {}  # another controller, and nothing that this one wants: in words
-        self.ahead: set[HostName] = (
-            set()
-        )  # of these, those with jobs of numbers that this controller never gave: they would obey, and are told nothing
+        # Of these, those with jobs of numbers that this controller had not given, and which: they would obey, and are told nothing.
+        self.ahead: dict[HostName, frozenset[JobId]] = {}
 
         self.sent_on: dict[
             JobId, tuple[HostName, ...]
