@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from hs_agent.config import parse
+from hs_agent.config import Config, parse
 from hs_agent.folder import Key
 from hs_agent.gangs import HEARD_S, HeadGang, MemberGang
 from hs_agent.gangwire import _KINDS, event_of
@@ -77,6 +78,19 @@ def member_of(
 ) -> MemberGang:
     hello = agent_pb2.GangHello(job_id=7, epoch=1, node_rank=1)
     return MemberGang(KEY, hello, head, dial, lambda *_: None, dropped, post)
+
+
+def first_node(folder: Path) -> Config:
+    """Where a door for the other nodes is to open."""
+    return parse(
+        {
+            "name": "v1",
+            "dev": True,
+            "controller": f"unix:{folder}/c",
+            "peer_listen": "127.0.0.1:0",
+            "state_dir": str(folder),
+        }
+    )
 
 
 async def until(condition: Any, changed: asyncio.Event) -> None:
@@ -274,14 +288,7 @@ def test_a_node_that_does_not_read_has_its_link_ended(tmp_path: Any, reads_then:
         grants = Grants()
         grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job,)))
         head = HeadGang(KEY, GangMachine(KEY.job, 1, nodes=2), lambda *_: None, lambda _: None)
-        settings = {
-            "name": "v1",
-            "dev": True,
-            "controller": f"unix:{tmp_path}/c",
-            "peer_listen": "127.0.0.1:0",
-            "state_dir": str(tmp_path),
-        }
-        config = parse(settings)
+        config = first_node(tmp_path)
         door = PeerDoor(config, grants, AsyncMock(), lambda _: head, None)
         await door.start()
         try:
@@ -376,14 +383,7 @@ def test_a_stop_of_what_is_left_of_a_gang_whose_first_node_has_ended_fails_at_on
     tmp_path: Any,
 ) -> None:
     async def run() -> None:
-        settings = {
-            "name": "v1",
-            "dev": True,
-            "controller": f"unix:{tmp_path}/c",
-            "peer_listen": "127.0.0.1:0",
-            "state_dir": str(tmp_path),
-        }
-        config = parse(settings)
+        config = first_node(tmp_path)
         grants, said, heard = Grants(), list[HostEvent](), asyncio.Event()
         nodes = tuple(Peer(host=HostName(name), address="") for name in ("v1", "v2"))
         job = WantedJob(
