@@ -26,7 +26,7 @@ log = structlog.get_logger("hs_controller.agents")
 
 HELLO_S = 10.0  # for each message of it
 HELLO_MESSAGES = 256
-TOLD = "what it was told of its jobs"
+TOLD = "word of what it was told of its jobs"
 LONG_S = 0.005  # that it may take to read what a message says
 TROUBLES, TROUBLE_CHARS = 8, 500
 STILL_HERE = (

@@ -118,7 +118,7 @@ def test_who_does_not_answer_is_sent_away_and_one_of_another_version_is_not_aske
         async with started(config) as here:
             agent = here.agent()
             agent.told = []
-            with pytest.raises(grpc.aio.AioRpcError, match="no what it was told of its jobs within"):
+            with pytest.raises(grpc.aio.AioRpcError, match="no word of what it was told of its jobs within"):
                 await agent.join()
             agent = here.agent()
             agent.told = [agent_pb2.Told(more=True)] * 3

@@ -32,6 +32,7 @@ class Hosts:
         sources: Sources,
         returns: Returns,
         fences: Fences,
+        taking_up: TakingUp,
     ) -> None:
         self._contents = contents
         self._absent = contents.absent
@@ -50,7 +51,7 @@ class Hosts:
         self._sources = sources
         self._returns = returns
         self._fences = fences
-        self._taking_up = TakingUp(contents)
+        self._taking_up = taking_up
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
 
     def joined(self, event: HostJoined) -> None:

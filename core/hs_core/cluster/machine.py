@@ -3,7 +3,7 @@
 A refused event raises RefusedError and has changed nothing: each handler looks at everything before it changes anything.
 `Contents` is what it holds, and the one way in which rows change. Around it are parts, each of which names what it stands on
 when it is made; none calls back. Reports and what follows from them: `Lives`, `Exits`, `Anew`, `Ends`, `Starts`. Servers: `Hosts`,
-`Fences`, `Returns`, `Sources`, `Drains`. What people say: `Requests`, `Admin`. The policy: `Pace`, `Decisions`, `Moves`. What goes out:
+`Fences`, `Returns`, `Sources`, `TakingUp`, `Drains`. What people say: `Requests`, `Admin`. The policy: `Pace`, `Decisions`, `Moves`. What goes out:
 `Directs`, `Cadence`, `Wakes`. What can be asked: `Views`, `Scenes`.
 """
 
@@ -32,6 +32,7 @@ from hs_core.cluster.scenes import Scenes
 from hs_core.cluster.sources import Sources
 from hs_core.cluster.starts import Starts
 from hs_core.cluster.state import Outcome, Settings, State
+from hs_core.cluster.taking_up import TakingUp
 from hs_core.cluster.underway import Underway
 from hs_core.cluster.views import Views
 from hs_core.cluster.wakes import Wakes
@@ -102,6 +103,7 @@ class ClusterMachine(Views):
             sources=sources,
             returns=Returns(contents, ends, anew, exits),
             fences=self._fences,
+            taking_up=TakingUp(contents),
         )
         self._admin = Admin(contents, starts, self._hosts, dress)
         self._drains = Drains(contents)
