@@ -1,6 +1,7 @@
 """Many runs at once: over the cores of this machine, or over machines with Ray or Dask where those are installed. The order of results is that of the work."""
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -9,7 +10,7 @@ from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import active_children, get_context, parent_process
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar
 
 from hs_core.errors import Kind, RefusedError
@@ -76,12 +77,38 @@ def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator
         ) from None
 
 
+class _Pool(ProcessPoolExecutor):
+    """It starts its processes as work comes in. One whose start is interrupted is on nobody's list, so nobody ends it, and it complains that nobody told it anything."""
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
+        with _uninterrupted():
+            return super().submit(fn, *args, **kwargs)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Who is interrupted meanwhile, or told to end, heeds it afterwards."""
+    heard: list[int] = []
+    before: dict[int, Any] = {}
+    if current_thread() is main_thread():  # no other is interrupted, nor may it say what a signal does
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(signal.getsignal(number)):
+                before[number] = signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in heard:
+            signal.raise_signal(number)
+
+
 @contextmanager
 def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with this one, however it ends, and at once where it is interrupted or one of them has failed: nobody waits for the rest."""
     others = set(active_children())
     # Not forked: threads of whoever calls would be lost with their locks held.
-    with ProcessPoolExecutor(
+    with _Pool(
         processes, mp_context=get_context("spawn"), initializer=_end_with_the_one_that_began_it
     ) as pool:
         try:

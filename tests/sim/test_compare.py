@@ -438,6 +438,43 @@ def test_who_is_told_to_end_ends_its_processes_and_says_nothing(words: str, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+TOLD_AS_ONE_IS_STARTED = """
+import multiprocessing.util as util
+import signal
+import sys
+
+from hs_sim.__main__ import main
+
+started, spawn = 0, util.spawnv_passfds
+
+def spawned(*arguments):
+    global started
+    child = spawn(*arguments)
+    started += 1
+    if started == {nth}:
+        signal.raise_signal(signal.{name})
+    return child
+
+util.spawnv_passfds = spawned
+if __name__ == "__main__":
+    sys.argv = ["hs-sim", "faults", "--seeds", "1000", "--processes", "2"]
+    sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(  # the keeper of what they share is the first
+    ("nth", "name", "status", "says"),
+    [(2, "SIGTERM", 143, ""), (3, "SIGINT", 130, "\nhs-sim: interrupted\n")],
+)
+def test_who_is_told_to_end_as_a_process_is_started_ends_that_too(
+    nth: int, name: str, status: int, says: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "told.py"
+    script.write_text(TOLD_AS_ONE_IS_STARTED.format(nth=nth, name=name))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60.0, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", says)
+
+
 def children_of(pid: int) -> list[Path]:
     return [Path("/proc", child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
