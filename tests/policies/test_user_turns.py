@@ -6,9 +6,10 @@ import pytest
 
 from hs_core.mechanism.user_turns import MOST_SERVERS
 from hs_core.names import HostName
+from hs_core.plan import check
 from hs_core.policy import Going, JobFacts, Verdict
 
-from .asked import at, decide, sweep  # noqa: TID252 — tests are no package on the path
+from .asked import GANDIVA_FAIR, ask, at, decide, sweep  # noqa: TID252 — tests are no package on the path
 from .worlds import host, job  # noqa: TID252
 
 A, B = HostName("a"), HostName("b")
@@ -77,3 +78,17 @@ def test_who_has_just_come_may_be_chosen() -> None:
         [*at("a", *sweep(1, 1, "A", 2)), *at("b", *sweep(2, 2, "A", 2)), job(9, "B")],
     )
     assert 9 in chosen(verdict)
+
+
+def test_who_has_left_for_another_server_since_gives_its_turn_to_a_gang_that_came() -> None:
+    servers, there = [host("a", 2), host("b", 2)], jobs()
+    before = GANDIVA_FAIR.decide(ask(servers, there, quantum=7), {})
+    assert len(chosen(before)) == 4
+    k = Going(hosts=(HostName("k"),), gpus=1)
+    gang = job(20, "C", 4, nodes=2)
+    leaving = [replace(one, movable=False, going=k) for one in there]
+    meanwhile = ask([*servers, host("k", 8, "K80")], [*leaving, gang], quantum=7)
+    verdict = GANDIVA_FAIR.decide(meanwhile, before.memory)
+    check(meanwhile, verdict.plan, GANDIVA_FAIR.needs)
+    assert verdict.plan.homes[gang.id] == (A, B)
+    assert chosen(verdict) == {20}

@@ -191,7 +191,10 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
 
 def _keep_turns(world: World, memory: Memory, tickets: Mapping[JobId, Fraction]) -> Mapping[HostName, Turn]:
     """Those of a quantum that was decided about before, as far as they still go, and whom that leaves idle GPUs."""
-    turns = split.keep_turns(memory.get("turns", {}), world.homes)
+    # Who leaves a server on which turns go by users is counted where it will be: its GPUs here are idle, or a gang's.
+    leave = {job for job in world.going if len(world.homes.get(job, ())) == 1}
+    homes = {job: home for job, home in world.homes.items() if job not in leave} if leave else world.homes
+    turns = split.keep_turns(memory.get("turns", {}), homes)
     named = {job_id for turn in turns.values() for job_id in turn.gangs}
     takes = {job.id: job.per_node for job in compress(world.jobs, map(named.__contains__, world.ids))}
     fit = split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
