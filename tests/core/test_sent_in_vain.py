@@ -213,6 +213,25 @@ def test_who_goes_on_from_its_folder_and_fails_at_its_start_goes_on_from_there_e
     assert (again.epoch, again.stored.step) == (row.epoch + 1, 5 if known else 0)
 
 
+@pytest.mark.parametrize("newer", [True, False])
+def test_of_whom_a_newer_checkpoint_is_found_than_as_it_failed_has_trained_since_and_may_fail_so_anew(
+    newer: bool,
+) -> None:
+    """It trained on a server that was not heard: else so many starts that fail are its own fault."""
+    here = world(FENCED.format("checkpoint_step=5 checkpoint_generation=0"))
+    here.play("".join(f"host n{n} V100:2\n" for n in range(4, 9)))
+    found = [5, 7, 7, 7] if newer else [5, 5, 5]
+    for step in found:
+        row = here.machine.job(JobId(1))
+        assert row.state is not JobState.FAILED
+        assert row.hosts
+        has = f"step={step} checkpoint_step={step} checkpoint_generation=1"
+        here.do(f"report {row.hosts[0]} 1:{row.epoch}=starting {has}")
+        here.do(f"report {row.hosts[0]} 1:{row.epoch}=exited {has} code=2")
+        here.play(f"@{1000 * (row.epoch + 1)}\ntick")
+    assert here.machine.job(JobId(1)).state is JobState.FAILED
+
+
 def test_who_computes_from_its_launch_on_and_found_a_newer_one_in_its_folder_begins_there() -> None:
     """Before its process has said that it took it up."""
     here = world(FENCED.format("checkpoint_step=5 checkpoint_generation=0"))

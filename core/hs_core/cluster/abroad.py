@@ -18,6 +18,7 @@ class Abroad:
         self._arrived: dict[JobId, int] = {}  # that took up their checkpoints there, and at which step
         self._failed: dict[JobId, dict[HostName, str]] = {}  # on which servers they failed, and how
         self._times: dict[JobId, int] = {}  # so often, since they did a step
+        self._from: dict[JobId, int] = {}  # and these began from there, at most
 
     def arrives(self, row: Job, stored: Stored, step: int) -> None:
         """A process of it stands where its checkpoint ended."""
@@ -25,15 +26,22 @@ class Abroad:
             self._arrived[row.id] = step
 
     def says(self, job: JobId, part: JobReport) -> None:
-        """Where its process found less than it was to go on from, it has not arrived, and trains all the same."""
+        """Where its process found less than it was to go on from, it has not arrived, and trains all the same. Who has found more than there was as it failed has
+        trained since, on a server that was not heard."""
+        if part.checkpoint_step > self._from.get(job, part.checkpoint_step):
+            self.forget(job)
         began_step = self._arrived.get(job)
         if began_step is None and job in self._times:
             began_step = part.began_step if part.began_step >= 0 else None
         if began_step is not None and part.step > began_step:
             self.forget(job)
 
-    def fails(self, job: JobId, servers: tuple[HostName, ...], how: str) -> None:
+    def fails(self, row: Job, servers: tuple[HostName, ...], how: str) -> None:
+        job = row.id
+        found = [part.checkpoint_step for part in row.reports.values()]
+        known = row.stored.step if row.stored is not None else 0
         self._times[job] = self._times.get(job, 0) + 1
+        self._from[job] = max(self._from.get(job, 0), self._arrived.get(job, 0), known, *found)
         self._failed.setdefault(job, {}).update(dict.fromkeys(servers, how))
 
     def begins_anew(self, job: JobId) -> None:
@@ -42,7 +50,7 @@ class Abroad:
 
     def forget(self, job: JobId) -> None:
         """It trains, or is no more."""
-        for of in (self._arrived, self._failed, self._times):
+        for of in (self._arrived, self._failed, self._times, self._from):
             of.pop(job, None)
 
     def may_go_to(self, host: HostName) -> set[JobId]:

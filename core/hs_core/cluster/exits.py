@@ -92,7 +92,7 @@ class Exits:
 
     def failed_abroad(self, row: Job, ended: Exit, now_s: float) -> tuple[HostName, ...]:
         servers, how = self._abroad.suspects(row), exit_text(ended)
-        self._abroad.fails(row.id, servers, how)
+        self._abroad.fails(row, servers, how)
         for name in servers:
             self._starts.cannot_start(row, name, f"{NOT_AS_BEFORE}: {how}", now_s)
         return servers
@@ -166,7 +166,7 @@ class Exits:
 
     def _look_elsewhere(self, row: Job, stored: Stored, ended: Exit, now_s: float) -> None:
         servers = _without(row, CANNOT_FETCH)
-        self._abroad.fails(row.id, servers, exit_text(ended))
+        self._abroad.fails(row, servers, exit_text(ended))
         there = f"in {row.spec.checkpoint_dir} on {', '.join(servers)} ({exit_text(ended)})"
         text = f"its checkpoint of step {stored.step} is not {there}: it is looked for elsewhere"
         self._fact(now_s, "sent-elsewhere", text, job=row.id)
