@@ -289,3 +289,22 @@ def test_a_part_of_a_gang_whose_place_is_taken_for_good_stays_as_its_others_do()
     sim.send()
     sim.quanta(2 * LONG_TURNS)
     assert sim.phases()[int(part)] == Phase.SWAPPED.value
+
+
+def test_who_was_started_ahead_is_not_let_go_before_those_have_left_beside_whom_it_cannot_train() -> None:
+    """It stands there already, and holds less than it will. The other was to be swapped, which failed, and can write a checkpoint."""
+    sim = host()
+    grows = Ways(can_swap=True, can_checkpoint=True, swap_fails=True, memory_bytes=50 * GIB)
+    first = sim.job(1, user="A", ways=grows)
+    sim.send()
+    sim.quanta(2)
+    second = sim.job(2, user="B", ways=with_hook(20, 0))
+    sim.change(second, needs_bytes=20 * GIB)
+    sim.send()
+    sim.run(30.0)
+    assert sim.phases()[int(second)] == Phase.HELD.value
+    grows.memory_bytes = 65 * GIB
+    sim.quanta(4)
+    assert suspends(sim, first) == {"(swap)", "(checkpoint)"}
+    assert sim.trained(second) > 60
+    assert not sim.overfull

@@ -58,8 +58,9 @@ def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
 
 
 def fits_now(board: Board, job: HostedJob) -> bool:
-    """Who has to leave its GPUs for it has left. Of unknown size, or short of what swapped ones leave behind, it waits only for those that can."""
-    if job.resident and not job.untried:
+    """Who has to leave its GPUs for it has left. Of unknown size, or short of what swapped ones leave behind, it waits only for those that can; so does who stands
+    there and has not trained yet, which holds less than it will."""
+    if job.resident and job.resumed and not job.untried:
         return True
     there = residents(board)
     on = {gpu: [other for other in there.get(gpu, ()) if other is not job] for gpu in job.gpus}
