@@ -97,10 +97,10 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in heard:
-            signal.raise_signal(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for each in heard:
+            signal.raise_signal(each)
 
 
 @contextmanager
