@@ -296,6 +296,18 @@ def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if "db" in p.name] == ["copy.db"]
 
 
+@pytest.mark.parametrize("verb", ["backup", "support-bundle"])
+def test_a_file_has_the_longest_name_there_can_be_and_why_it_cannot_be_written_is_said_of_its_own_name(hsctl, fake, tmp_path, verb):
+    fake.copy = [wire.BackupChunk(data=b"all", sha256=hashlib.sha256(b"all").hexdigest())]
+    longest = "ä" * 126 + ".db"
+    assert hsctl(verb, longest).code == 0
+    assert [each.name for each in tmp_path.iterdir() if "ä" in each.name] == [longest]
+    (tmp_path / "file").touch()
+    ran = hsctl(verb, "file/copy")
+    assert ran.code == 2
+    assert ran.err.endswith("file/copy cannot be written: Not a directory\n"), ran.err
+
+
 KILLED = """
 import os, signal, sys
 from hs_client.__main__ import main
