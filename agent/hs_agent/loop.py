@@ -56,7 +56,7 @@ from hs_core.events.host import (
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu
 from hs_core.names import JobId
-from hs_core.reports import CANNOT_START, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, CANNOT_START, JobReport, Phase
 from hs_core.wanted import Wanted, WantedJob
 from hs_daemon import boot_s, notify
 
@@ -372,11 +372,12 @@ class Agent:
     def troubles(self) -> tuple[str, ...]:
         """Of this host, for people: what an administrator has to do something about before jobs can go on as they should."""
         told = [text] if (text := self.breaks.text(boot_s())) else []
-        told += [f"job {one.job} {one.note}" for one in self.reports() if one.note.startswith(CANNOT_START)]
-        if self.saving.why_not:
+        if self.saving.why_not:  # of jobs there may be many
             told.append(
                 f"what the agent knows cannot be written: {self.saving.why_not} (state_dir {self.config.state_dir})"
             )
+        held_up = (one for one in self.reports() if one.note.startswith((CANNOT_START, CANNOT_FETCH)))
+        told += [f"job {one.job} {one.note}" for one in held_up]
         return tuple(told[:MOST_TROUBLES])
 
     def heard(self) -> tuple[int, int]:

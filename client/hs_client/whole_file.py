@@ -21,7 +21,8 @@ def written(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
         raise InvalidError(f"{path} is a folder: expected the name of a file")
     if os.path.lexists(path) and not replace:
         raise _is_there(path)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # As long a name as the file system takes is to be had, too: of four octets a character at most, this one is shorter.
+    fresh = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(_nameless(fresh), "wb") as stream:
             yield stream
@@ -38,7 +39,8 @@ def written(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
     except OSError as error:
         raise InvalidError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing could be made nothing can be removed: why is said before
+            fresh.unlink(missing_ok=True)
 
 
 def _is_there(path: Path) -> InvalidError:

@@ -134,6 +134,9 @@ class Authority:
         start_s, end_s = own.not_valid_before_utc.timestamp(), own.not_valid_after_utc.timestamp()
         if not start_s <= now_s < end_s:  # before: the clock was wrong when it was made
             return 0.0
+        named = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if not set(_host_names()) <= set(named.get_values_for_type(x509.DNSName)):
+            return start_s  # it was made on another host, or under this one's older name: browsers do not take it
         return start_s + RENEW_AFTER * (end_s - start_s)
 
     def _signed(self, certificate: x509.Certificate) -> bool:

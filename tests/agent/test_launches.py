@@ -21,8 +21,9 @@ from hs_agent.launch import NewShim
 from hs_agent.loop import Agent
 from hs_core.events.host import Launch, LaunchFailed, Suspend
 from hs_core.host import comings
+from hs_core.names import HostName
 from hs_core.reports import Exit, JobReport, Tier
-from hs_core.wanted import Lend, Turn, Wanted, WantedJob
+from hs_core.wanted import Lend, Peer, Source, Turn, Wanted, WantedJob
 
 
 def why_not_launched(
@@ -153,6 +154,35 @@ def test_a_file_system_that_cannot_be_written_fails_neither_the_job_nor_the_agen
             await agent.stop()
 
     assert asyncio.run(ended()).exit.ok
+
+
+def test_a_server_that_cannot_reach_the_one_with_a_checkpoint_says_so_to_administrators(
+    settings, job
+) -> None:
+    async def told() -> tuple[str, ...]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        try:
+            agent.fetches._give_up_s = 0.1
+            with socket.socket() as nobody:  # bound, and nobody listens
+                nobody.bind(("127.0.0.1", 0))
+                peer = Peer(host=HostName("far"), address=f"127.0.0.1:{nobody.getsockname()[1]}")
+                source = Source(peer=peer, epoch=0, generation=2, step=7)
+                moved = replace(job(1, "true"), epoch=1, source=source)
+                agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(moved,)), 0.0)
+                async with asyncio.timeout(30):
+                    while not agent.troubles:  # noqa: ASYNC110 — nobody tells
+                        await asyncio.sleep(0.01)
+            agent.saving.why_not = "No space left on device"
+            return agent.troubles
+        finally:
+            agent.saving.why_not = ""
+            await agent.stop()
+
+    state, held_up = asyncio.run(told())
+    assert state.startswith("what the agent knows cannot be written: No space left on device")
+    assert held_up.startswith("job 1 cannot fetch checkpoint 2 from far: nothing came for 0.1 s: ")
 
 
 @pytest.mark.parametrize("version", [1, 2])

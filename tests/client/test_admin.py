@@ -138,11 +138,15 @@ def test_drain_tells_what_is_left_and_waits_for_it(hsctl, two_nodes):
 
 def test_a_drain_is_waited_for_until_what_left_has_fetched_its_checkpoint(hsctl, two_nodes):
     two_nodes.nodes[0].jobs = 0
-    two_nodes.nodes[0].needed_by.extend([7, 8])
-    assert "has the only checkpoint of jobs 7, 8" in hsctl("node", "drain", "v1").out
+    two_nodes.nodes[0].needed_by.extend([7, 9])
+    two_nodes.add(id=9, state="paused")
+    assert "has the only checkpoint of jobs 7, 9" in hsctl("node", "drain", "v1").out
     ran = hsctl("node", "drain", "v1", "--wait", "--timeout", "0.1s")
     assert ran.code == 124
-    assert "v1 is not empty: jobs 7, 8 yet to fetch a checkpoint that only it has" in ran.err
+    assert (
+        "v1 is not empty: jobs 7 (moving to k1), 9 (paused) yet to fetch a checkpoint that only it has"
+        in ran.err
+    )
     timer = threading.Timer(0.2, lambda: two_nodes.nodes[0].ClearField("needed_by"))
     timer.start()
     assert hsctl("node", "drain", "v1", "--wait").code == 0
@@ -294,6 +298,20 @@ def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     ran = hsctl("backup", "torn.db")
     assert (ran.code, "not whole" in ran.err) == (1, True)
     assert [p.name for p in tmp_path.iterdir() if "db" in p.name] == ["copy.db"]
+
+
+@pytest.mark.parametrize("verb", ["backup", "support-bundle"])
+def test_a_file_has_the_longest_name_there_can_be_and_why_it_cannot_be_written_is_said_of_its_own_name(
+    hsctl, fake, tmp_path, verb
+):
+    fake.copy = [wire.BackupChunk(data=b"all", sha256=hashlib.sha256(b"all").hexdigest())]
+    longest = "ä" * 126 + ".db"
+    assert hsctl(verb, longest).code == 0
+    assert [each.name for each in tmp_path.iterdir() if "ä" in each.name] == [longest]
+    (tmp_path / "file").touch()
+    ran = hsctl(verb, "file/copy")
+    assert ran.code == 2
+    assert ran.err.endswith("file/copy cannot be written: Not a directory\n"), ran.err
 
 
 KILLED = """

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
 
 from hs_agent import credentials, joining
 from hs_agent.renewal import Keeper
@@ -129,6 +130,31 @@ def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn
     )
     authority.renew_own(time.time())
     authority.server_context()
+    assert authority.own_due_s(time.time()) > time.time()
+
+
+def test_a_controller_that_is_on_another_host_than_before_shows_that_ones_name(
+    lasting: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki.init(lasting.state_dir)
+    authority = Authority.load(lasting.state_dir)
+    assert authority is not None
+
+    def names() -> list[str]:
+        own = x509.load_pem_x509_certificate((lasting.state_dir / "pki" / "server.pem").read_bytes())
+        named = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return named.get_values_for_type(x509.DNSName)
+
+    assert names() == ["controller.heteroshare", socket.gethostname(), "localhost"]
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-head-2")
+    assert 0.0 < authority.own_due_s(time.time()) < time.time(), "it is due, and good for nodes and hsctl"
+
+    async def story() -> None:
+        async with started(replace(lasting, listen=("127.0.0.1", 0))) as here:
+            assert here.controller.address
+
+    asyncio.run(story())
+    assert names() == ["controller.heteroshare", "gpu-head-2", "localhost"]
     assert authority.own_due_s(time.time()) > time.time()
 
 

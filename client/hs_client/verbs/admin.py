@@ -119,14 +119,23 @@ def _what_is_left(client: Client, view: wire.NodeView) -> str:
     if view.jobs:
         return f"{view.jobs} job{'s' * (view.jobs != 1)} left: {_who_is_left(client, view.name)}{away}"
     if view.needed_by:
-        return f"job{'s' * (len(view.needed_by) > 1)} {tables.numbers(view.needed_by)} yet to fetch a checkpoint that only it has{away}"
+        known = {job.id: job for job in client.jobs(limit=MOST_JOBS)}
+        who = _listed([_at(known[job]) if job in known else str(job) for job in view.needed_by])
+        return f"job{'s' * (len(view.needed_by) > 1)} {who} yet to fetch a checkpoint that only it has{away}"
     return ""
 
 
 def _who_is_left(client: Client, name: str) -> str:
-    there = [job for job in client.jobs(limit=MOST_JOBS) if name in forms.homes(job)]
-    words = [f"{job.id} ({'moving to ' + job.moving_to if job.moving_to else job.state})" for job in there]
-    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+    return _listed([_at(job) for job in client.jobs(limit=MOST_JOBS) if name in forms.homes(job)])
+
+
+def _at(job: wire.JobView) -> str:
+    """With its state: one that is paused goes nowhere before it is resumed."""
+    return f"{job.id} ({'moving to ' + job.moving_to if job.moving_to else job.state})"
+
+
+def _listed(jobs: list[str]) -> str:
+    return ", ".join(jobs[:8]) + (f" and {len(jobs) - 8} more" if len(jobs) > 8 else "")
 
 
 def _node(client: Client, name: str) -> wire.NodeView:
