@@ -206,7 +206,8 @@ class Hooks:
         if handed is None or handed.data is None or handed.data.loader is not loader:
             return False
         enabled, stepped = self._torch.is_grad_enabled(), handed.has_stepped
-        if enabled and not stepped and self._was_looked_through(handed.data):
+        # Who was restored may have come to the end of an epoch of which the script trains on no more.
+        if enabled and not (stepped or handed.restored) and self._was_looked_through(handed.data):
             self._rt.advice.give(advice.LOOKED_THROUGH)
         return handed.data.is_training(gradients=enabled, stepped=stepped)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from hs_core.cluster.state import Limits
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic
 from hs_core.model import Migrate, Topology
@@ -20,6 +21,7 @@ COLUMNS = (
     "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
     "topology", "memory_bytes",
 )  # fmt: skip
+LIVE = Limits()  # of a live job
 MOST_STEPS = 10**15  # as of a live job
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 Word = TypeVar("Word", bound=StrEnum)
@@ -72,6 +74,8 @@ class _Fields:
         found = self.said.get(field, ())
         if isinstance(found, str):
             found = [word for word in found.replace("|", " ").replace(",", " ").split() if word]
+        if found == ["any"]:  # as in a job file
+            found = ()
         self.expect(isinstance(found, list | tuple), field, found, "a list of GPU models")
         return tuple(canonical(str(model)) for model in found)
 
@@ -94,7 +98,7 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
         state_bytes=said.whole("state_bytes", 0),
         migrate=said.one_of("migrate", Migrate, Migrate.AUTO),
         sliceable=said.yes("sliceable"),
-        priority=said.whole("priority", 0, -1_000_000),
+        priority=said.whole("priority", 0, -LIVE.priority, LIVE.priority),
         stages=_stages(said.at("stages"), fields.get("stages", "")),
         growth=said.one_of("growth", Growth, Growth.JUMP),
         gpu_memory_fixed_bytes=said.whole("gpu_memory_fixed_bytes", 0),
@@ -120,6 +124,12 @@ def _check(said: _Fields, job: SimJob) -> None:
         "dataset_bytes",
         job.dataset_bytes,
         "a dataset to go with it",
+    )
+    said.expect(
+        job.gpu_memory_fixed_bytes <= job.gpu_memory_bytes,
+        "gpu_memory_fixed_bytes",
+        job.gpu_memory_fixed_bytes,
+        "a part of gpu_memory_bytes",
     )
     said.expect(
         not rigid or not job.noise_scale, "noise_scale", job.noise_scale, "an elastic job to go with it"

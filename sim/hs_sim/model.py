@@ -217,6 +217,14 @@ class Costs:
     checkpoint_bytes_per_s: float = 1e9  # written, and read again
     network_bytes_per_s: float = 1.25e9  # between two servers, and from where data sets are
 
+    def begin_s(self, job: SimJob) -> float:
+        """Of a process of the job, from a checkpoint, on a server that lacks its data: seconds at most."""
+        return (
+            self.start_s
+            + job.state_bytes / self.checkpoint_bytes_per_s
+            + job.dataset_bytes / self.network_bytes_per_s
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:

@@ -414,6 +414,33 @@ def test_a_script_is_moved_bit_for_bit(agent: StubAgent, body: str, at_step: int
     assert lines(move(agent, (script,), at_step)) == expected
 
 
+PASSES_THE_END_OF_EACH_EPOCH_BY = """
+import time
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for at, (xs, ys) in enumerate(loader, state.batch if epoch == state.epoch else 0):
+        if at >= 3:
+            while step == 6 and not (state.restored or hs_job.should_yield()):
+                time.sleep(0.01)
+            continue
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
+
+def test_a_script_that_trains_on_no_batch_of_an_epoch_that_it_goes_on_with_is_told_nothing(
+    agent: StubAgent,
+) -> None:
+    """That the loader was gone through ahead of training: so it looked to the new process."""
+    output = move(agent, (written(agent, PASSES_THE_END_OF_EACH_EPOCH_BY),), at_step=6)
+    assert [line.split()[0] for line in output.splitlines()] == [f"0:{step}" for step in range(1, 13)]
+
+
 def test_batches_of_two_loaders_are_gone_on_with_in_the_one_handed_over_and_that_is_said(
     agent: StubAgent,
 ) -> None:

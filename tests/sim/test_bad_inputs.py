@@ -62,6 +62,8 @@ BAD = [
     ("yaml", "- {user: [a], arrival_s: 1, steps: 9, job_class: net}\n", "user", "['a']", "text, in quotes"),
     ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: 2020-01-02}\n", "job_class", "datetime.date(2020, 1, 2)", "text, in quotes"),
     ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, stages: 5 net}\n", "stages", "'5 net'", "EPOCH"),
+    ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, priority: 1001}\n", "priority", "1001", "at most 1000"),
+    ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, gpu_memory_bytes: 5, gpu_memory_fixed_bytes: 6}\n", "gpu_memory_fixed_bytes", "6", "a part of gpu_memory_bytes"),
 ]  # fmt: skip
 
 

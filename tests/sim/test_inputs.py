@@ -39,6 +39,11 @@ def test_no_record_of_a_live_run_is_nested_deeply(tmp_path: Path, capsys: pytest
     assert "live.json: expected what `python -m benchmarks.fidelity" in capsys.readouterr().err
 
 
+def test_any_gpu_model_is_said_as_in_a_job_file(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, gpu_types: any}\n")
+    assert read(path).jobs[0].gpu_types == ()
+
+
 def test_a_name_or_a_data_set_that_is_null_is_none_and_a_user_may_be_a_number(tmp_path: Path) -> None:
     path, _ = put(tmp_path, "yaml", "- {user: 7, arrival_s: 60, steps: 900, job_class: net, dataset: null}\n")
     path.write_text("name: null\n" + path.read_text())

@@ -314,3 +314,33 @@ def test_jobs_that_cannot_be_suspended_are_refused() -> None:
     """The processes that are modelled here all have the hook; they were suspended all the same."""
     with pytest.raises(RefusedError, match=r"job 1 of A cannot be suspended .* expected depth quanta"):
         run_machines(an_experiment(a_job(1, sliceable=False)))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "says"),
+    [
+        ({"priority": 1001}, r"w\.yaml:7: priority: 1001 is not between -1000 and 1000; .*depth quanta"),
+        ({"job_class": "c" * 129}, r"w\.yaml:7: job_class: .* has 129 characters; .*depth quanta"),
+        ({"user": UserName("two words")}, r"user 'two words': .*is not a user name .*depth quanta"),
+    ],
+)
+def test_what_no_controller_takes_is_refused_before_the_run(wishes: dict[str, object], says: str) -> None:
+    """Philly's tenants, say: their names begin with digits. It was an error in the middle of the run."""
+    experiment = an_experiment(a_job(1, line=7, **wishes))
+    workload = replace(
+        experiment.workload, source="w.yaml", rates={(experiment.workload.jobs[0].job_class, "V100"): 10.0}
+    )
+    with pytest.raises(RefusedError, match=says):
+        run_machines(replace(experiment, workload=workload))
+
+
+@pytest.mark.parametrize(
+    ("job", "costs", "begun_s"),
+    [
+        (a_job(1), Costs(start_s=86_400.0), 86_400.0),
+        (a_job(1, dataset="d", dataset_bytes=20_000 * 10**9), Costs(network_bytes_per_s=1e9), 20_010.0),
+    ],
+)
+def test_a_run_to_the_end_waits_for_starts_that_take_hours(job: SimJob, costs: Costs, begun_s: float) -> None:
+    result = run_machines(an_experiment(job, costs=costs))
+    assert ends(result) == [pytest.approx(begun_s + 60.0, abs=2.0)]

@@ -232,9 +232,7 @@ class Laws:
 
     def _starting_s(self, job: JobTruth) -> float:
         """All of its starts together, and what is heard of each later than it was."""
-        costs = self._world.costs
-        start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
-        start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
+        start_s = self._world.costs.begin_s(job.sim)
         if job.sim.nodes > 1 and job.sim.gpu_memory_bytes:
             start_s += 2 * self._world.experiment.quantum_s  # a part of it waits for memory
         return job.launches * (SLACK_S + start_s)

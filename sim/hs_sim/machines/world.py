@@ -183,8 +183,10 @@ class World:
         jobs = self.experiment.workload.jobs
         left = min(workload.spread.values(), default=1.0)  # of a rate, over several servers
         work_s = sum(job.steps / min(map(slowest.__getitem__, job.classes)) / left for job in jobs)
+        starts_s = sum(self.costs.begin_s(job) for job in jobs)  # each may be begun anew some times
         last_s = max((job.arrival_s for job in jobs), default=0.0)
-        return last_s + 3600.0 + PATIENCE * self.experiment.quantum_s * len(jobs) + 3.0 * work_s
+        waits_s = self.experiment.quantum_s * len(jobs) + starts_s
+        return last_s + 3600.0 + PATIENCE * waits_s + 3.0 * work_s
 
     def _set_user(self, name: UserName, tickets: float) -> None:
         self.controller.tell(lambda now_s: UserSet(now_s=now_s, name=name, tickets=tickets))
