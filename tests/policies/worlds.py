@@ -270,8 +270,32 @@ def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
     return [replace(one, datasets=frozenset(draw(of("", "d", "de")))) for one in made]
 
 
+def _others_for(made: JobFacts, hosts: Iterable[HostFacts]) -> list[tuple[HostName, ...]]:
+    """Where one that has run could be on its way to."""
+    if not (made.started and made.sliceable and made.movable and made.going is None):
+        return []
+    homes = combinations([host for host in hosts if could_be(made, host)], made.nodes)
+    named = [tuple(host.name for host in home) for home in homes if one_pool(home)]
+    return [home for home in named if home != made.hosts]
+
+
+def _newcomers(draw: st.DrawFn, asked: Snapshot) -> list[Told]:
+    if not asked.tickets:
+        return []
+    last = max((job.id for job in asked.jobs), default=0)
+    return [
+        replace(
+            job(last + at, draw(of(*sorted(asked.tickets))), arrival_s=asked.now_s),
+            gang=(nodes := draw(of(1, 2, 2, 3))) * draw(of(1, 2, 4)),
+            nodes=nodes,
+        )
+        for at in range(1, 1 + draw(st.integers(0, 2)))
+    ]
+
+
 def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
-    """The same some time later: servers were drained or lost GPUs, or are taken into use again; jobs came up, or lost what they had, or ended; others can be moved now, or not."""
+    """The same some time later: servers were drained or lost GPUs, or are taken into use again; jobs came up, or lost what they had, or ended, or are on their way to other servers;
+    others can be moved now, or not; and some have come."""
     hosts = tuple(
         replace(
             one,
@@ -283,7 +307,7 @@ def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
     )
     jobs = []
     for one in asked.jobs:
-        what = draw(of("goes on", "goes on", "movable", "stays", "lost", "suspended", "ended"))
+        what = draw(of("goes on", "goes on", "movable", "stays", "leaves", "lost", "suspended", "ended"))
         assert isinstance(one, Told)
         if what == "movable":
             jobs.append(replace(one, movable=True))
@@ -293,8 +317,12 @@ def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
             jobs.append(replace(one, hosts=(), started=False, running=False, movable=True, gpus=()))
         elif what == "suspended" and one.sliceable:
             jobs.append(replace(one, running=False))
+        elif what == "leaves" and (homes := _others_for(one, hosts)):
+            going = Going(hosts=draw(of(*homes)), gpus=one.per_node)
+            jobs.append(replace(one, movable=False, going=going))
         elif what != "ended":
             jobs.append(one)
+    jobs += _newcomers(draw, asked)
     gpus = {host.name: host.gpus for host in hosts}
     for one in jobs:
         for name in one.hosts if one.running else ():
