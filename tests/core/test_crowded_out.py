@@ -1,5 +1,7 @@
 """Jobs that run out of memory: who is to blame, and what is known of them from then on."""
 
+from dataclasses import replace
+
 import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
@@ -72,6 +74,28 @@ def test_one_that_runs_out_long_after_another_had_was_alone() -> None:
     starve(sim, 1, 12)
     sim.run(LATELY_S + 1.0)
     assert end(starve(sim, 2, 11)).why == ""
+
+
+@pytest.mark.parametrize(("after_s", "blamed"), [(0.5, False), (5.0, True)])
+def test_who_came_up_beside_one_that_was_leaving_was_not_alone(after_s: float, blamed: bool) -> None:
+    """Its end is heard of once that one is gone. Who has trained since it was gone was alone."""
+    sim = host(1, ways=replace(WAYS, can_checkpoint=True))
+    second = sim.job(2, ways=WAYS, needs_bytes=6 * GIB)
+    sim.change(JobId(1), leave=True)
+    sim.send()
+    assert (second, 1) in sim.processes, "there is room for both"
+    while (JobId(1), 1) in sim.processes:
+        sim.run(0.1)
+    sim.run(after_s)
+    assert (end(starve(sim, 2, 12)).why == "") == blamed
+
+
+def test_who_was_let_go_once_another_had_left_was_alone() -> None:
+    sim = host(2, ways=Ways(can_swap=True, memory_bytes=10 * GIB))
+    sim.run(5.0)
+    (swapped,) = [number for number, phase in sim.phases().items() if phase == "swapped"]
+    assert sim.phases()[3 - swapped] == "running"
+    assert end(starve(sim, 3 - swapped, 12)).why == ""
 
 
 def test_one_that_was_told_to_end_has_ended_for_that() -> None:

@@ -77,6 +77,7 @@ class Board:
         default_factory=dict
     )  # those for whom others leave: what they need, and when the quantum began in which they were refused last
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
+    vacated_s: dict[GpuId, float] = field(default_factory=dict)  # a process on each ended, the last one
     overdue: Mapping[GpuId, float] = field(default_factory=dict)
     """Quanta that were due to those bound to a GPU beyond all that it has, while one of them waited."""
     rearrangement: Rearrangement | None = None  # that is under way
@@ -328,6 +329,7 @@ class Board:
         """There is no process any more: nothing binds it."""
         if job.alive:
             self._look_for_memory_again()
+            self.vacated_s.update(dict.fromkeys(job.gpus, self.now_s))
         job.free(self.now_s)
         job.launched_s = None
         job.gpus = ()

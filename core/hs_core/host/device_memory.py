@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from hs_core.events.host import DeviceMemorySeen, JobExited
 from hs_core.host.board import Board, remember_most
@@ -13,7 +14,7 @@ GROWS_S = 10.0
 """In its first seconds in turns a process builds up what it will hold: taken for all of it, that would let others come beside it."""
 
 LATELY_S = 30.0
-"""Of two that run out of memory beside each other one is gone when the other's end is heard of."""
+"""Of two that run out of memory beside each other one is gone when the other's end is heard of; so may be one that was leaving as the other came."""
 
 _STANDS = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.HELD, Phase.FROZEN})
 
@@ -66,7 +67,7 @@ def judged(board: Board, job: HostedJob, event: JobExited) -> Exit:
     for other in others:
         other.crowds_s = board.now_s
     crowded = bool(others) or (job.crowds_s is not None and board.now_s - job.crowds_s < LATELY_S)
-    if not crowded:
+    if not (crowded or _were_others(board, job)):
         return exit_
     measured(board, job, needs_bytes)
     held = f", of which others held some ({_named(others)})" if others else ""
@@ -79,6 +80,13 @@ def _beside(board: Board, job: HostedJob) -> Iterator[HostedJob]:
         shared = [gpu for gpu in other.gpus if gpu in job.gpus]
         if other is not job and any(lying_bytes(board, other, gpu) for gpu in shared):
             yield other
+
+
+def _were_others(board: Board, job: HostedJob) -> bool:
+    """Of whom something lay there once it came up, or was let go, and until lately."""
+    since_s = job.charged_from_s if job.resumed else job.launched_s
+    gone_s = max((board.vacated_s.get(gpu, -inf) for gpu in job.gpus), default=-inf)
+    return since_s is not None and gone_s > since_s and board.now_s - gone_s < LATELY_S
 
 
 def _named(jobs: list[HostedJob]) -> str:
