@@ -134,7 +134,7 @@ def watch_options(function: F) -> F:
         click.option(
             "--jsonl",
             is_flag=True,
-            help="one JSON object a line; with --watch the changed ones, as they change, and ended jobs once",
+            help="one JSON object a line; with --watch those that changed, as they change",
         ),
         click.option("--watch", is_flag=True, help="again and again until Ctrl-C"),
     ):
